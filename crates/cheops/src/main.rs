@@ -1,0 +1,2 @@
+//! The `cheops` program.
+fn main() {}
