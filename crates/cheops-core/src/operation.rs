@@ -1,0 +1,168 @@
+//! An operation: one change of one resource, received at one site.
+//!
+//! An operation is immutable once written. What happens to it later (it falls, it is over, it
+//! fails) is never written into it, but derived from the log and the replies.
+
+use alloc::{boxed::Box, sync::Arc};
+use core::mem::size_of;
+
+use crate::{
+    id::{Author, Kind, OpId, ResourceId, ServiceName, SiteId, Sites},
+    matrix::Config,
+    time::Timestamp,
+};
+
+/// One change of one resource.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Operation {
+    /// The site that received it, and its number there.
+    pub id: OpId,
+    /// What it acts on.
+    pub resource: ResourceId,
+    /// What it does, in the words of the matrix.
+    pub kind: Kind,
+    /// Who asked for it.
+    pub author: Author,
+    /// When it was received; later than each of its parents.
+    pub at: Timestamp,
+    /// The heads of the log when it was received, in order. Empty for the first of a resource.
+    pub parents: Box<[OpId]>,
+    /// What to do.
+    pub action: Action,
+    /// All that it causally follows is over. Decided once, where it was received.
+    pub reset: bool,
+    /// It counts even if it fails at the site that received it.
+    pub keep_going: bool,
+    /// What it says about the resource itself; always present in the first of a resource.
+    pub declares: Option<Box<Declaration>>,
+}
+
+/// What an operation says about the resource itself.
+///
+/// The sites of a resource are the union of all that were declared; its configuration is the
+/// latest one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Declaration {
+    /// Where the resource is to exist.
+    pub sites: Sites,
+    /// How its operations meet.
+    pub config: Config,
+}
+
+/// What an operation does at each site.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// A command line, with the files that it names.
+    Command {
+        /// For the shell, as the operator wrote it.
+        line: Box<str>,
+        /// Attached files, by name.
+        files: Box<[Attachment]>,
+    },
+    /// A request to the application's own API.
+    Http(Box<HttpRequest>),
+    /// Several in a row; the first that fails ends it.
+    Steps(Box<[Action]>),
+}
+
+/// A file by its content, which travels and is stored apart from the log.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Attachment {
+    /// The name that the command uses.
+    pub name: Box<str>,
+    /// The hash of its content.
+    pub content: [u8; 32],
+    /// Its length in bytes.
+    pub length: u64,
+}
+
+/// A request to the application, as it will be sent at each site.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HttpRequest {
+    /// The service it is for.
+    pub service: ServiceName,
+    /// The method: `PUT`.
+    pub method: Box<str>,
+    /// Path and query.
+    pub target: Box<str>,
+    /// Header fields, in order.
+    pub headers: Box<[(Box<str>, Box<str>)]>,
+    /// The body, by its content.
+    pub body: Option<Attachment>,
+}
+
+impl Operation {
+    /// Its place in the order that ties are broken by: timestamp, site, number.
+    pub fn key(&self) -> (Timestamp, &SiteId, u64) {
+        (self.at, &self.id.site, self.id.number)
+    }
+
+    /// About how many bytes it takes on the wire: what batches and budgets are counted in.
+    pub fn weight(&self) -> usize {
+        const FIXED: usize = 24;
+        let ids: usize = self.parents.iter().map(|id| id.site.as_str().len() + 9).sum();
+        let declared = self.declares.as_ref().map_or(0, |declared| declared.weight());
+        FIXED
+            + self.id.site.as_str().len()
+            + self.resource.as_str().len()
+            + self.kind.as_str().len()
+            + self.author.as_str().len()
+            + ids
+            + self.action.weight()
+            + declared
+    }
+}
+
+impl Declaration {
+    fn weight(&self) -> usize {
+        let sites: usize = self.sites.iter().map(|site| site.as_str().len() + 1).sum();
+        let entries: usize = self
+            .config
+            .matrix
+            .entries()
+            .iter()
+            .map(|entry| entry.before.as_str().len() + entry.after.as_str().len() + 4)
+            .sum();
+        let commands: usize = [&self.config.show, &self.config.reset, &self.config.check]
+            .into_iter()
+            .flatten()
+            .map(|command| command.len() + 1)
+            .sum();
+        sites + entries + commands
+    }
+}
+
+impl Action {
+    /// A command line without files.
+    pub fn command(line: impl Into<Box<str>>) -> Self {
+        Self::Command { line: line.into(), files: Box::default() }
+    }
+
+    fn weight(&self) -> usize {
+        match self {
+            Self::Command { line, files } => {
+                line.len() + files.iter().map(Attachment::weight).sum::<usize>() + 4
+            }
+            Self::Http(request) => {
+                let headers: usize =
+                    request.headers.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+                request.service.as_str().len()
+                    + request.method.len()
+                    + request.target.len()
+                    + headers
+                    + request.body.as_ref().map_or(0, Attachment::weight)
+                    + 8
+            }
+            Self::Steps(steps) => steps.iter().map(Self::weight).sum::<usize>() + 4,
+        }
+    }
+}
+
+impl Attachment {
+    fn weight(&self) -> usize {
+        self.name.len() + size_of::<Self>()
+    }
+}
+
+/// Operations are shared between the log, the messages and the effects.
+pub type SharedOperation = Arc<Operation>;

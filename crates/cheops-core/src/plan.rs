@@ -1,0 +1,233 @@
+//! The plan: what a site must run next, from what it has run to the block.
+//!
+//! An operation *replaces* when the state after it does not depend on what came before: it is a
+//! reset, or its kind can replace another in the matrix. Only the block from its last replacing
+//! operation on, the *tail*, counts:
+//! - what was run since that operation is a prefix of the tail: run what follows;
+//! - every pair that was run in another order commutes, and nothing that was run has left the
+//!   tail: run what is missing;
+//! - otherwise run again from that operation; where none replaces, from the start, after the
+//!   resource's `Reset` command;
+//! - otherwise the resource needs a decision.
+//!
+//! What must stay true: once [`Journal::next`] says [`Step::Rest`], the application is in the
+//! state of a fresh one that ran the block once, provided that the matrix tells the truth about
+//! the application and that a command that fails changes nothing.
+//!
+//! The plan is made one step at a time and keeps nothing between steps but the journal. A replay
+//! needs no state of its own: once the replacing operation has run again, what was run since is a
+//! prefix of the tail.
+
+use alloc::{collections::BTreeSet, vec::Vec};
+
+use crate::{
+    log::{Ix, Log},
+    resolve::{Fate, Resolution},
+    rules::KindIx,
+};
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Nothing: the application has seen the block.
+    Rest,
+    /// Run an operation.
+    Run {
+        /// Which one.
+        op: Ix,
+        /// It replaces the state: what was run before it counts no more.
+        fresh: bool,
+    },
+    /// Run the resource's `Reset` command, and then the block from its start.
+    Clear,
+    /// Something that was run has left the block, and there is no way back: a person must decide.
+    Decide,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Outcome {
+    /// It may or may not have happened.
+    Unknown,
+    /// The command failed.
+    Ko,
+    /// The command succeeded.
+    Ok,
+}
+
+/// What a site has run for a resource.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Journal {
+    /// For each operation of the log, the number of its last run here; 0 if there was none.
+    runs: Vec<u32>,
+    /// The number of the last run.
+    last: u32,
+    /// The first run that the state still depends on.
+    since: u32,
+    /// The operation that replaced the state in that run; nothing if the state began empty.
+    base: Option<Ix>,
+    /// Operations that failed here since then.
+    failed: BTreeSet<Ix>,
+    /// The numbers of failed runs since then whose operations are void, ascending.
+    vain: Vec<u32>,
+    /// How much of the block, counted from its start, needs no second look: its tail up to here
+    /// was run, in this order or one that amounts to it.
+    checked: usize,
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        Self {
+            runs: Vec::new(),
+            last: 0,
+            since: 1,
+            base: None,
+            failed: BTreeSet::new(),
+            vain: Vec::new(),
+            checked: 0,
+        }
+    }
+}
+
+impl Journal {
+    /// Takes note that the block has changed, from a place on.
+    pub fn changed(&mut self, from: usize) {
+        self.checked = self.checked.min(from);
+    }
+
+    /// Takes note of a run. `fresh` as the step said.
+    pub fn ran(&mut self, op: Ix, fresh: bool, outcome: Outcome) {
+        if self.runs.len() <= op.usize() {
+            self.runs.resize(op.usize() + 1, 0);
+        }
+        self.last += 1;
+        self.runs[op.usize()] = self.last;
+        self.failed.remove(&op);
+        if outcome == Outcome::Ko {
+            self.failed.insert(op);
+        } else if fresh {
+            self.begin(self.last, Some(op));
+        }
+        if fresh {
+            self.checked = 0;
+        }
+    }
+
+    fn begin(&mut self, since: u32, base: Option<Ix>) {
+        self.since = since;
+        self.base = base;
+        self.failed.clear();
+        self.vain.clear();
+    }
+
+    /// Takes note that the `Reset` command was run: the state is empty.
+    pub fn cleared(&mut self) {
+        self.begin(self.last + 1, None);
+        self.checked = 0;
+    }
+
+    /// The number of an operation's last run, 0 if it has not been run.
+    fn run(&self, op: Ix) -> u32 {
+        self.runs.get(op.usize()).copied().unwrap_or(0)
+    }
+
+    /// Whether an operation was run and the state still depends on that run.
+    pub fn counts(&self, op: Ix) -> bool {
+        self.run(op) >= self.since
+    }
+
+    /// What to do next. `can_clear`: the resource has a `Reset` command that may be tried.
+    pub fn next(&mut self, log: &Log, resolution: &Resolution, can_clear: bool) -> Step {
+        let block = resolution.block();
+        let restart = match resolution.last_replacing() {
+            Some(place) => Step::Run { op: block[place], fresh: true },
+            None if can_clear => Step::Clear,
+            None => Step::Decide,
+        };
+        // Where the tail begins, in the block and in time.
+        let (from, since) = match resolution.last_replacing() {
+            Some(place) => {
+                let first = block[place];
+                let tried = self.base == Some(first)
+                    || self.failed.contains(&first) && self.counts(first);
+                if !tried {
+                    return restart;
+                }
+                (place, self.run(first))
+            }
+            None if self.base.is_some() => return restart,
+            None => (0, self.since),
+        };
+        let runs = self.last + 1 - since - self.vain(resolution, since);
+        match self.compare(resolution, from, since, runs) {
+            Some(Some(op)) => {
+                Step::Run { op, fresh: resolution.replaces(log, op) }
+            }
+            Some(None) => Step::Rest,
+            None => {
+                self.checked = 0;
+                restart
+            }
+        }
+    }
+
+    /// How many runs since then failed and are of operations that have left the block: they
+    /// changed nothing, and nothing is owed for them.
+    fn vain(&mut self, resolution: &Resolution, since: u32) -> u32 {
+        // Void is for good; the others may come back.
+        let is_void = |op: &Ix| resolution.fate(*op) == Fate::Void;
+        for op in self.failed.extract_if(.., is_void) {
+            let run = self.runs[op.usize()];
+            let at = self.vain.partition_point(|&other| other < run);
+            self.vain.insert(at, run);
+        }
+        let fallen = |op: &&Ix| self.run(**op) >= since && resolution.fate(**op) != Fate::Kept;
+        let void = self.vain.len() - self.vain.partition_point(|&run| run < since);
+        u32::try_from(self.failed.iter().filter(fallen).count() + void).unwrap_or(u32::MAX)
+    }
+
+    /// Compares the tail with what was run since it began: `runs` operations. Nothing if they
+    /// don't fit together; else the first operation of the tail that is missing, if one is.
+    fn compare(
+        &mut self,
+        resolution: &Resolution,
+        from: usize,
+        since: u32,
+        runs: u32,
+    ) -> Option<Option<Ix>> {
+        let block = resolution.block();
+        self.checked = self.checked.max(from);
+        let mut met = u32::try_from(self.checked - from).unwrap_or(u32::MAX);
+        let mut missing = None;
+        // For each kind met, the last run of one of its operations; one that is missing will be
+        // run after all others.
+        let mut latest: Vec<(KindIx, u32)> = Vec::new();
+        let mut place = self.checked;
+        while place < block.len() && (met < runs || missing.is_none()) {
+            let op = block[place];
+            place += 1;
+            let was_run = self.run(op) >= since;
+            let run = if was_run { self.run(op) } else { u32::MAX };
+            let kind = resolution.kind(op);
+            if was_run {
+                met += 1;
+                let rules = resolution.rules();
+                let fits = |&(other, last): &(KindIx, u32)| last < run || rules.commute(other, kind);
+                if !latest.iter().all(fits) {
+                    return None;
+                }
+            } else if missing.is_none() {
+                missing = Some((place - 1, op));
+            }
+            match latest.iter_mut().find(|(k, _)| *k == kind) {
+                Some((_, last)) => *last = run.max(*last),
+                None => latest.push((kind, run)),
+            }
+        }
+        if met != runs {
+            return None;
+        }
+        self.checked = missing.map_or(block.len(), |(place, _)| place);
+        Some(missing.map(|(_, op)| op))
+    }
+}

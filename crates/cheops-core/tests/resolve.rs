@@ -1,0 +1,167 @@
+//! Properties of the block: it is a function of the set of operations, and of nothing else.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cheops_core::{
+    Rules,
+    id::OpId,
+    log::{Ix, Log, NotInserted},
+    matrix::Matrix,
+    operation::Operation,
+    resolve::{Receipt, Resolution},
+    time::Timestamp,
+};
+use proptest::prelude::*;
+use support::{
+    cases,
+    history::{self, events, matrices},
+    reference::{self, Amounts},
+};
+
+/// What the incremental resolution says, after each operation was added and each void was told, in
+/// the order given.
+fn incremental(
+    matrix: &Matrix,
+    order: &[std::sync::Arc<Operation>],
+    void: &BTreeSet<OpId>,
+    void_late: bool,
+) -> (Log, Resolution) {
+    let mut log = Log::default();
+    let mut resolution = Resolution::new(Rules::new(matrix));
+    for op in order {
+        let ix = log.insert(op.clone()).unwrap();
+        resolution.add(&log, ix);
+        assert_eq!(log.insert(op.clone()), Err(NotInserted::Known(ix)), "duplicates change nothing");
+        if void.contains(&op.id) && !void_late {
+            resolution.void(&log, ix);
+        }
+    }
+    if void_late {
+        for id in void {
+            let ix = log.find(id).unwrap();
+            resolution.void(&log, ix);
+            assert_eq!(resolution.void(&log, ix), resolution.block().len());
+        }
+    }
+    (log, resolution)
+}
+
+fn ids(log: &Log, ops: &[Ix]) -> Vec<OpId> {
+    ops.iter().map(|&ix| log.op(ix).id.clone()).collect()
+}
+
+fn receipts(log: &Log, resolution: &Resolution) -> BTreeMap<OpId, Option<OpId>> {
+    log.iter()
+        .filter_map(|(ix, op)| {
+            let by = match resolution.receipt(log, ix)? {
+                Receipt::Void => None,
+                Receipt::Over { by } | Receipt::Fallen { by, .. } => Some(log.op(by).id.clone()),
+            };
+            Some((op.id.clone(), by))
+        })
+        .collect()
+}
+
+fn check(matrix: &Matrix, ops: &[Operation], void: &BTreeSet<OpId>, picks: &[usize], late: bool) {
+    let Amounts { block, dropped } = reference::amounts(matrix, ops, void);
+    let order = history::shuffled(ops, picks);
+    let (log, resolution) = incremental(matrix, &order, void, late);
+    assert_eq!(ids(&log, resolution.block()), block, "the block");
+
+    let receipts = receipts(&log, &resolution);
+    assert_eq!(receipts.keys().collect::<Vec<_>>(), dropped.keys().collect::<Vec<_>>());
+    for (id, by) in &receipts {
+        match by {
+            None => assert!(void.contains(id), "{id} is void"),
+            Some(by) => assert!(dropped[id].contains(by), "{id} was not lost to {by}"),
+        }
+    }
+
+    let whole = Resolution::of(Rules::new(matrix), &log, |ix| void.contains(&log.op(ix).id));
+    assert_eq!(whole.block(), resolution.block(), "at once or one by one");
+    assert_eq!(whole.last_replacing(), resolution.last_replacing());
+    for (ix, _) in log.iter() {
+        assert_eq!(whole.receipt(&log, ix), resolution.receipt(&log, ix));
+    }
+}
+
+/// A matrix as a person writes them: kinds that replace, kinds that add up, with mirrors.
+fn sane() -> Matrix {
+    let json = r#"{"ResolutionMatrix": [
+        {"Before": "a", "After": "b", "Result": "take-both-keep-order"},
+        {"Before": "b", "After": "a", "Result": "take-both-reverse-order"},
+        {"Before": "a", "After": "a", "Result": "take-one"},
+        {"Before": "b", "After": "b", "Result": "take-both"},
+        {"Before": "c", "After": "c", "Result": "take-both-agreed-order"}]}"#;
+    cheops_core::matrix::Config::from_json(json).unwrap().matrix
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(3000), ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_incremental_block_is_the_reference_block(
+        matrix in matrices(),
+        events in events(28),
+        picks in prop::collection::vec(0..64_usize, 1..24),
+        late in any::<bool>(),
+    ) {
+        let (ops, void) = history::play(&matrix, &events);
+        check(&matrix, &ops, &void, &picks, late);
+    }
+
+    #[test]
+    fn also_for_a_sane_matrix_and_longer_histories(
+        events in events(60),
+        picks in prop::collection::vec(0..64_usize, 1..24),
+        late in any::<bool>(),
+    ) {
+        let (ops, void) = history::play(&sane(), &events);
+        check(&sane(), &ops, &void, &picks, late);
+    }
+
+    /// Histories that no site could produce, but a person may write down: times that contradict
+    /// causality, and operations of one site that know nothing of each other.
+    #[test]
+    fn also_for_histories_that_make_no_sense(
+        matrix in matrices(),
+        rows in prop::collection::vec((0..3_usize, 0..4_usize, 0..6_u64, any::<u16>(), 0..6_u8), 0..16),
+        picks in prop::collection::vec(0..64_usize, 1..24),
+    ) {
+        let mut ops: Vec<Operation> = Vec::new();
+        let mut void = BTreeSet::new();
+        for (n, &(site, kind, time, parents, flags)) in rows.iter().enumerate() {
+            let id = OpId { site: history::site(site), number: n as u64 + 1 };
+            let parents = ops
+                .iter()
+                .enumerate()
+                .filter(|(n, _)| parents >> n & 1 == 1)
+                .map(|(_, op)| op.id.clone())
+                .collect();
+            let at = Timestamp::from_bits(time);
+            let mut op = history::operation(id.clone(), history::KINDS[kind], at, parents);
+            op.reset = flags == 0;
+            if flags == 1 {
+                void.insert(id);
+            }
+            ops.push(op);
+        }
+        check(&matrix, &ops, &void, &picks, false);
+    }
+
+    #[test]
+    fn causality_is_respected(
+        matrix in matrices(),
+        events in events(30),
+    ) {
+        let (ops, void) = history::play(&matrix, &events);
+        let order = history::shuffled(&ops, &[0]);
+        let (log, resolution) = incremental(&matrix, &order, &void, false);
+        let block = resolution.block();
+        for (n, &later) in block.iter().enumerate() {
+            prop_assert!(block[..n].iter().all(|&earlier| !log.precedes(later, earlier)));
+        }
+    }
+}
