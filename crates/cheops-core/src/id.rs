@@ -111,7 +111,9 @@ fn url_safe(text: &str) -> Result<(), &'static str> {
         return Err("`.` and `..` have a meaning of their own in a URL");
     }
     if !text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~')) {
-        return Err("only the letters a to z and A to Z, digits, `-`, `.`, `_` and `~` are allowed");
+        return Err(
+            "only the letters a to z and A to Z, digits, `-`, `.`, `_` and `~` are allowed",
+        );
     }
     Ok(())
 }

@@ -17,8 +17,24 @@
 //! | [`resolve`] | what do they amount to: the block, and a receipt for each that is not in it |
 //! | [`plan`] | what must this site run next to get there? |
 //! | [`replica`] | what does a site do about an input? |
+//! | [`history`] | what would become of these operations, if a person wrote them down? |
 #![no_std]
 
 extern crate alloc;
 
+pub mod duration;
+pub mod history;
 pub mod id;
+pub mod json;
+pub mod log;
+pub mod matrix;
+pub mod operation;
+pub mod plan;
+pub mod replica;
+pub mod resolve;
+pub mod route;
+mod rules;
+pub mod scope;
+pub mod time;
+
+pub use rules::{Rules, Verdict};

@@ -139,7 +139,8 @@ impl Log {
     /// The lane of the site that the operation continues, or a new one.
     fn lane_for(&mut self, site: &SiteId, past: &[u32]) -> LaneIx {
         let continued = self.origins.get(site).and_then(|origin| {
-            let is_last = |lane: &&LaneIx| past[lane.usize()] as usize == self.lanes[lane.usize()].len();
+            let is_last =
+                |lane: &&LaneIx| past[lane.usize()] as usize == self.lanes[lane.usize()].len();
             origin.lanes.iter().find(is_last)
         });
         if let Some(&lane) = continued {

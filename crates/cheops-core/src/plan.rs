@@ -148,8 +148,8 @@ impl Journal {
         let (from, since) = match resolution.last_replacing() {
             Some(place) => {
                 let first = block[place];
-                let tried = self.base == Some(first)
-                    || self.failed.contains(&first) && self.counts(first);
+                let tried =
+                    self.base == Some(first) || self.failed.contains(&first) && self.counts(first);
                 if !tried {
                     return restart;
                 }
@@ -160,9 +160,7 @@ impl Journal {
         };
         let runs = self.last + 1 - since - self.vain(resolution, since);
         match self.compare(resolution, from, since, runs) {
-            Some(Some(op)) => {
-                Step::Run { op, fresh: resolution.replaces(log, op) }
-            }
+            Some(Some(op)) => Step::Run { op, fresh: resolution.replaces(log, op) },
             Some(None) => Step::Rest,
             None => {
                 self.checked = 0;
@@ -212,7 +210,8 @@ impl Journal {
             if was_run {
                 met += 1;
                 let rules = resolution.rules();
-                let fits = |&(other, last): &(KindIx, u32)| last < run || rules.commute(other, kind);
+                let fits =
+                    |&(other, last): &(KindIx, u32)| last < run || rules.commute(other, kind);
                 if !latest.iter().all(fits) {
                     return None;
                 }

@@ -136,13 +136,11 @@ impl Rules {
             for y in self.all() {
                 // What y does to x: if it is the earlier of the two, and if it is the later.
                 let (y_first, x_first) = (self.verdict(y, x), self.verdict(x, y));
-                if let Some(when) =
-                    When::of(y_first == Verdict::Earlier, x_first == Verdict::Later)
+                if let Some(when) = When::of(y_first == Verdict::Earlier, x_first == Verdict::Later)
                 {
                     self.foes[x.usize()].push((y, when));
                 }
-                if let Some(when) =
-                    When::of(y_first == Verdict::Later, x_first == Verdict::Earlier)
+                if let Some(when) = When::of(y_first == Verdict::Later, x_first == Verdict::Earlier)
                 {
                     self.prey[x.usize()].push((y, when));
                 }

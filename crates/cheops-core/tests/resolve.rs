@@ -33,7 +33,11 @@ fn incremental(
     for op in order {
         let ix = log.insert(op.clone()).unwrap();
         resolution.add(&log, ix);
-        assert_eq!(log.insert(op.clone()), Err(NotInserted::Known(ix)), "duplicates change nothing");
+        assert_eq!(
+            log.insert(op.clone()),
+            Err(NotInserted::Known(ix)),
+            "duplicates change nothing"
+        );
         if void.contains(&op.id) && !void_late {
             resolution.void(&log, ix);
         }

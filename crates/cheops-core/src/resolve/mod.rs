@@ -221,7 +221,8 @@ impl Resolution {
                     let first = *resets.get(resets.partition_point(|&index| index < from))?;
                     Some(log.lane(lane)[first as usize])
                 });
-                following.reduce(|a, b| if log.earlier(b, a) { b } else { a })
+                following
+                    .reduce(|a, b| if log.earlier(b, a) { b } else { a })
                     .map(|by| Receipt::Over { by })
             }
             Fate::Fallen => {
@@ -312,9 +313,10 @@ impl Resolution {
     fn retire(&mut self, log: &Log, ix: Ix, fate: Fate, work: &mut Work) {
         if self.fate(ix) == Fate::Kept {
             self.standing.remove(log, self.kind(ix), ix);
-            work.touched.push(ix);
             self.ask_felled(log, ix, work);
         }
+        // Also one that was not kept: it may have been what closed a circle.
+        work.touched.push(ix);
         self.states[ix.usize()].fate = fate;
     }
 
@@ -352,9 +354,8 @@ impl Resolution {
         }
         let kind = self.kind(ix);
         let foes = self.rules.foes(kind);
-        let winner = foes
-            .iter()
-            .find_map(|&(foe, when)| self.standing.any_concurrent(log, ix, foe, when));
+        let winner =
+            foes.iter().find_map(|&(foe, when)| self.standing.any_concurrent(log, ix, foe, when));
         match winner {
             Some(winner) => {
                 self.retire(log, ix, Fate::Fallen, work);

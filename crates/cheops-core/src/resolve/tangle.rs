@@ -34,9 +34,7 @@ pub(super) fn winners(this: &Resolution, log: &Log, ix: Ix) -> Vec<Ix> {
     let Some(loser) = contest.group.iter().position(|&other| other == ix) else {
         return Vec::new();
     };
-    let won = |&n: &usize| {
-        this.fate(contest.group[n]) == Fate::Kept && contest.wins(n, loser)
-    };
+    let won = |&n: &usize| this.fate(contest.group[n]) == Fate::Kept && contest.wins(n, loser);
     (0..contest.group.len()).filter(won).map(|n| contest.group[n]).collect()
 }
 

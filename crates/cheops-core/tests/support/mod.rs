@@ -3,6 +3,7 @@
 
 pub mod history;
 pub mod reference;
+pub mod world;
 
 /// How many cases a property is tried on: the usual number, or what `PROPTEST_CASES` says.
 pub fn cases(usual: u32) -> u32 {

@@ -96,9 +96,11 @@ pub fn amounts(matrix: &Matrix, ops: &[Operation], void: &BTreeSet<OpId>) -> Amo
 
     // Who fells whom, with pairs on a circle decided by the later timestamp.
     let n = live.len();
-    let says =
-        |a: usize, b: usize| concurrent(live[a], live[b]) && meet(matrix, live[a], live[b]) == Stay::First(true);
-    let mut reaches: Vec<Vec<bool>> = (0..n).map(|a| (0..n).map(|b| says(a, b)).collect()).collect();
+    let says = |a: usize, b: usize| {
+        concurrent(live[a], live[b]) && meet(matrix, live[a], live[b]) == Stay::First(true)
+    };
+    let mut reaches: Vec<Vec<bool>> =
+        (0..n).map(|a| (0..n).map(|b| says(a, b)).collect()).collect();
     for via in 0..n {
         for a in 0..n {
             for b in 0..n {
@@ -127,8 +129,9 @@ pub fn amounts(matrix: &Matrix, ops: &[Operation], void: &BTreeSet<OpId>) -> Amo
     }
     for x in 0..n {
         if fate[x] == Some(false) {
-            let winners =
-                (0..n).filter(|&y| fate[y] == Some(true) && fells(y, x)).map(|y| live[y].id.clone());
+            let winners = (0..n)
+                .filter(|&y| fate[y] == Some(true) && fells(y, x))
+                .map(|y| live[y].id.clone());
             dropped.insert(live[x].id.clone(), winners.collect());
         }
     }
@@ -143,9 +146,9 @@ pub fn amounts(matrix: &Matrix, ops: &[Operation], void: &BTreeSet<OpId>) -> Amo
             .iter()
             .copied()
             .filter(|x| {
-                !left.iter().any(|y| {
-                    concurrent(x, y) && meet(matrix, y, x) == Stay::BothInOrder(true)
-                })
+                !left
+                    .iter()
+                    .any(|y| concurrent(x, y) && meet(matrix, y, x) == Stay::BothInOrder(true))
             })
             .collect();
         let from = if free.is_empty() { ready } else { free };

@@ -1,0 +1,57 @@
+//! What is to be done when its time has come. Each thing is due at most once at a time.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+
+use super::Ticket;
+use crate::{
+    id::{ResourceId, SiteId},
+    time::Millis,
+};
+
+/// Something to do later.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Alarm {
+    /// Compare with a site.
+    Compare(SiteId),
+    /// Ask a site for what records of a resource wait for.
+    Ask(ResourceId, SiteId),
+    /// A requester has waited long enough.
+    Deadline(Ticket),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(super) struct Alarms {
+    due: BTreeSet<(Millis, Alarm)>,
+    set: BTreeMap<Alarm, Millis>,
+}
+
+impl Alarms {
+    /// Sets an alarm; one that is set already keeps its time.
+    pub(super) fn set(&mut self, at: Millis, alarm: Alarm) {
+        if !self.set.contains_key(&alarm) {
+            self.set.insert(alarm.clone(), at);
+            self.due.insert((at, alarm));
+        }
+    }
+
+    pub(super) fn cancel(&mut self, alarm: Alarm) {
+        if let Some(at) = self.set.remove(&alarm) {
+            self.due.remove(&(at, alarm));
+        }
+    }
+
+    /// When the next one is due.
+    pub(super) fn next(&self) -> Option<Millis> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// One that is due by now, which is then no longer set.
+    pub(super) fn pop(&mut self, now: Millis) -> Option<Alarm> {
+        if self.next()? > now {
+            return None;
+        }
+        let (_, alarm) = self.due.pop_first()?;
+        self.set.remove(&alarm);
+        Some(alarm)
+    }
+}

@@ -1,0 +1,177 @@
+//! What sites tell each other, and what they write down.
+//!
+//! A site records two things about a resource: operations that it received and replies of its own
+//! runs. Its records are numbered from 1 without gaps; they form its *stream*. So what a site knows
+//! of a resource is one number for each site: its *version*, and two sites that have the same
+//! version know the same.
+
+use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
+
+use crate::{
+    id::{OpId, ResourceId, SiteId},
+    operation::SharedOperation,
+    plan::Outcome,
+    time::Millis,
+};
+
+/// One thing that a site has recorded about a resource.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Record {
+    /// An operation that it received.
+    Operation(SharedOperation),
+    /// How an operation went there.
+    Reply(Arc<Reply>),
+}
+
+impl Record {
+    /// The site that recorded it, and its number in that site's stream.
+    pub fn id(&self) -> &OpId {
+        match self {
+            Self::Operation(op) => &op.id,
+            Self::Reply(reply) => &reply.id,
+        }
+    }
+
+    /// The resource that it is about.
+    pub fn resource(&self) -> &ResourceId {
+        match self {
+            Self::Operation(op) => &op.resource,
+            Self::Reply(reply) => &reply.resource,
+        }
+    }
+
+    /// About how many bytes it takes on the wire.
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Operation(op) => op.weight(),
+            Self::Reply(reply) => {
+                reply.id.site.as_str().len()
+                    + reply.op.site.as_str().len()
+                    + reply.output.len()
+                    + 24
+            }
+        }
+    }
+}
+
+/// How an operation went at one site.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Reply {
+    /// The site, and the number of this record in its stream.
+    pub id: OpId,
+    /// The resource.
+    pub resource: ResourceId,
+    /// The operation that was run.
+    pub op: OpId,
+    /// 1 for its first run there; a replay counts on. A reply stands for all earlier ones.
+    pub attempt: u32,
+    /// How it went.
+    pub outcome: Outcome,
+    /// How long it took.
+    pub took: Millis,
+    /// What it printed, as far as the shell around us kept it.
+    pub output: Box<str>,
+}
+
+/// How far the streams of a resource are known.
+pub type Version = BTreeMap<SiteId, u64>;
+
+/// A record on its way to another site.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sent<R = Record> {
+    /// The number of the record before it in the stream. What lies between the two no longer
+    /// matters: replies that a later one stands for.
+    pub after: u64,
+    /// The record.
+    pub record: R,
+}
+
+/// A stretch of resource ids: from the first to before the last; open where there is none.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Stretch {
+    /// Where it begins.
+    pub from: Option<ResourceId>,
+    /// What it ends before.
+    pub to: Option<ResourceId>,
+}
+
+impl Stretch {
+    /// Whether an id lies in it.
+    pub fn contains(&self, id: &ResourceId) -> bool {
+        self.from.as_ref().is_none_or(|from| from <= id)
+            && self.to.as_ref().is_none_or(|to| id < to)
+    }
+
+    fn weight(&self) -> usize {
+        [&self.from, &self.to].into_iter().flatten().map(|id| id.as_str().len() + 1).sum::<usize>()
+            + 2
+    }
+}
+
+/// What one site tells another.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Message {
+    /// Digests of what the two share, by stretches of ids. Where they differ, the other answers
+    /// with digests of shorter stretches, or with what it has.
+    Compare(Vec<(Stretch, u64)>),
+    /// All that the sender has in a stretch. The other sends what the sender lacks, and asks for
+    /// what it lacks itself.
+    Have(Stretch, Vec<(ResourceId, Version)>),
+    /// The sender's version of some resources: it asks for what is missing there.
+    Want(Vec<(ResourceId, Version)>),
+    /// Records of one resource, each after what it depends on. `more`: ask again for the rest.
+    Records {
+        /// The resource.
+        resource: ResourceId,
+        /// The records.
+        records: Vec<Sent>,
+        /// The sender stopped at its limit.
+        more: bool,
+    },
+}
+
+impl Message {
+    /// About how many bytes it takes on the wire.
+    pub fn weight(&self) -> usize {
+        let version = |(id, version): &(ResourceId, Version)| {
+            id.as_str().len()
+                + 2
+                + version.keys().map(|site| site.as_str().len() + 4).sum::<usize>()
+        };
+        2 + match self {
+            Self::Compare(stretches) => {
+                stretches.iter().map(|(stretch, _)| stretch.weight() + 8).sum::<usize>()
+            }
+            Self::Have(stretch, versions) => {
+                stretch.weight() + versions.iter().map(version).sum::<usize>()
+            }
+            Self::Want(versions) => versions.iter().map(version).sum(),
+            Self::Records { resource, records, .. } => {
+                resource.as_str().len()
+                    + records.iter().map(|sent| sent.record.weight() + 3).sum::<usize>()
+            }
+        }
+    }
+}
+
+/// What a site writes down before anything of it can be seen, and reads when it starts again.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Durable {
+    /// A record, its own or another site's.
+    Record(Record),
+    /// A run is about to start.
+    Intent {
+        /// The resource.
+        resource: ResourceId,
+        /// The operation.
+        op: OpId,
+        /// Which run of it this is, here.
+        attempt: u32,
+        /// It replaces the state: what was run before it counts no more.
+        fresh: bool,
+    },
+    /// The resource's `Reset` command is about to start.
+    Clearing(ResourceId),
+    /// It has run: the state is empty.
+    Cleared(ResourceId),
+}

@@ -1,0 +1,367 @@
+//! One resource at one site: its log, its block, what was run here, and the replies of all sites.
+//!
+//! What must stay true:
+//! - what is recorded depends on the set of records alone, not on the order in which they came;
+//! - a record enters after what it depends on: the one before it in its stream, the parents of an
+//!   operation, the operation of a reply.
+
+use alloc::{
+    borrow::ToOwned,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    vec::Vec,
+};
+
+use super::{
+    message::{Record, Reply, Sent, Version},
+    run::Work,
+    stream::{Item, Streams, digest},
+};
+use crate::{
+    id::{OpId, ResourceId, SiteId, Sites},
+    log::{Ix, Log},
+    matrix::Config,
+    operation::{Declaration, SharedOperation},
+    plan::{Journal, Outcome},
+    resolve::{Fate, Receipt, Resolution},
+    rules::Rules,
+    time::Timestamp,
+};
+
+/// A resource, as this site knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Resource {
+    id: ResourceId,
+    sites: Sites,
+    config: Config,
+    /// The operation that declared the configuration.
+    configured_by: Option<(Timestamp, OpId)>,
+    pub(super) log: Log,
+    pub(super) resolution: Resolution,
+    pub(super) journal: Journal,
+    streams: Streams,
+    replies: BTreeMap<(Ix, SiteId), Arc<Reply>>,
+    digest: u64,
+    /// Records that came before what they depend on.
+    waiting: BTreeMap<OpId, Sent>,
+    /// For what is missing, which of the waiting depend on it.
+    blocked: BTreeMap<OpId, BTreeSet<OpId>>,
+    pub(super) work: Work,
+}
+
+/// A resource's state at a glance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// All sites have run the block.
+    Settled,
+    /// Some site has not answered yet.
+    Pending,
+    /// What was asked for last has failed everywhere.
+    Failed,
+    /// An operation succeeded here and failed there.
+    Diverged,
+}
+
+/// Whether a record can be taken in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fit {
+    Now,
+    Known,
+    /// Not before this other record.
+    Blocked(OpId),
+    /// Never: it breaks a rule.
+    Wrong(&'static str),
+}
+
+impl Resource {
+    pub(super) fn new(id: ResourceId, declared: &Declaration) -> Self {
+        Self {
+            id,
+            sites: declared.sites.clone(),
+            config: Config::default(),
+            configured_by: None,
+            log: Log::default(),
+            resolution: Resolution::new(Rules::new(&Config::default().matrix)),
+            journal: Journal::default(),
+            streams: Streams::default(),
+            replies: BTreeMap::new(),
+            digest: 0,
+            waiting: BTreeMap::new(),
+            blocked: BTreeMap::new(),
+            work: Work::Idle,
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &ResourceId {
+        &self.id
+    }
+
+    /// The sites that it exists on.
+    pub fn sites(&self) -> &Sites {
+        &self.sites
+    }
+
+    /// How its operations meet.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The operations known here.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// What they amount to.
+    pub fn resolution(&self) -> &Resolution {
+        &self.resolution
+    }
+
+    /// The block, as operations.
+    pub fn block(&self) -> impl Iterator<Item = &SharedOperation> {
+        self.resolution.block().iter().map(|&ix| self.log.op(ix))
+    }
+
+    /// The last known reply of a site to an operation.
+    pub fn reply(&self, op: &OpId, site: &SiteId) -> Option<&Reply> {
+        let ix = self.log.find(op)?;
+        self.reply_to(ix, site)
+    }
+
+    pub(super) fn reply_to(&self, op: Ix, site: &SiteId) -> Option<&Reply> {
+        self.replies.get(&(op, site.clone())).map(|reply| &**reply)
+    }
+
+    /// How far the streams of all sites are known here.
+    pub fn version(&self) -> Version {
+        self.streams.version()
+    }
+
+    /// How many records wait for what they depend on.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
+    pub(super) fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// Whether nothing is left to do at this site, as far as is known here: the application has
+    /// seen the block, or a person must decide.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.work, Work::Idle | Work::Stuck)
+    }
+
+    /// Whether a person must decide.
+    pub fn is_stuck(&self) -> bool {
+        self.work == Work::Stuck
+    }
+
+    /// The resource's state at a glance, from the replies that are known here.
+    ///
+    /// Only the block from its last replacing operation on is looked at: what came before has no
+    /// influence on the state any more.
+    pub fn state(&self) -> State {
+        let block = self.resolution.block();
+        let tail = &block[self.resolution.last_replacing().unwrap_or(0)..];
+        if tail.is_empty() && !self.log.is_empty() {
+            return State::Failed;
+        }
+        let (mut pending, mut failed) = (false, false);
+        for &op in tail {
+            let (mut good, mut bad) = (false, false);
+            for site in self.sites.iter() {
+                match self.reply_to(op, site).map(|reply| reply.outcome) {
+                    Some(Outcome::Ok) => good = true,
+                    Some(Outcome::Ko) => bad = true,
+                    Some(Outcome::Unknown) | None => pending = true,
+                }
+            }
+            if good && bad {
+                return State::Diverged;
+            }
+            failed |= bad;
+        }
+        match (pending, failed) {
+            (true, _) => State::Pending,
+            (false, true) => State::Failed,
+            (false, false) => State::Settled,
+        }
+    }
+
+    /// Whether a record can be taken in now.
+    pub(super) fn fit(&self, sent: &Sent) -> Fit {
+        let id = sent.record.id();
+        let high = self.streams.high(&id.site);
+        if id.number <= high {
+            let contradicts = matches!(&sent.record, Record::Operation(op)
+                if self.log.find(id).is_some_and(|ix| self.log.op(ix) != op));
+            return if contradicts {
+                Fit::Wrong(
+                    "its number stands for another operation: was the site restored from an old backup?",
+                )
+            } else {
+                Fit::Known
+            };
+        }
+        if sent.record.resource() != &self.id {
+            return Fit::Wrong("a record of another resource");
+        }
+        if sent.after >= id.number {
+            return Fit::Wrong("a record that comes after itself");
+        }
+        if sent.after > high {
+            return Fit::Blocked(OpId { site: id.site.clone(), number: sent.after });
+        }
+        match &sent.record {
+            Record::Operation(op) => self.fit_operation(op),
+            Record::Reply(reply) => match self.log.find(&reply.op) {
+                None => Fit::Blocked(reply.op.clone()),
+                Some(_) if !self.sites.contains(&id.site) => {
+                    Fit::Wrong("a reply of a site that is not one of the resource's")
+                }
+                Some(_) => Fit::Now,
+            },
+        }
+    }
+
+    fn fit_operation(&self, op: &SharedOperation) -> Fit {
+        for parent in &op.parents {
+            match self.log.find(parent) {
+                None => return Fit::Blocked(parent.clone()),
+                Some(ix) if self.log.op(ix).key() >= op.key() => {
+                    return Fit::Wrong("an operation that is not later than what it follows");
+                }
+                Some(_) => {}
+            }
+        }
+        let declares = op.declares.as_ref();
+        let sites = declares.map_or(&self.sites, |declared| &declared.sites);
+        if op.at > Timestamp::LAST {
+            Fit::Wrong("an operation from the far future")
+        } else if op.parents.is_empty() && declares.is_none() {
+            Fit::Wrong("a first operation that does not say where the resource exists")
+        } else if !sites.contains(&op.id.site) && !self.sites.contains(&op.id.site) {
+            Fit::Wrong("an operation of a site that is not one of the resource's")
+        } else {
+            Fit::Now
+        }
+    }
+
+    /// Takes in a record that fits.
+    pub(super) fn take(&mut self, record: &Record) {
+        let id = record.id();
+        let item = match record {
+            Record::Operation(op) => match self.take_operation(op) {
+                Some(ix) => Item::Operation(ix),
+                None => return,
+            },
+            Record::Reply(reply) => match self.take_reply(reply) {
+                Some(ix) => Item::Reply(ix),
+                None => return,
+            },
+        };
+        let before = digest(&self.id, &id.site, self.streams.high(&id.site));
+        self.streams.push(&id.site, id.number, item);
+        let after = digest(&self.id, &id.site, id.number);
+        self.digest = self.digest.wrapping_sub(before).wrapping_add(after);
+    }
+
+    fn take_operation(&mut self, op: &SharedOperation) -> Option<Ix> {
+        let ix = self.log.insert(op.clone()).ok()?;
+        let changed = self.resolution.add(&self.log, ix);
+        self.journal.changed(changed);
+        if let Some(declared) = &op.declares {
+            self.declare(op, declared);
+        }
+        Some(ix)
+    }
+
+    fn declare(&mut self, op: &SharedOperation, declared: &Declaration) {
+        self.sites = self.sites.union(&declared.sites);
+        let by = (op.at, op.id.clone());
+        if self.configured_by.as_ref().is_some_and(|last| *last > by) {
+            return;
+        }
+        self.configured_by = Some(by);
+        let same_rules = self.config.matrix == declared.config.matrix;
+        self.config = declared.config.clone();
+        if !same_rules {
+            let rules = Rules::new(&self.config.matrix);
+            let void = |ix| self.is_void(ix);
+            self.resolution = Resolution::of(rules, &self.log, void);
+            self.journal.changed(0);
+        }
+    }
+
+    fn take_reply(&mut self, reply: &Arc<Reply>) -> Option<Ix> {
+        let ix = self.log.find(&reply.op)?;
+        let stands =
+            self.replies.entry((ix, reply.id.site.clone())).or_insert_with(|| reply.clone());
+        if (stands.attempt, stands.outcome) < (reply.attempt, reply.outcome) {
+            *stands = reply.clone();
+        }
+        if self.is_void(ix) {
+            let changed = self.resolution.void(&self.log, ix);
+            self.journal.changed(changed);
+        }
+        Some(ix)
+    }
+
+    /// An operation is void if it failed at the site that received it, when it was first run there:
+    /// a later run is a replay, of one that had succeeded.
+    fn is_void(&self, ix: Ix) -> bool {
+        let op = self.log.op(ix);
+        !op.keep_going
+            && self
+                .reply_to(ix, &op.id.site)
+                .is_some_and(|reply| reply.attempt == 1 && reply.outcome == Outcome::Ko)
+    }
+
+    /// The record that a number of a stream stands for; nothing if a later one stands for it.
+    pub(super) fn record(&self, site: &SiteId, number: u64, item: Item) -> Option<Record> {
+        match item {
+            Item::Operation(ix) => Some(Record::Operation(self.log.op(ix).clone())),
+            Item::Reply(ix) => self
+                .replies
+                .get(&(ix, site.clone()))
+                .filter(|reply| reply.id.number == number)
+                .map(|reply| Record::Reply(reply.clone())),
+        }
+    }
+
+    /// Keeps a record until what it depends on has come.
+    pub(super) fn keep_waiting(&mut self, sent: Sent, missing: OpId) {
+        let id = sent.record.id().clone();
+        self.blocked.entry(missing).or_default().insert(id.clone());
+        self.waiting.insert(id, sent);
+    }
+
+    /// What may be taken in now that a record has been.
+    pub(super) fn wake(&mut self, id: &OpId) -> Vec<Sent> {
+        let mut woken = self.blocked.remove(id).unwrap_or_default();
+        // The next of the stream may have been waiting for a number that was left out.
+        let next = OpId { site: id.site.clone(), number: id.number + 1 };
+        let next = self.waiting.range(next..).next().map(|(next, _)| next.clone());
+        woken.extend(next.filter(|next| next.site == id.site));
+        woken.into_iter().filter_map(|id| self.waiting.remove(&id)).collect()
+    }
+
+    /// Which operation an operation lost to, if it did.
+    pub(super) fn lost_to(&self, op: Ix) -> Option<OpId> {
+        match self.resolution.receipt(&self.log, op)? {
+            Receipt::Over { by } | Receipt::Fallen { by, .. } => {
+                Some(self.log.op(by).id.to_owned())
+            }
+            Receipt::Void => None,
+        }
+    }
+
+    pub(super) fn fate(&self, op: Ix) -> Fate {
+        self.resolution.fate(op)
+    }
+}

@@ -1,0 +1,235 @@
+//! Running: from the plan's next step to a reply, and what to do about a run in doubt.
+//!
+//! What must stay true: a run starts only after its intent was written down, one at a time for a
+//! resource, and ends with a reply that is recorded like any other. An intent without a reply,
+//! found when the site starts again, is settled before anything else of that resource is run.
+
+use alloc::{string::ToString, sync::Arc};
+
+use super::{
+    Outbox, Replica,
+    effect::{Effect, Event, Report, RunId},
+    message::{Durable, Record, Reply},
+    resource::Resource,
+};
+use crate::{
+    id::{OpId, ResourceId, SiteId},
+    log::Ix,
+    plan::{Outcome, Step},
+    resolve::Fate,
+    time::Millis,
+};
+
+/// What is under way for a resource at this site.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Work {
+    /// Nothing.
+    Idle,
+    /// A person must decide. As soon as the block changes, the plan is asked again.
+    Stuck,
+    /// An operation runs, or its result is looked for.
+    Running(Pending),
+    /// The `Check` command is asked whether a run took effect.
+    Checking(Pending),
+    /// The `Reset` command runs.
+    Clearing,
+}
+
+/// A run whose end is not known yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Pending {
+    op: Ix,
+    attempt: u32,
+    fresh: bool,
+}
+
+impl Resource {
+    fn run_id(&self, pending: Pending) -> RunId {
+        RunId {
+            resource: self.id().clone(),
+            op: self.log.op(pending.op).id.clone(),
+            attempt: pending.attempt,
+        }
+    }
+
+    /// The run that this id names, if it is the one under way.
+    fn pending(&self, run: &RunId) -> Option<Pending> {
+        match self.work {
+            Work::Running(pending) | Work::Checking(pending) if self.run_id(pending) == *run => {
+                Some(pending)
+            }
+            _ => None,
+        }
+    }
+
+    /// Starts the next step of the plan, if nothing is under way.
+    pub(super) fn advance(&mut self, here: &SiteId, clear_failed: bool, out: &mut Outbox) {
+        if !self.is_idle() {
+            return;
+        }
+        let can_clear = self.config().reset.is_some() && !clear_failed;
+        match self.journal.next(&self.log, &self.resolution, can_clear) {
+            Step::Rest => self.work = Work::Idle,
+            Step::Run { op, fresh } => {
+                let attempt = self.reply_to(op, here).map_or(0, |reply| reply.attempt) + 1;
+                let pending = Pending { op, attempt, fresh };
+                let run = self.run_id(pending);
+                out.persist(Durable::Intent {
+                    resource: run.resource.clone(),
+                    op: run.op.clone(),
+                    attempt,
+                    fresh,
+                });
+                out.run(Effect::Run { run, op: self.log.op(op).clone() });
+                self.work = Work::Running(pending);
+            }
+            Step::Clear => {
+                out.persist(Durable::Clearing(self.id().clone()));
+                self.clear(out);
+            }
+            Step::Decide => {
+                if self.work != Work::Stuck {
+                    out.tell(Event::NeedsDecision(self.id().clone()));
+                }
+                self.work = Work::Stuck;
+            }
+        }
+    }
+
+    fn clear(&mut self, out: &mut Outbox) {
+        if let Some(command) = self.config().reset.clone() {
+            out.run(Effect::Clear { resource: self.id().clone(), command });
+            self.work = Work::Clearing;
+        } else {
+            self.work = Work::Idle;
+        }
+    }
+
+    /// Ends a run: the reply, as the next record of this site's stream.
+    fn finish(&mut self, here: &SiteId, pending: Pending, report: Report) -> Record {
+        self.work = Work::Idle;
+        self.journal.ran(pending.op, pending.fresh, report.outcome);
+        let reply = Record::Reply(Arc::new(Reply {
+            id: OpId { site: here.clone(), number: self.streams().high(here) + 1 },
+            resource: self.id().clone(),
+            op: self.log.op(pending.op).id.clone(),
+            attempt: pending.attempt,
+            outcome: report.outcome,
+            took: report.took,
+            output: report.output,
+        }));
+        self.take(&reply);
+        reply
+    }
+
+    /// Goes on with what was under way when the site stopped.
+    pub(super) fn resume(&mut self, here: &SiteId, out: &mut Outbox) {
+        match self.work {
+            Work::Running(pending) | Work::Checking(pending) => {
+                self.work = Work::Running(pending);
+                out.run(Effect::Recall(self.run_id(pending)));
+            }
+            Work::Clearing => self.clear(out),
+            Work::Idle | Work::Stuck => self.advance(here, false, out),
+        }
+    }
+
+    /// Takes in what was written down about this site's own runs.
+    pub(super) fn restore(&mut self, here: &SiteId, durable: &Durable) {
+        match durable {
+            Durable::Intent { op, attempt, fresh, .. } => {
+                if let Some(op) = self.log.find(op) {
+                    let (attempt, fresh) = (*attempt, *fresh);
+                    self.work = Work::Running(Pending { op, attempt, fresh });
+                }
+            }
+            Durable::Clearing(_) => self.work = Work::Clearing,
+            Durable::Cleared(_) => {
+                self.work = Work::Idle;
+                self.journal.cleared();
+            }
+            Durable::Record(Record::Reply(reply)) if reply.id.site == *here => {
+                if let Work::Running(pending) = self.work
+                    && self.log.op(pending.op).id == reply.op
+                {
+                    self.work = Work::Idle;
+                    self.journal.ran(pending.op, pending.fresh, reply.outcome);
+                }
+            }
+            Durable::Record(_) => {}
+        }
+    }
+}
+
+impl Replica {
+    pub(super) fn ran(&mut self, run: &RunId, report: Report, out: &mut Outbox) {
+        let here = self.here.clone();
+        let Some(resource) = self.resources.get_mut(&run.resource) else { return };
+        let Some(pending) = resource.pending(run) else { return };
+        let before = resource.digest();
+        let reply = resource.finish(&here, pending, report);
+        self.digest_changed(&run.resource, before);
+        Self::recorded(&reply, out);
+        self.publish(&run.resource, reply, out);
+        self.proceed(&run.resource, out);
+    }
+
+    /// There is no result of a run. An operation that replaces can run again; a `Check` command
+    /// can tell; otherwise nobody knows, and that is what is said.
+    pub(super) fn lost(&mut self, run: &RunId, out: &mut Outbox) {
+        let Some(resource) = self.resources.get_mut(&run.resource) else { return };
+        let Some(pending) = resource.pending(run) else { return };
+        let wanted = resource.fate(pending.op) == Fate::Kept;
+        if wanted && pending.fresh {
+            out.run(Effect::Run { run: run.clone(), op: resource.log.op(pending.op).clone() });
+        } else if let Some(command) = resource.config().check.clone() {
+            resource.work = Work::Checking(pending);
+            out.run(Effect::Check { run: run.clone(), command });
+        } else {
+            out.tell(Event::Unknown(run.clone()));
+            let output = "the site lost power during the run; nobody knows if it took effect";
+            let report = Report {
+                outcome: Outcome::Unknown,
+                took: Millis(0),
+                output: output.to_string().into(),
+            };
+            self.ran(run, report, out);
+        }
+    }
+
+    /// The `Check` command found that a run had taken effect.
+    pub(super) fn happened(&mut self, run: &RunId, out: &mut Outbox) {
+        let output = "the Check command found that it took effect".to_string().into();
+        self.ran(run, Report { outcome: Outcome::Ok, took: Millis(0), output }, out);
+    }
+
+    /// A run that was intended did not happen: it is started now, if it is still wanted.
+    pub(super) fn run_again(&mut self, run: &RunId, out: &mut Outbox) {
+        let Some(resource) = self.resources.get_mut(&run.resource) else { return };
+        let Some(pending) = resource.pending(run) else { return };
+        if resource.fate(pending.op) == Fate::Kept {
+            resource.work = Work::Running(pending);
+            out.run(Effect::Run { run: run.clone(), op: resource.log.op(pending.op).clone() });
+        } else {
+            resource.work = Work::Idle;
+            self.proceed(&run.resource, out);
+        }
+    }
+
+    pub(super) fn cleared(&mut self, id: &ResourceId, ok: bool, out: &mut Outbox) {
+        let here = self.here.clone();
+        let Some(resource) = self.resources.get_mut(id) else { return };
+        if resource.work != Work::Clearing {
+            return;
+        }
+        resource.work = Work::Idle;
+        if ok {
+            out.persist(Durable::Cleared(id.clone()));
+            resource.journal.cleared();
+            self.proceed(id, out);
+        } else {
+            // Trying at once again would spin; the next change of the block tries again.
+            resource.advance(&here, true, out);
+        }
+    }
+}

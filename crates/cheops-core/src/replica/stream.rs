@@ -1,0 +1,93 @@
+//! The streams of a resource: what each of its sites has recorded, as far as it is known here.
+//!
+//! What must stay true: a stream is known from its start to its `high` mark without gaps, save for
+//! replies that a later one of the same run stands for.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+
+use super::message::Version;
+use crate::{
+    id::{ResourceId, SiteId},
+    log::Ix,
+};
+
+/// What a number of a stream stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Item {
+    Operation(Ix),
+    /// A reply of the stream's site to this operation.
+    Reply(Ix),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Entry {
+    number: u64,
+    /// When it came in, counted over all streams: an order in which nothing comes before what it
+    /// depends on.
+    arrival: u32,
+    item: Item,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+struct Stream {
+    high: u64,
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(super) struct Streams {
+    streams: BTreeMap<SiteId, Stream>,
+    arrivals: u32,
+}
+
+impl Streams {
+    /// The greatest number that is known of a site's stream; 0 if there is none.
+    pub(super) fn high(&self, site: &SiteId) -> u64 {
+        self.streams.get(site).map_or(0, |stream| stream.high)
+    }
+
+    pub(super) fn push(&mut self, site: &SiteId, number: u64, item: Item) {
+        self.arrivals += 1;
+        let stream = self.streams.entry(site.clone()).or_default();
+        stream.high = number;
+        stream.entries.push(Entry { number, arrival: self.arrivals, item });
+    }
+
+    pub(super) fn version(&self) -> Version {
+        self.streams.iter().map(|(site, stream)| (site.clone(), stream.high)).collect()
+    }
+
+    /// Whether all that a version covers is known here.
+    pub(super) fn covers(&self, version: &Version) -> bool {
+        version.iter().all(|(site, &number)| self.high(site) >= number)
+    }
+
+    /// What is known here beyond a version, in the order of arrival.
+    pub(super) fn beyond(&self, version: &Version) -> Vec<(&SiteId, u64, Item)> {
+        let mut found: Vec<(u32, &SiteId, u64, Item)> = Vec::new();
+        for (site, stream) in &self.streams {
+            let known = version.get(site).copied().unwrap_or(0);
+            let from = stream.entries.partition_point(|entry| entry.number <= known);
+            let entries = stream.entries[from..].iter();
+            found.extend(entries.map(|entry| (entry.arrival, site, entry.number, entry.item)));
+        }
+        found.sort_unstable_by_key(|&(arrival, ..)| arrival);
+        found.into_iter().map(|(_, site, number, item)| (site, number, item)).collect()
+    }
+}
+
+/// What a site's stream of a resource adds to the digest of what two sites share. Digests are
+/// sums, so that a stream that grows changes them in constant time.
+pub(super) fn digest(resource: &ResourceId, site: &SiteId, high: u64) -> u64 {
+    use core::hash::Hasher as _;
+    if high == 0 {
+        return 0;
+    }
+    let mut hasher = siphasher::sip::SipHasher13::new();
+    hasher.write(resource.as_str().as_bytes());
+    hasher.write(&[0]);
+    hasher.write(site.as_str().as_bytes());
+    hasher.write(&[0]);
+    hasher.write(&high.to_le_bytes());
+    hasher.finish()
+}

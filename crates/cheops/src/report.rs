@@ -1,0 +1,204 @@
+//! How a failure is shown, for every verb:
+//!
+//! ```text
+//! error: Invalid scope
+//!   image: site1 & sitee2
+//!                  ^^^^^^
+//!   Caused by: Unknown site `sitee2`
+//!
+//! hint: Did you mean `site2`?
+//! ```
+//!
+//! What must stay true: nothing that came in is written as it is. A text from outside may hold
+//! control characters, which would act on the operator's terminal, and may be long.
+
+use std::{fmt::Display, io::Write, ops::Range, process::ExitCode};
+
+use anstyle::{AnsiColor, Style};
+use cheops_core::{json::JsonError, scope::ScopeError};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const HINT: Style = AnsiColor::Cyan.on_default().bold();
+const MARK: Style = AnsiColor::Red.on_default();
+
+/// The exit status for input that cannot be used.
+const BAD_INPUT: u8 = 2;
+
+/// Why a verb did not do what it was asked to.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    message: String,
+    source: Option<(String, Range<usize>)>,
+    cause: Option<String>,
+    hint: Option<String>,
+    exit: u8,
+}
+
+impl Failure {
+    /// Bad input, in a few words: `invalid scope`.
+    pub(crate) fn input(message: impl Into<String>) -> Self {
+        Self { message: message.into(), source: None, cause: None, hint: None, exit: BAD_INPUT }
+    }
+
+    /// A scope, or a place, that is wrong.
+    pub(crate) fn scope(text: &str, error: &ScopeError) -> Self {
+        Self::input("invalid scope")
+            .at(text, error.span.range())
+            .caused_by(error)
+            .hint(error.hint())
+    }
+
+    /// A JSON document that is wrong.
+    pub(crate) fn json(message: impl Into<String>, error: JsonError) -> Self {
+        let failure = Self::input(message).caused_by(&error);
+        Self { hint: error.hint, ..failure }
+    }
+
+    /// Shows the text with a caret under these bytes.
+    pub(crate) fn at(self, text: &str, span: Range<usize>) -> Self {
+        Self { source: Some((text.to_owned(), span)), ..self }
+    }
+
+    /// Why it is wrong.
+    pub(crate) fn caused_by(self, cause: impl Display) -> Self {
+        Self { cause: Some(cause.to_string()), ..self }
+    }
+
+    /// What would be right.
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// Writes the failure to standard error and gives its exit status.
+    pub(crate) fn show(&self) -> ExitCode {
+        // With standard error closed there is nobody left to tell.
+        let _ = anstream::stderr().write_all(self.render().as_bytes());
+        ExitCode::from(self.exit)
+    }
+
+    fn render(&self) -> String {
+        let source = self.source.as_ref();
+        let cause = self.cause.as_deref().map(sentence);
+        let hint = self.hint.as_deref().map(sentence);
+        [
+            format!("{ERROR}error:{ERROR:#} {}\n", sentence(&self.message)),
+            source.and_then(|(text, span)| excerpt(text, span.clone())).unwrap_or_default(),
+            cause.map(|cause| format!("  Caused by: {cause}\n")).unwrap_or_default(),
+            hint.map(|hint| format!("\n{HINT}hint:{HINT:#} {hint}\n")).unwrap_or_default(),
+        ]
+        .concat()
+    }
+}
+
+/// The line where the span starts, and a line of carets below; none if it is not in the text.
+fn excerpt(text: &str, span: Range<usize>) -> Option<String> {
+    let (before, rest) = text.split_at_checked(span.start)?;
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let before = shown(before.get(line_start..)?);
+    let line_rest = rest.split('\n').next().unwrap_or_default().trim_end_matches('\r');
+    let (marked, after) =
+        line_rest.split_at_checked(span.len().min(line_rest.len())).unwrap_or((line_rest, ""));
+    let (marked, after) = (shown(marked), shown(after));
+
+    let gutter = if text.trim_end().contains('\n') {
+        let number = text.get(..line_start)?.matches('\n').count() + 1;
+        format!("  {number} | ")
+    } else {
+        "  ".to_owned()
+    };
+    let (before, marked, after) = (last(&before, 60), first(&marked, 60), first(&after, 40));
+    let pad = " ".repeat(gutter.len() + before.width());
+    let carets = "^".repeat(marked.width().max(1));
+    Some(format!("{gutter}{before}{marked}{after}\n{pad}{MARK}{carets}{MARK:#}\n"))
+}
+
+/// A text with everything replaced that does not take up room on the screen by itself.
+fn shown(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '\t' | '\n' => ' ',
+            c if c.width().unwrap_or(0) == 0 => char::REPLACEMENT_CHARACTER,
+            c => c,
+        })
+        .collect()
+}
+
+/// At most so many characters from the start.
+fn first(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", &text[..end]),
+    }
+}
+
+/// At most so many characters from the end.
+fn last(text: &str, most: usize) -> String {
+    match text.char_indices().nth_back(most) {
+        None => text.to_owned(),
+        Some((cut, c)) => format!("…{}", &text[cut + c.len_utf8()..]),
+    }
+}
+
+/// A message from the core, which has no capital, as it is shown.
+fn sentence(message: &str) -> String {
+    let mut characters = message.chars();
+    let initial = characters.next().map(|c| c.to_ascii_uppercase());
+    shown(&initial.into_iter().chain(characters).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(failure: &Failure) -> String {
+        anstream::adapter::strip_str(&failure.render()).to_string()
+    }
+
+    #[test]
+    fn a_failure_in_full() {
+        let text = "image: site1 & sitee2";
+        let failure = Failure::input("invalid scope")
+            .at(text, 15..21)
+            .caused_by("unknown site `sitee2`")
+            .hint("did you mean `site2`?");
+        assert_eq!(
+            plain(&failure),
+            "error: Invalid scope
+  image: site1 & sitee2
+                 ^^^^^^
+  Caused by: Unknown site `sitee2`
+
+hint: Did you mean `site2`?
+"
+        );
+    }
+
+    #[test]
+    fn excerpts() {
+        for (text, span, expected) in [
+            ("abc", 3..3, "  abc\n     ^\n"),
+            ("", 0..0, "  \n  ^\n"),
+            ("a\nbc d\n", 5..6, "  2 | bc d\n         ^\n"),
+            ("a\r\nb\r\n", 0..1, "  1 | a\n      ^\n"),
+            ("ab\ncd\n", 1..5, "  1 | ab\n       ^\n"),
+            ("日本 x", 7..8, "  日本 x\n       ^\n"),
+            ("\u{1b}[31m\tx", 6..7, "  \u{fffd}[31m x\n        ^\n"),
+        ] {
+            let drawn = excerpt(text, span).unwrap();
+            assert_eq!(anstream::adapter::strip_str(&drawn).to_string(), expected, "{text:?}");
+        }
+        assert_eq!(excerpt("é", 1..2), None);
+        assert_eq!(excerpt("abc", 7..9), None);
+    }
+
+    #[test]
+    fn a_long_line_is_cut_around_the_mark() {
+        let text = format!("{}X{}", "a".repeat(5000), "b".repeat(5000));
+        let drawn = excerpt(&text, 5000..5001).unwrap();
+        let drawn = anstream::adapter::strip_str(&drawn).to_string();
+        let (line, carets) = drawn.split_once('\n').unwrap();
+        assert_eq!(line, format!("  …{}X{}…", "a".repeat(60), "b".repeat(40)));
+        assert_eq!(line.chars().position(|c| c == 'X'), carets.find('^'));
+    }
+}
