@@ -55,6 +55,16 @@ pub enum Outcome {
     Ok,
 }
 
+/// What a comparison of the tail with the runs has found.
+enum Found {
+    /// All of the tail was run, in an order that amounts to it.
+    All,
+    /// So was what came first; this operation is the first that is missing.
+    Missing(Ix),
+    /// Something else was run, or in another order.
+    Disorder,
+}
+
 /// What a site has run for a resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Journal {
@@ -160,9 +170,9 @@ impl Journal {
         };
         let runs = self.last + 1 - since - self.vain(resolution, since);
         match self.compare(resolution, from, since, runs) {
-            Some(Some(op)) => Step::Run { op, fresh: resolution.replaces(log, op) },
-            Some(None) => Step::Rest,
-            None => {
+            Found::All => Step::Rest,
+            Found::Missing(op) => Step::Run { op, fresh: resolution.replaces(log, op) },
+            Found::Disorder => {
                 self.checked = 0;
                 restart
             }
@@ -184,15 +194,8 @@ impl Journal {
         u32::try_from(self.failed.iter().filter(fallen).count() + void).unwrap_or(u32::MAX)
     }
 
-    /// Compares the tail with what was run since it began: `runs` operations. Nothing if they
-    /// don't fit together; else the first operation of the tail that is missing, if one is.
-    fn compare(
-        &mut self,
-        resolution: &Resolution,
-        from: usize,
-        since: u32,
-        runs: u32,
-    ) -> Option<Option<Ix>> {
+    /// Compares the tail with what was run since it began: `runs` operations.
+    fn compare(&mut self, resolution: &Resolution, from: usize, since: u32, runs: u32) -> Found {
         let block = resolution.block();
         self.checked = self.checked.max(from);
         let mut met = u32::try_from(self.checked - from).unwrap_or(u32::MAX);
@@ -213,7 +216,7 @@ impl Journal {
                 let fits =
                     |&(other, last): &(KindIx, u32)| last < run || rules.commute(other, kind);
                 if !latest.iter().all(fits) {
-                    return None;
+                    return Found::Disorder;
                 }
             } else if missing.is_none() {
                 missing = Some((place - 1, op));
@@ -224,9 +227,13 @@ impl Journal {
             }
         }
         if met != runs {
-            return None;
+            return Found::Disorder;
         }
-        self.checked = missing.map_or(block.len(), |(place, _)| place);
-        Some(missing.map(|(_, op)| op))
+        let (checked, found) = match missing {
+            Some((place, op)) => (place, Found::Missing(op)),
+            None => (block.len(), Found::All),
+        };
+        self.checked = checked;
+        found
     }
 }

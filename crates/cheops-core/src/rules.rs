@@ -172,11 +172,11 @@ impl Rules {
                 }
             }
         }
-        for x in 0..n {
-            let circle: Vec<usize> = (0..n).filter(|&y| over[x][y] && over[y][x]).collect();
+        for x in self.all() {
+            let in_circle = |y: KindIx| over[x.usize()][y.usize()] && over[y.usize()][x.usize()];
             let (mut earlier, mut later) = (false, false);
-            for &(y, when) in &self.foes[x] {
-                if circle.contains(&y.usize()) {
+            for &(y, when) in self.foes(x) {
+                if in_circle(y) {
                     earlier |= when != When::Later;
                     later |= when != When::Earlier;
                 }
@@ -184,15 +184,15 @@ impl Rules {
             // Within a circle, "the later wins" throughout is an order, and so is "the earlier
             // wins"; a mix of the two, or of these with fixed winners, can bite its own tail.
             self.tangled |= earlier && later;
-            let rank = (0..n).filter(|&y| over[y][x] && !over[x][y]).count();
-            let rank = u16::try_from(rank).unwrap_or(u16::MAX);
-            self.strength[x] = Strength { rank, earlier_first: earlier };
+            let stronger = |y: &KindIx| over[y.usize()][x.usize()] && !in_circle(*y);
+            let rank = u16::try_from(self.all().filter(stronger).count()).unwrap_or(u16::MAX);
+            self.strength[x.usize()] = Strength { rank, earlier_first: earlier };
         }
-        for x in 0..n {
-            for y in 0..n {
-                self.tangled |= over[x][y]
-                    && over[y][x]
-                    && self.strength[x].earlier_first != self.strength[y].earlier_first;
+        for x in self.all() {
+            for y in self.all() {
+                let in_circle = over[x.usize()][y.usize()] && over[y.usize()][x.usize()];
+                let differ = self.strength(x).earlier_first != self.strength(y).earlier_first;
+                self.tangled |= in_circle && differ;
             }
         }
     }

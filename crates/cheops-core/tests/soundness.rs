@@ -2,6 +2,7 @@
 //! back every site's application is in the state of a fresh one that runs the block once.
 //!
 //! Small real applications, with matrices that tell the truth about them.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
 mod support;
 

@@ -274,7 +274,7 @@ impl Replica {
         self.await_replies(ticket, &id, &op_id, now, wait);
         let record = Record::Operation(Arc::new(op));
         self.admit(&id, &record, now, out);
-        self.publish(&id, record, out);
+        self.publish(&record, out);
         self.proceed(&id, out);
     }
 

@@ -6,7 +6,6 @@
 //!   operation, the operation of a reply.
 
 use alloc::{
-    borrow::ToOwned,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     vec::Vec,
@@ -354,9 +353,7 @@ impl Resource {
     /// Which operation an operation lost to, if it did.
     pub(super) fn lost_to(&self, op: Ix) -> Option<OpId> {
         match self.resolution.receipt(&self.log, op)? {
-            Receipt::Over { by } | Receipt::Fallen { by, .. } => {
-                Some(self.log.op(by).id.to_owned())
-            }
+            Receipt::Over { by } | Receipt::Fallen { by, .. } => Some(self.log.op(by).id.clone()),
             Receipt::Void => None,
         }
     }

@@ -170,7 +170,7 @@ impl Replica {
         let reply = resource.finish(&here, pending, report);
         self.digest_changed(&run.resource, before);
         Self::recorded(&reply, out);
-        self.publish(&run.resource, reply, out);
+        self.publish(&reply, out);
         self.proceed(&run.resource, out);
     }
 

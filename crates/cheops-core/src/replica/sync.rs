@@ -20,7 +20,7 @@ use super::{
     Alarm, Event, Message, Outbox, Record, Replica, Resource, Sent, Stretch, Version, resource::Fit,
 };
 use crate::{
-    id::{ResourceId, SiteId},
+    id::{ResourceId, SiteId, Sites},
     time::Now,
 };
 
@@ -31,7 +31,8 @@ const SPLIT: usize = 16;
 
 impl Replica {
     /// Sends a new record of this site's own to all that may have it and can be reached.
-    pub(super) fn publish(&self, id: &ResourceId, record: Record, out: &mut Outbox) {
+    pub(super) fn publish(&self, record: &Record, out: &mut Outbox) {
+        let id = record.resource();
         let Some(resource) = self.resources.get(id) else { return };
         let after = record.id().number - 1;
         for site in resource.sites().iter().filter(|site| self.up.contains(site)) {
@@ -238,18 +239,14 @@ impl Replica {
                 Record::Reply(_) => None,
             })
         };
-        match self.resources.get(id) {
-            Some(resource) => {
-                let known = resource.sites().contains(from)
-                    || declared().any(|sites| sites.contains(from) && sites.contains(&self.here));
-                (!known).then_some("it is not one of the resource's sites")
-            }
-            None => {
-                let sites: BTreeSet<&SiteId> = declared().flat_map(|sites| sites.iter()).collect();
-                let ours = sites.is_empty() || sites.contains(&self.here) && sites.contains(from);
-                (!ours).then_some("this is not one of the resource's sites")
-            }
+        if let Some(resource) = self.resources.get(id) {
+            let known = resource.sites().contains(from)
+                || declared().any(|sites| sites.contains(from) && sites.contains(&self.here));
+            return (!known).then_some("it is not one of the resource's sites");
         }
+        let sites: BTreeSet<&SiteId> = declared().flat_map(Sites::iter).collect();
+        let ours = sites.is_empty() || sites.contains(&self.here) && sites.contains(from);
+        (!ours).then_some("this is not one of the resource's sites")
     }
 }
 

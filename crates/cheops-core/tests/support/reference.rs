@@ -60,13 +60,10 @@ fn meet(matrix: &Matrix, a: &Operation, b: &Operation) -> Stay {
     match (concurrent, result) {
         (Some(Concurrent::Both), Take::BothKeepOrder) => Stay::BothInOrder(before_is_a),
         (Some(Concurrent::Both), Take::BothReverseOrder) => Stay::BothInOrder(!before_is_a),
-        (Some(Concurrent::Both), _) => Stay::Both,
-        (Some(Concurrent::Before), _) => Stay::First(before_is_a),
-        (Some(Concurrent::After), _) => Stay::First(!before_is_a),
+        (Some(Concurrent::Both), _) | (None, Take::Both | Take::BothAgreedOrder) => Stay::Both,
         (Some(Concurrent::One), _) | (None, Take::One) => Stay::First(a_is_later),
-        (None, Take::BothKeepOrder) => Stay::First(before_is_a),
-        (None, Take::BothReverseOrder) => Stay::First(!before_is_a),
-        (None, Take::Both | Take::BothAgreedOrder) => Stay::Both,
+        (Some(Concurrent::Before), _) | (None, Take::BothKeepOrder) => Stay::First(before_is_a),
+        (Some(Concurrent::After), _) | (None, Take::BothReverseOrder) => Stay::First(!before_is_a),
     }
 }
 

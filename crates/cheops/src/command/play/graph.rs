@@ -28,8 +28,8 @@ pub(super) struct Line {
 
 /// Draws a history, each operation as the sign that stands for it.
 pub(super) fn draw(history: &History, sign: impl Fn(Ix) -> char) -> Vec<Line> {
-    let (lanes, lane_of) = lanes(history);
-    let mut canvas = Canvas { columns: vec![None; lanes], lanes, waiting: BTreeMap::new() };
+    let (width, lane_of) = lanes(history);
+    let mut canvas = Canvas { columns: vec![None; width], lanes: width, waiting: BTreeMap::new() };
     let parents: BTreeMap<Ix, Vec<Ix>> =
         lane_of.keys().map(|&op| (op, direct_parents(history, op))).collect();
     for &parent in parents.values().flatten() {
@@ -85,6 +85,7 @@ struct Canvas {
 
 /// In which directions lines leave one place of the drawing.
 #[derive(Default, Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "a place has four sides")]
 struct Cell {
     up: bool,
     down: bool,
@@ -131,8 +132,9 @@ impl Canvas {
             }
         }
         let mut sources = Vec::new();
-        for column in 0..self.columns.len() {
-            let Some(op) = self.columns[column] else { continue };
+        let columns: Vec<(usize, Ix)> =
+            self.columns.iter().enumerate().filter_map(|(n, op)| Some((n, (*op)?))).collect();
+        for (column, op) in columns {
             if parents.contains(&op) && above != Some(op) {
                 sources.push(column);
             }
@@ -149,13 +151,11 @@ impl Canvas {
 
     /// Places an operation in its lane.
     fn stand(&mut self, lane: usize, op: Ix, sign: char) -> String {
-        let cells = self.cells();
-        let before = line(&cells[..lane]);
-        let after = line(&cells[lane + 1..]);
+        let mut signs: Vec<char> = self.cells().into_iter().map(Cell::sign).collect();
+        signs[lane] = sign;
         self.columns[lane] = (self.waiting(op) > 0).then_some(op);
-        let gap = |text: &str| if text.is_empty() { "" } else { "  " };
-        let lead = if lane == 0 { String::new() } else { padded(&before, 3 * lane - 2) + "  " };
-        format!("{lead}{sign}{}{after}", gap(&after))
+        let text: String = signs.into_iter().flat_map(|sign| [sign, ' ', ' ']).collect();
+        text.trim_end().to_owned()
     }
 
     fn waiting(&self, op: Ix) -> usize {
@@ -176,9 +176,9 @@ impl Canvas {
 fn connect(cells: &mut [Cell], to: usize, from: &[usize]) {
     let ends = || from.iter().copied().chain([to]);
     let (Some(first), Some(last)) = (ends().min(), ends().max()) else { return };
-    for column in first..=last {
-        cells[column].left |= column > first;
-        cells[column].right |= column < last;
+    for (column, cell) in cells.iter_mut().enumerate() {
+        cell.left |= (first + 1..=last).contains(&column);
+        cell.right |= (first..last).contains(&column);
     }
     for column in ends() {
         cells[column].joint = true;
@@ -195,17 +195,11 @@ fn line(cells: &[Cell]) -> String {
     text
 }
 
-fn padded(text: &str, width: usize) -> String {
-    format!("{text:width$}")
-}
-
 impl Cell {
     fn sign(self) -> char {
         match (self.up, self.down, self.left, self.right) {
             (true, true, true, true) if self.joint => '┼',
-            (true, true, true, true)
-            | (true | false, true, false, false)
-            | (true, false, false, false) => '│',
+            (true, true, true, true) | (_, _, false, false) if self.up || self.down => '│',
             (false, false, true, true) => '─',
             (true, true, false, true) => '├',
             (true, true, true, false) => '┤',
@@ -215,7 +209,7 @@ impl Cell {
             (false, true, false, true) => '╭',
             (true, false, true, false) => '╯',
             (true, false, false, true) => '╰',
-            (false, false, _, _) => ' ',
+            _ => ' ',
         }
     }
 }
