@@ -89,6 +89,8 @@ pub struct Resolution {
     block: Vec<Ix>,
     /// The places in the block of operations that replace the state.
     replacing: Vec<usize>,
+    /// The places in the block where the order that entries ask for could not be kept.
+    forced: Vec<usize>,
 }
 
 /// Operations whose fate must be decided (again), strongest first.
@@ -110,6 +112,7 @@ impl Resolution {
             felled: BTreeMap::new(),
             block: Vec::new(),
             replacing: Vec::new(),
+            forced: Vec::new(),
         }
     }
 

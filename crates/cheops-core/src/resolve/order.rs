@@ -6,9 +6,10 @@
 //! circle, take all; place the earliest of them; repeat.
 //!
 //! Where no entry asks for an order, this is the order of time, and an operation is put in its
-//! place. Otherwise the end of the block is arranged anew, from the first operation on that does
-//! not precede all that has changed: what precedes them all can't be moved by them. An operation
-//! that leaves may set free others that had to stand behind it; these have changed, too.
+//! place. Where some do, a new operation that none has to stand behind is put in its place, too: it
+//! moves no other. Otherwise the end of the block is arranged anew, from the first operation on
+//! that does not precede all that has changed: what precedes them all can't be moved by them. An
+//! operation that leaves may set free others that had to stand behind it; these have changed, too.
 
 use alloc::{vec, vec::Vec};
 
@@ -36,6 +37,12 @@ pub(super) fn arrange(this: &mut Resolution, log: &Log, touched: &[Ix]) -> usize
     let by_time = log.in_time() && !this.rules.orders();
     let from = if by_time {
         place_by_time(this, log, &added, &removed)
+    } else if let ([new], []) = (&*added, &*removed)
+        && let Some(place) = place_of_new(this, log, *new)
+    {
+        this.block.insert(place, *new);
+        mark(this, log, place, &[]);
+        return place;
     } else {
         end_of_common_past(this, log, &added, &removed)
     };
@@ -45,18 +52,58 @@ pub(super) fn arrange(this: &mut Resolution, log: &Log, touched: &[Ix]) -> usize
     if by_time {
         added.sort_unstable_by(|&a, &b| compare(log, a, b));
         merge(&mut this.block, listed, &added, |a, b| log.earlier(a, b));
+        mark(this, log, from, &[]);
     } else {
         let tail: Vec<Ix> = listed.chain(added).collect();
-        this.block.extend(topological(this, log, tail));
+        let (ordered, forced) = topological(this, log, tail);
+        this.block.extend(ordered);
+        mark(this, log, from, &forced);
     }
+    from
+}
 
+/// Notes what stands where, from a place on; `forced` are places counted from there.
+fn mark(this: &mut Resolution, log: &Log, from: usize, forced: &[usize]) {
+    this.forced.truncate(this.forced.partition_point(|&place| place < from));
+    this.forced.extend(forced.iter().map(|&place| from + place));
     this.replacing.truncate(this.replacing.partition_point(|&place| place < from));
     for place in from..this.block.len() {
         if this.replaces(log, this.block[place]) {
             this.replacing.push(place);
         }
     }
-    from
+}
+
+/// The place of a new operation among the others, if it moves none of them: it stands behind what
+/// precedes it and what must stand before it, and before the first of the rest that is later.
+fn place_of_new(this: &Resolution, log: &Log, new: Ix) -> Option<usize> {
+    let kind = this.kind(new);
+    let is_newest = new.usize() + 1 == log.len();
+    let moves = |kind| this.standing.any_concurrent(log, new, kind, When::Always).is_some();
+    if !is_newest || this.rules.behind(kind).any(moves) {
+        return None;
+    }
+    let must_stand_before = |other: Ix| {
+        let other_kind = this.kind(other);
+        let ahead = this.rules.ahead(kind).iter();
+        ahead.clone().any(|&(k, when)| k == other_kind && when.holds(log, other, new))
+    };
+    let (mut place, mut behind_one) = (this.block.len(), false);
+    let mut ready = this.block.len();
+    while let Some(before) = ready.checked_sub(1) {
+        let other = this.block[before];
+        if log.precedes(other, new) {
+            break;
+        }
+        behind_one |= must_stand_before(other);
+        if !behind_one && log.earlier(new, other) {
+            place = before;
+        }
+        ready = before;
+    }
+    // Where an order was forced, the new one would have been free to go first.
+    let forced = this.forced.last().is_some_and(|&forced| forced >= ready);
+    (!forced).then_some(place)
 }
 
 fn compare(log: &Log, a: Ix, b: Ix) -> core::cmp::Ordering {
@@ -150,11 +197,13 @@ impl Queue {
     }
 }
 
-/// Orders operations by the procedure above.
-fn topological(this: &Resolution, log: &Log, ops: Vec<Ix>) -> Vec<Ix> {
+/// Orders operations by the procedure above. Also the places that were given to an operation that
+/// another should have stood before, because there was no way out of a circle.
+fn topological(this: &Resolution, log: &Log, ops: Vec<Ix>) -> (Vec<Ix>, Vec<usize>) {
     let mut queues = queues(this, log, ops);
     let total: usize = queues.iter().map(|queue| queue.ops.len()).sum();
     let mut placed = Vec::with_capacity(total);
+    let mut forced = Vec::new();
     while placed.len() < total {
         let ready = |q: &usize| {
             let head = queues[*q].unplaced().first();
@@ -166,14 +215,16 @@ fn topological(this: &Resolution, log: &Log, ops: Vec<Ix>) -> Vec<Ix> {
             among.reduce(|a, b| if log.earlier(head(b), head(a)) { b } else { a })
         };
         let free = |q: &usize| !is_held(this, log, &queues, head(*q));
-        let next = earliest(&mut ready.iter().copied().filter(free))
-            .or_else(|| earliest(&mut ready.iter().copied()));
+        let next = earliest(&mut ready.iter().copied().filter(free)).or_else(|| {
+            forced.push(placed.len());
+            earliest(&mut ready.iter().copied())
+        });
         // Causality has no circles, so something is always ready.
         let Some(q) = next else { break };
         placed.push(head(q));
         queues[q].next += 1;
     }
-    placed
+    (placed, forced)
 }
 
 fn queues(this: &Resolution, log: &Log, ops: Vec<Ix>) -> Vec<Queue> {

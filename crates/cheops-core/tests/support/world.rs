@@ -5,7 +5,8 @@
 //! mean something: the world does to a replica only what the real one does. It keeps what was
 //! persisted and forgets the rest in a crash; it may lose, double, delay and reorder messages; it
 //! never alters one. A command goes on when its agent dies, and its result is kept; a power cut
-//! ends both, and nobody can tell if the command had taken effect.
+//! ends both, and nobody can tell if the command had taken effect. `Reset` and `Check` commands end
+//! with their agent.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +15,7 @@ use std::{
 };
 
 use cheops_core::{
-    id::{ResourceId, SiteId},
+    id::{OpId, ResourceId, SiteId},
     operation::Operation,
     plan::Outcome,
     replica::{
@@ -32,6 +33,34 @@ pub trait App: Default + Debug + Clone + PartialEq {
     fn clear(&mut self) {
         *self = Self::default();
     }
+}
+
+/// Whoever looks on, and hears of everything that happens, in order.
+pub trait Watch {
+    fn see(&mut self, now: u64, site: &SiteId, seen: Seen<'_>);
+}
+
+impl Watch for () {
+    fn see(&mut self, _: u64, _: &SiteId, _: Seen<'_>) {}
+}
+
+/// Something that happened at a site.
+#[derive(Debug, Clone, Copy)]
+pub enum Seen<'a> {
+    /// The replica is given this.
+    Given(&'a Input),
+    /// This effect is carried out.
+    Done(&'a Effect),
+    /// The message that was just sent will not arrive.
+    Lost,
+    /// A command ended: it took effect, or failed and changed nothing.
+    Took { run: &'a RunId, outcome: Outcome },
+    /// The `Reset` command took effect.
+    Emptied(&'a ResourceId),
+    /// The agent ended; perhaps with the power.
+    Crashed { power: bool },
+    /// The agent is back.
+    Started,
 }
 
 /// How links behave and how long things take.
@@ -68,6 +97,13 @@ impl Weather {
     }
 }
 
+/// How often commands fail for reasons of their own, one of so many; 0 for never.
+#[derive(Debug, Clone, Default)]
+pub struct Mishaps {
+    pub run: u32,
+    pub reset: u32,
+}
+
 /// Something that will happen to a site.
 #[derive(Debug, Clone)]
 enum Happening {
@@ -81,9 +117,16 @@ enum Happening {
     },
     Ends {
         run: RunId,
+        command: u64,
     },
     Clears {
         resource: ResourceId,
+        command: u64,
+    },
+    /// The shell around the replica has found the answer to a question.
+    Told {
+        life: u64,
+        input: Input,
     },
     Ticks,
     Starts,
@@ -92,8 +135,12 @@ enum Happening {
 /// A command that has started and not ended yet.
 #[derive(Debug, Clone)]
 struct Command {
+    number: u64,
+    run: RunId,
     op: Arc<Operation>,
 }
+
+type RunKey = (ResourceId, OpId, u32);
 
 /// A site: what survives a crash, and the agent, which does not.
 pub struct Site<A> {
@@ -101,41 +148,91 @@ pub struct Site<A> {
     pub replica: Option<Replica>,
     pub disk: Vec<Durable>,
     pub apps: BTreeMap<ResourceId, A>,
-    /// The commands that were started here, in order: resource, operation, outcome.
+    /// The commands that were started here, in order: resource, operation, attempt.
     pub runs: Vec<(ResourceId, Arc<Operation>, u32)>,
     /// Times that the `Reset` command was run.
     pub clears: Vec<ResourceId>,
     pub events: Vec<Event>,
-    commands: BTreeMap<(ResourceId, u32, String), Command>,
-    results: BTreeMap<(ResourceId, u32, String), Report>,
-    /// The power was cut since the agent last ran.
-    power_was_cut: bool,
+    /// How often the agent has died.
+    pub life: u64,
+    commands: BTreeMap<RunKey, Command>,
+    /// `Reset` commands that have started and not ended yet.
+    clearing: BTreeMap<ResourceId, u64>,
+    results: BTreeMap<RunKey, Report>,
+    /// The runs that took effect, whether or not anybody knows.
+    took: BTreeSet<RunKey>,
+    /// The runs that were intended before the last power cut.
+    doubted: BTreeSet<RunKey>,
+    intended: Vec<RunKey>,
     /// How far its wall clock is off, in milliseconds.
     pub skew: i64,
+    /// When the agent was started: its steady clock begins there.
+    born: u64,
     ticks_at: Option<u64>,
+    peers: BTreeSet<usize>,
     /// The links that the agent believes to be up.
     seen_up: BTreeSet<usize>,
+}
+
+impl<A> Site<A> {
+    fn new(name: SiteId, settings: Settings) -> Self {
+        Self {
+            replica: Some(Replica::new(name.clone(), settings)),
+            name,
+            disk: Vec::new(),
+            apps: BTreeMap::new(),
+            runs: Vec::new(),
+            clears: Vec::new(),
+            events: Vec::new(),
+            life: 0,
+            commands: BTreeMap::new(),
+            clearing: BTreeMap::new(),
+            results: BTreeMap::new(),
+            took: BTreeSet::new(),
+            doubted: BTreeSet::new(),
+            intended: Vec::new(),
+            skew: 0,
+            born: 0,
+            ticks_at: None,
+            peers: BTreeSet::new(),
+            seen_up: BTreeSet::new(),
+        }
+    }
+}
+
+/// How much of one sort was sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Tally {
+    pub messages: u64,
+    pub bytes: u64,
 }
 
 /// What was sent and done, for the books.
 #[derive(Debug, Clone, Default)]
 pub struct Books {
-    pub messages: u64,
-    pub bytes: u64,
-    pub compares: u64,
-    pub records: u64,
+    /// New records, from the site that made them.
+    pub push: Tally,
+    /// Digests, versions and requests.
+    pub compare: Tally,
+    /// Records that were found missing.
+    pub repair: Tally,
     pub crashes: u64,
     pub power_cuts: u64,
     pub inputs: u64,
 }
 
-pub struct World<A> {
+pub struct World<A, W = ()> {
     pub now: u64,
     pub sites: Vec<Site<A>>,
     pub weather: Weather,
+    pub mishaps: Mishaps,
     pub books: Books,
     pub answers: BTreeMap<Ticket, Vec<Answer>>,
     pub rng: fastrand::Rng,
+    pub watch: W,
+    /// Keeps no disks, no results and no records of what happened: for worlds that are large and
+    /// in which nobody crashes.
+    pub lean: bool,
     settings: Settings,
     names: BTreeMap<SiteId, usize>,
     queue: BTreeMap<(u64, u64), (usize, Happening)>,
@@ -143,50 +240,42 @@ pub struct World<A> {
     /// Directed links that are cut.
     cuts: BTreeSet<(usize, usize)>,
     next_ticket: u64,
-    /// What is checked after each input that a site has handled.
-    pub watch: fn(&Site<A>, &[Effect]),
+    next_command: u64,
 }
 
-impl<A: App> World<A> {
+impl<A: App, W: Watch + Default> World<A, W> {
     pub fn new(names: &[SiteId], seed: u64, weather: Weather, settings: Settings) -> Self {
-        let mut world = Self {
-            // Wall clocks begin some time after 1970, so that they can be off in both directions.
+        let site = |name: &SiteId| Site::new(name.clone(), settings.clone());
+        Self {
             now: 0,
-            sites: Vec::new(),
+            sites: names.iter().map(site).collect(),
             weather,
+            mishaps: Mishaps::default(),
             books: Books::default(),
             answers: BTreeMap::new(),
             rng: fastrand::Rng::with_seed(seed),
+            watch: W::default(),
+            lean: false,
             names: names.iter().cloned().zip(0..).collect(),
             queue: BTreeMap::new(),
             queued: 0,
             cuts: BTreeSet::new(),
             next_ticket: 0,
-            watch: |_, _| {},
+            next_command: 0,
             settings,
-        };
-        for name in names {
-            world.sites.push(Site {
-                name: name.clone(),
-                replica: Some(Replica::new(name.clone(), world.settings.clone())),
-                disk: Vec::new(),
-                apps: BTreeMap::new(),
-                runs: Vec::new(),
-                clears: Vec::new(),
-                events: Vec::new(),
-                commands: BTreeMap::new(),
-                results: BTreeMap::new(),
-                power_was_cut: false,
-                skew: 0,
-                ticks_at: None,
-                seen_up: BTreeSet::new(),
-            });
         }
-        world
+    }
+}
+
+impl<A: App, W: Watch> World<A, W> {
+    fn see(&mut self, n: usize, seen: Seen<'_>) {
+        self.watch.see(self.now, &self.sites[n].name, seen);
     }
 
-    /// Tells two sites of each other.
+    /// Tells two sites of each other, or that something about their link has changed.
     pub fn introduce(&mut self, a: usize, b: usize) {
+        self.sites[a].peers.insert(b);
+        self.sites[b].peers.insert(a);
         self.notice(a, b);
         self.notice(b, a);
     }
@@ -270,24 +359,35 @@ impl<A: App> World<A> {
 
     /// Ends a site's agent. With the power, its commands end as well.
     pub fn crash(&mut self, n: usize, power: bool) {
-        let site = &mut self.sites[n];
-        if site.replica.take().is_none() {
+        if self.sites[n].replica.take().is_none() {
             return;
         }
         self.books.crashes += 1;
+        self.see(n, Seen::Crashed { power });
+        let site = &mut self.sites[n];
+        site.life += 1;
         site.seen_up.clear();
         site.ticks_at = None;
+        for resource in std::mem::take(&mut site.clearing).into_keys() {
+            if self.rng.bool() {
+                self.empty(n, &resource);
+            }
+        }
         if power {
             self.books.power_cuts += 1;
-            site.power_was_cut = true;
-            for ((resource, ..), command) in std::mem::take(&mut site.commands) {
+            let site = &mut self.sites[n];
+            site.doubted.extend(std::mem::take(&mut site.intended));
+            for command in std::mem::take(&mut site.commands).into_values() {
                 if self.rng.bool() {
-                    site.apps.entry(resource).or_default().run(&command.op);
+                    self.take_effect(n, &command);
                 }
             }
         }
         let after = self.rng.u64(1..2_000);
         self.schedule(after, n, Happening::Starts);
+        for other in self.sites[n].peers.clone() {
+            self.notice(other, n);
+        }
     }
 
     /// Lets time pass until nothing is due before the given moment.
@@ -320,12 +420,22 @@ impl<A: App> World<A> {
                     self.input(n, Input::Tick);
                 }
             }
-            Happening::Ends { run } => self.command_ends(n, &run),
-            Happening::Clears { resource } => {
-                let site = &mut self.sites[n];
-                site.clears.push(resource.clone());
-                site.apps.entry(resource.clone()).or_default().clear();
-                self.input(n, Input::Cleared { resource, ok: true });
+            Happening::Ends { run, command } => self.command_ends(n, &run, command),
+            Happening::Clears { resource, command } => {
+                // Otherwise it ended with its agent.
+                if self.sites[n].clearing.get(&resource) == Some(&command) {
+                    self.sites[n].clearing.remove(&resource);
+                    let ok = !self.one_of(self.mishaps.reset);
+                    if ok {
+                        self.empty(n, &resource);
+                    }
+                    self.input(n, Input::Cleared { resource, ok });
+                }
+            }
+            Happening::Told { life, input } => {
+                if self.sites[n].life == life {
+                    self.input(n, input);
+                }
             }
             Happening::Starts => self.start(n),
         }
@@ -352,40 +462,74 @@ impl<A: App> World<A> {
         }
         let disk = site.disk.clone();
         site.replica = Some(Replica::restore(site.name.clone(), self.settings.clone(), disk));
+        site.born = self.now;
+        self.see(n, Seen::Started);
         self.input(n, Input::Started);
-        self.sites[n].power_was_cut = false;
-        for other in 0..self.sites.len() {
-            if other != n {
-                self.introduce(n, other);
-            }
+        for other in self.sites[n].peers.clone() {
+            self.introduce(n, other);
         }
     }
 
-    fn command_ends(&mut self, n: usize, run: &RunId) {
+    fn empty(&mut self, n: usize, resource: &ResourceId) {
+        let site = &mut self.sites[n];
+        site.clears.push(resource.clone());
+        site.apps.entry(resource.clone()).or_default().clear();
+        self.see(n, Seen::Emptied(resource));
+    }
+
+    /// Carries out a command in the application, for better or worse.
+    fn take_effect(&mut self, n: usize, command: &Command) -> Outcome {
+        let mishap = self.one_of(self.mishaps.run);
+        let site = &mut self.sites[n];
+        let outcome = if mishap {
+            Outcome::Ko
+        } else {
+            site.apps.entry(command.run.resource.clone()).or_default().run(&command.op)
+        };
+        if outcome == Outcome::Ok && !self.lean {
+            site.took.insert(key(&command.run));
+        }
+        self.see(n, Seen::Took { run: &command.run, outcome });
+        outcome
+    }
+
+    fn command_ends(&mut self, n: usize, run: &RunId, number: u64) {
         let key = key(run);
         let site = &mut self.sites[n];
-        // A power cut has ended it.
+        // Otherwise a power cut has ended it.
+        if site.commands.get(&key).is_none_or(|command| command.number != number) {
+            return;
+        }
         let Some(command) = site.commands.remove(&key) else { return };
-        let outcome = site.apps.entry(run.resource.clone()).or_default().run(&command.op);
+        let outcome = self.take_effect(n, &command);
         let report = Report { outcome, took: Millis(1), output: Box::default() };
-        site.results.insert(key, report.clone());
+        if !self.lean {
+            self.sites[n].results.insert(key, report.clone());
+        }
         self.input(n, Input::Ran { run: run.clone(), report });
     }
 
     /// Gives an input to a site and carries out the effects; perhaps not all of them.
     pub fn input(&mut self, n: usize, input: Input) {
+        if self.sites[n].replica.is_none() {
+            return;
+        }
+        self.see(n, Seen::Given(&input));
+        let site = &mut self.sites[n];
+        // Wall clocks begin some time after 1970, so that they can be off in both directions.
         let now = Now {
-            wall: Millis(1_000_000_000_u64.saturating_add_signed(self.sites[n].skew) + self.now),
-            steady: Millis(self.now),
+            wall: Millis(1_000_000_000_u64.saturating_add_signed(site.skew) + self.now),
+            steady: Millis(self.now - site.born),
         };
-        let Some(replica) = &mut self.sites[n].replica else { return };
+        let Some(replica) = &mut site.replica else { return };
         self.books.inputs += 1;
+        let asked = matches!(input, Input::Received { .. });
         let effects = replica.handle(input, now);
-        (self.watch)(&self.sites[n], &effects);
-        let crash = self.weather.crash > 0 && self.one_of(self.weather.crash);
+        let crash = self.one_of(self.weather.crash);
         let done = if crash { self.rng.usize(0..=effects.len()) } else { effects.len() };
         for effect in effects.into_iter().take(done) {
-            self.carry_out(n, effect);
+            self.see(n, Seen::Done(&effect));
+            self.carry_out(n, effect, asked);
         }
         if crash {
             let power = self.one_of(self.weather.power_cut);
@@ -395,57 +539,100 @@ impl<A: App> World<A> {
     }
 
     fn set_tick(&mut self, n: usize) {
-        let Some(replica) = &self.sites[n].replica else { return };
+        let site = &mut self.sites[n];
+        let Some(replica) = &site.replica else { return };
         let Some(Millis(at)) = replica.wake() else { return };
-        let at = at.max(self.now);
-        if self.sites[n].ticks_at.is_none_or(|set| at < set) {
-            self.sites[n].ticks_at = Some(at);
+        let at = (at + site.born).max(self.now);
+        if site.ticks_at.is_none_or(|set| at < set) {
+            site.ticks_at = Some(at);
             self.schedule(at - self.now, n, Happening::Ticks);
         }
     }
 
-    fn carry_out(&mut self, n: usize, effect: Effect) {
+    /// `asked`: it is about a message that came in.
+    fn carry_out(&mut self, n: usize, effect: Effect, asked: bool) {
         match effect {
-            Effect::Persist(durable) => self.sites[n].disk.push(durable),
-            Effect::Send { to, message } => self.send(n, &to, message),
+            Effect::Persist(durable) => self.persist(n, durable),
+            Effect::Send { to, message } => self.send(n, &to, message, asked),
             Effect::Run { run, op } => {
+                self.next_command += 1;
+                let number = self.next_command;
                 let site = &mut self.sites[n];
-                site.runs.push((run.resource.clone(), op.clone(), run.attempt));
-                site.commands.insert(key(&run), Command { op });
-                let after = self.between(self.weather.run);
-                self.schedule(after, n, Happening::Ends { run });
-            }
-            Effect::Recall(run) => {
-                let site = &self.sites[n];
-                if let Some(report) = site.results.get(&key(&run)).cloned() {
-                    self.input(n, Input::Ran { run, report });
-                } else if !site.commands.contains_key(&key(&run)) {
-                    let in_doubt = site.power_was_cut;
-                    self.input(n, if in_doubt { Input::Lost(run) } else { Input::NotStarted(run) });
+                if !self.lean {
+                    site.runs.push((run.resource.clone(), op.clone(), run.attempt));
                 }
-            }
-            Effect::Check { run, .. } => self.input(n, Input::Checked { run, happened: true }),
-            Effect::Clear { resource, .. } => {
+                site.commands.insert(key(&run), Command { number, run: run.clone(), op });
                 let after = self.between(self.weather.run);
-                self.schedule(after, n, Happening::Clears { resource });
+                self.schedule(after, n, Happening::Ends { run, command: number });
+            }
+            Effect::Recall(run) => self.recall(n, run),
+            Effect::Check { run, .. } => {
+                let happened = self.sites[n].took.contains(&key(&run));
+                let after = self.between(self.weather.run);
+                self.tell(n, after, Input::Checked { run, happened });
+            }
+            Effect::Clear { resource, .. } => {
+                self.next_command += 1;
+                let command = self.next_command;
+                self.sites[n].clearing.insert(resource.clone(), command);
+                let after = self.between(self.weather.run);
+                self.schedule(after, n, Happening::Clears { resource, command });
             }
             Effect::Answer { ticket, answer } => {
-                self.answers.entry(ticket).or_default().push(answer);
+                if !self.lean {
+                    self.answers.entry(ticket).or_default().push(answer);
+                }
             }
-            Effect::Tell(event) => self.sites[n].events.push(event),
+            Effect::Tell(event) => {
+                if !self.lean {
+                    self.sites[n].events.push(event);
+                }
+            }
         }
     }
 
-    fn send(&mut self, from: usize, to: &SiteId, message: Message) {
-        let Some(&to) = self.names.get(to) else { return };
-        self.books.messages += 1;
-        self.books.bytes += message.weight() as u64;
-        match &message {
-            Message::Compare(_) => self.books.compares += 1,
-            Message::Records { records, .. } => self.books.records += records.len() as u64,
-            Message::Have(..) | Message::Want(_) => {}
+    fn persist(&mut self, n: usize, durable: Durable) {
+        if self.lean {
+            return;
         }
+        let site = &mut self.sites[n];
+        if let Durable::Intent { resource, op, attempt, .. } = &durable {
+            site.intended.push((resource.clone(), op.clone(), *attempt));
+        }
+        site.disk.push(durable);
+    }
+
+    fn recall(&mut self, n: usize, run: RunId) {
+        let (site, key) = (&self.sites[n], key(&run));
+        let found = if let Some(report) = site.results.get(&key).cloned() {
+            Input::Ran { run, report }
+        } else if site.commands.contains_key(&key) {
+            // It still runs; its end will be told.
+            return;
+        } else if site.doubted.contains(&key) {
+            Input::Lost(run)
+        } else {
+            Input::NotStarted(run)
+        };
+        self.tell(n, 1, found);
+    }
+
+    fn tell(&mut self, n: usize, after: u64, input: Input) {
+        let life = self.sites[n].life;
+        self.schedule(after, n, Happening::Told { life, input });
+    }
+
+    fn send(&mut self, from: usize, to: &SiteId, message: Message, asked: bool) {
+        let Some(&to) = self.names.get(to) else { return };
+        let tally = match &message {
+            Message::Records { .. } if asked => &mut self.books.repair,
+            Message::Records { .. } => &mut self.books.push,
+            Message::Compare(_) | Message::Have(..) | Message::Want(_) => &mut self.books.compare,
+        };
+        tally.messages += 1;
+        tally.bytes += message.weight() as u64;
         if self.cuts.contains(&(from, to)) || self.one_of(self.weather.loss) {
+            self.see(from, Seen::Lost);
             return;
         }
         if self.one_of(self.weather.double) {
@@ -462,6 +649,6 @@ impl<A: App> World<A> {
     }
 }
 
-fn key(run: &RunId) -> (ResourceId, u32, String) {
-    (run.resource.clone(), run.attempt, run.op.to_string())
+fn key(run: &RunId) -> RunKey {
+    (run.resource.clone(), run.op.clone(), run.attempt)
 }
