@@ -116,7 +116,8 @@ impl Journal {
         if outcome == Outcome::Ko {
             self.failed.insert(op);
         } else if fresh {
-            self.begin(self.last, Some(op));
+            // If it may not have happened, it is no ground to build on; but nor is what was before.
+            self.begin(self.last, (outcome == Outcome::Ok).then_some(op));
         }
         if fresh {
             self.checked = 0;
@@ -170,6 +171,11 @@ impl Journal {
         };
         let runs = self.last + 1 - since - self.vain(resolution, since);
         match self.compare(resolution, from, since, runs) {
+            // The run that should have replaced the state failed, so what was run before is still
+            // in it: to run that again would do it twice.
+            Found::Missing(op) if since > self.since && self.counts(op) => {
+                if can_clear { Step::Clear } else { Step::Decide }
+            }
             Found::All => Step::Rest,
             Found::Missing(op) => Step::Run { op, fresh: resolution.replaces(log, op) },
             Found::Disorder => {

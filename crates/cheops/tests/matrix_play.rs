@@ -1,5 +1,5 @@
 //! `cheops matrix play`, as an operator meets it: the program itself, on files.
-#![expect(clippy::unwrap_used, reason = "a test may fail")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail")]
 
 use std::{
     io::Write,
@@ -302,7 +302,8 @@ fn what_cannot_be_read() {
     assert!(missing.stdout.is_empty());
     let said = String::from_utf8(missing.stderr).unwrap();
     assert!(said.starts_with("error: Cannot read the history `"), "{said}");
-    for text in [&b"\xff\xfe"[..], b"", b"[", b"null", b"{}", &[b'['; 200_000]] {
+    let deep = "[".repeat(200_000);
+    for text in [&b"\xff\xfe"[..], b"", b"[", b"null", b"{}", deep.as_bytes()] {
         let output = piped(text, &[]);
         assert_eq!(output.status.code(), Some(2));
         assert!(output.stdout.is_empty());
@@ -346,4 +347,9 @@ fn long_histories_are_shortened() {
     );
     assert_eq!(part(&text, "Block (100 of 100 operations)").lines().count(), 1 + 30 + 1 + 10);
     assert!(text.contains("\n\n… 60 more sites …\n\n"), "{text}");
+
+    let operations: Vec<Value> = (0..20_000).map(operation).collect();
+    let output = piped(json!({"Operations": operations}).to_string().as_bytes(), &[]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.ends_with("at most 500 can be followed. Are there parents missing?\n"), "{text}");
 }

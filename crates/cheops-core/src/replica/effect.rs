@@ -90,7 +90,7 @@ pub struct Submission {
 }
 
 /// One run of an operation at this site.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId {
     /// The resource.
     pub resource: ResourceId,
@@ -140,7 +140,8 @@ pub enum Effect {
         /// The command.
         command: String,
     },
-    /// Run the resource's `Reset` command.
+    /// Run the resource's `Reset` command. If an earlier start of it is still under way, because the
+    /// agent died meanwhile, wait for that one instead: two must never overlap.
     Clear {
         /// The resource.
         resource: ResourceId,

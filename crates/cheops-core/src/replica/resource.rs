@@ -342,7 +342,12 @@ impl Resource {
 
     /// What may be taken in now that a record has been.
     pub(super) fn wake(&mut self, id: &OpId) -> Vec<Sent> {
-        let mut woken = self.blocked.remove(id).unwrap_or_default();
+        let start = OpId { site: id.site.clone(), number: 0 };
+        // What waited for a number that was left out waits no longer; nor does what came again by
+        // another way.
+        let blocked = self.blocked.extract_if(&start..=id, |_, _| true);
+        let mut woken: BTreeSet<OpId> = blocked.flat_map(|(_, waiting)| waiting).collect();
+        woken.extend(self.waiting.range(&start..=id).map(|(passed, _)| passed.clone()));
         // The next of the stream may have been waiting for a number that was left out.
         let next = OpId { site: id.site.clone(), number: id.number + 1 };
         let next = self.waiting.range(next..).next().map(|(next, _)| next.clone());

@@ -5,8 +5,8 @@
 //! mean something: the world does to a replica only what the real one does. It keeps what was
 //! persisted and forgets the rest in a crash; it may lose, double, delay and reorder messages; it
 //! never alters one. A command goes on when its agent dies, and its result is kept; a power cut
-//! ends both, and nobody can tell if the command had taken effect. `Reset` and `Check` commands end
-//! with their agent.
+//! ends both, and nobody can tell if the command had taken effect. A `Reset` command goes on, too,
+//! and no second one starts before it has ended; a `Check` command ends with its agent.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -140,7 +140,8 @@ struct Command {
     op: Arc<Operation>,
 }
 
-type RunKey = (ResourceId, OpId, u32);
+/// A run: the resource, the operation, the attempt.
+pub type RunKey = (ResourceId, OpId, u32);
 
 /// A site: what survives a crash, and the agent, which does not.
 pub struct Site<A> {
@@ -197,6 +198,11 @@ impl<A> Site<A> {
             peers: BTreeSet::new(),
             seen_up: BTreeSet::new(),
         }
+    }
+
+    /// The runs that ended or took effect, perhaps more than once each. Others were cut short.
+    pub fn ended(&self) -> impl Iterator<Item = &RunKey> {
+        self.results.keys().chain(&self.took)
     }
 }
 
@@ -368,15 +374,15 @@ impl<A: App, W: Watch> World<A, W> {
         site.life += 1;
         site.seen_up.clear();
         site.ticks_at = None;
-        for resource in std::mem::take(&mut site.clearing).into_keys() {
-            if self.rng.bool() {
-                self.empty(n, &resource);
-            }
-        }
         if power {
             self.books.power_cuts += 1;
-            let site = &mut self.sites[n];
             site.doubted.extend(std::mem::take(&mut site.intended));
+            for resource in std::mem::take(&mut site.clearing).into_keys() {
+                if self.rng.bool() {
+                    self.empty(n, &resource);
+                }
+            }
+            let site = &mut self.sites[n];
             for command in std::mem::take(&mut site.commands).into_values() {
                 if self.rng.bool() {
                     self.take_effect(n, &command);
@@ -422,7 +428,7 @@ impl<A: App, W: Watch> World<A, W> {
             }
             Happening::Ends { run, command } => self.command_ends(n, &run, command),
             Happening::Clears { resource, command } => {
-                // Otherwise it ended with its agent.
+                // Otherwise a power cut has ended it.
                 if self.sites[n].clearing.get(&resource) == Some(&command) {
                     self.sites[n].clearing.remove(&resource);
                     let ok = !self.one_of(self.mishaps.reset);
@@ -571,6 +577,8 @@ impl<A: App, W: Watch> World<A, W> {
                 let after = self.between(self.weather.run);
                 self.tell(n, after, Input::Checked { run, happened });
             }
+            // One that is still under way will tell its end.
+            Effect::Clear { resource, .. } if self.sites[n].clearing.contains_key(&resource) => {}
             Effect::Clear { resource, .. } => {
                 self.next_command += 1;
                 let command = self.next_command;

@@ -1,0 +1,280 @@
+//! A history that a person wrote down: which operations would stay, and what would each site run?
+//!
+//! A history is a configuration and a set of operations with names, times and parents. It may hold
+//! what no site would do (clocks that run backwards, a site whose operations don't know of each
+//! other), and still has one answer. What must stay true:
+//!
+//! - the answer depends on the set of operations, not on the order in which the file lists them;
+//! - operations are ordered by time, then site, then id as text, wherever causality leaves a choice;
+//! - `reset` is not written but derived, for each operation from the block of its own causal past;
+//! - no text, however odd, leads to a panic, and no graph, however deep, to an overflow.
+
+mod read;
+mod site;
+mod view;
+
+use alloc::{
+    boxed::Box,
+    collections::BTreeSet,
+    format,
+    string::{String, ToString},
+    sync::Arc,
+    vec,
+    vec::Vec,
+};
+
+use self::{
+    read::{Document, Row},
+    view::Graph,
+};
+pub use self::{
+    site::{Act, Story},
+    view::Reset,
+};
+use crate::{
+    id::{Author, Kind, NameError, OpId, ResourceId, SiteId},
+    json::JsonError,
+    log::{Ix, Log},
+    matrix::{Concurrent, Config, Entry, Take},
+    operation::{Action, Operation, SharedOperation},
+    resolve::{Receipt, Resolution},
+    rules::{Rules, Verdict},
+    time::Timestamp,
+};
+
+/// A history, and what it amounts to.
+#[derive(Debug, Clone)]
+pub struct History {
+    config: Config,
+    graph: Graph,
+    resolution: Resolution,
+    /// For each operation, the id that it was written with.
+    ids: Vec<Box<str>>,
+    void: Vec<bool>,
+    resets: Vec<Option<Reset>>,
+}
+
+/// An operation that is not in the block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dropped {
+    /// Which one.
+    pub op: Ix,
+    /// The one that it lost to; nothing if it failed by itself.
+    pub by: Option<Ix>,
+    /// Why, in a few words.
+    pub because: String,
+}
+
+/// The bit that, turned over, makes the order of signed numbers that of unsigned ones.
+const SIGN: u64 = 1 << 63;
+
+impl History {
+    /// The most operations that a history can have.
+    pub const MAX_OPERATIONS: usize = 100_000;
+
+    /// The history that a text in JSON stands for.
+    pub fn from_json(text: &str) -> Result<Self, JsonError> {
+        let Document { config, rows } = Document::from_json(text)?;
+        let mut ops = operations(&rows).map_err(|error| JsonError {
+            path: "$".into(),
+            cause: error.to_string(),
+            hint: None,
+        })?;
+        let rules = Rules::new(&config.matrix);
+        let void: Vec<bool> = rows.iter().map(|row| row.void).collect();
+        let is_void = |ix: Ix| void[ix.usize()];
+
+        let mut graph = graph(&ops);
+        let forced = |ix: Ix| rows[ix.usize()].force;
+        let resets = view::resets(&rules, &graph, &mut ops, forced, is_void);
+        graph.log = log(&ops);
+        let resolution = Resolution::of(rules, &graph.log, is_void);
+        let ids = rows.into_iter().map(|row| row.id).collect();
+        Ok(Self { config, graph, resolution, ids, void, resets })
+    }
+
+    /// The configuration that it is played by.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Its operations, each after its parents and otherwise in order of time, site and id.
+    pub fn log(&self) -> &Log {
+        &self.graph.log
+    }
+
+    /// The operations that should have been seen everywhere, in order.
+    pub fn block(&self) -> &[Ix] {
+        self.resolution.block()
+    }
+
+    /// The id that an operation was written with.
+    pub fn id(&self, op: Ix) -> &str {
+        &self.ids[op.usize()]
+    }
+
+    /// The time that an operation was written with.
+    pub fn time(&self, op: Ix) -> i64 {
+        (self.log().op(op).at.to_bits() ^ SIGN).cast_signed()
+    }
+
+    /// The operations that one names as its parents.
+    pub fn parents(&self, op: Ix) -> &[Ix] {
+        &self.graph.parents[op.usize()]
+    }
+
+    /// Whether an operation failed where it was received.
+    pub fn is_void(&self, op: Ix) -> bool {
+        self.void[op.usize()]
+    }
+
+    /// Why an operation ends all that it follows; nothing if it does not.
+    pub fn reset(&self, op: Ix) -> Option<Reset> {
+        self.resets[op.usize()]
+    }
+
+    /// The sites that received something.
+    pub fn sites(&self) -> BTreeSet<&SiteId> {
+        self.log().iter().map(|(_, op)| &op.id.site).collect()
+    }
+
+    /// How many chains its operations form: one for each site, and more where a site received
+    /// operations that did not know of each other. What a [`story`](Self::story) costs grows with
+    /// it.
+    pub fn chains(&self) -> usize {
+        self.log().lanes().count()
+    }
+
+    /// The operations that are not in the block, in order of time, site and id.
+    pub fn dropped(&self) -> Vec<Dropped> {
+        let mut dropped: Vec<Dropped> = self
+            .log()
+            .iter()
+            .filter_map(|(op, _)| {
+                let receipt = self.resolution.receipt(self.log(), op)?;
+                let by = match receipt {
+                    Receipt::Void => None,
+                    Receipt::Over { by } | Receipt::Fallen { by, .. } => Some(by),
+                };
+                Some(Dropped { op, by, because: self.because(op, receipt) })
+            })
+            .collect();
+        dropped.sort_by_key(|dropped| self.log().op(dropped.op).key());
+        dropped
+    }
+
+    fn because(&self, op: Ix, receipt: Receipt) -> String {
+        let kind = |ix: Ix| &self.log().op(ix).kind;
+        match receipt {
+            Receipt::Void => format!("void: failed at {}", self.log().op(op).id.site),
+            Receipt::Over { by } => match self.reset(by) {
+                Some(Reset::Appended { row }) => {
+                    format!("reset: {} replaced what came before (matrix row {row})", kind(by))
+                }
+                Some(Reset::Forced) | None => {
+                    format!("force: {} replaced what came before", kind(by))
+                }
+            },
+            Receipt::Fallen { by, row } => {
+                let entry = row.and_then(|row| {
+                    let entry = self.config.matrix.entries().get(row.checked_sub(1)?)?;
+                    Some((row, entry))
+                });
+                self.fell(op, by, entry)
+            }
+        }
+    }
+
+    /// Why an operation lost to a concurrent one, by an entry and its row.
+    fn fell(&self, op: Ix, by: Ix, entry: Option<(usize, &Entry)>) -> String {
+        let (winner, loser) = (&self.log().op(by).kind, &self.log().op(op).kind);
+        let later = self.log().earlier(op, by);
+        let place = |word: Option<&str>| match (word, entry) {
+            (Some(word), Some((row, _))) => format!(" ({word}, matrix row {row})"),
+            (None, Some((row, _))) => format!(" (matrix row {row})"),
+            (_, None) => String::new(),
+        };
+        let by_time = || {
+            let which = if later { "later" } else { "earlier" };
+            if winner == loser {
+                format!("the {which} of two {winner}")
+            } else {
+                format!("the {which} of {} and {}", winner.min(loser), winner.max(loser))
+            }
+        };
+        if !self.entries_agree(winner, loser, later) {
+            return format!("{}, whose entries form a circle{}", by_time(), place(None));
+        }
+        match entry {
+            Some((_, entry)) if takes_one(entry) => by_time() + &place(Some("take-one")),
+            Some((_, entry)) if winner == loser => by_time() + &place(Some(entry_word(entry))),
+            _ => format!("{winner} over {loser}{}", place(None)),
+        }
+    }
+
+    /// Whether the entries let the winner win, if it is the later or the earlier of the two.
+    fn entries_agree(&self, winner: &Kind, loser: &Kind, later: bool) -> bool {
+        let rules = self.resolution.rules();
+        let (winner, loser) = (rules.kind(winner), rules.kind(loser));
+        if later {
+            rules.verdict(loser, winner) == Verdict::Later
+        } else {
+            rules.verdict(winner, loser) == Verdict::Earlier
+        }
+    }
+}
+
+/// Whether an entry lets the time decide between concurrent operations.
+fn takes_one(entry: &Entry) -> bool {
+    matches!((entry.concurrent, entry.result), (Some(Concurrent::One), _) | (None, Take::One))
+}
+
+/// The word of an entry that decides about concurrent operations.
+fn entry_word(entry: &Entry) -> &'static str {
+    entry.concurrent.map_or(entry.result.as_str(), Concurrent::as_str)
+}
+
+/// The rows as operations, of which none resets yet.
+fn operations(rows: &[Row]) -> Result<Vec<SharedOperation>, NameError> {
+    let (resource, author): (ResourceId, Author) = ("history".parse()?, "history".parse()?);
+    // A number that is the rank of the id makes the core's last resort, the number, that of the id.
+    let mut by_id: Vec<usize> = (0..rows.len()).collect();
+    by_id.sort_unstable_by_key(|&n| &rows[n].id);
+    let mut numbers = vec![0; rows.len()];
+    for (number, n) in (1..).zip(by_id) {
+        numbers[n] = number;
+    }
+    let id = |n: usize| OpId { site: rows[n].site.clone(), number: numbers[n] };
+    let operation = |(n, row): (usize, &Row)| {
+        Arc::new(Operation {
+            id: id(n),
+            resource: resource.clone(),
+            kind: row.kind.clone(),
+            author: author.clone(),
+            at: Timestamp::from_bits(row.time.cast_unsigned() ^ SIGN),
+            parents: row.parents.iter().map(|&parent| id(parent)).collect(),
+            action: Action::command(""),
+            reset: false,
+            keep_going: false,
+            declares: None,
+        })
+    };
+    Ok(rows.iter().enumerate().map(operation).collect())
+}
+
+/// A log of operations that are in order, so that each has the same place there and here.
+fn log(ops: &[SharedOperation]) -> Log {
+    let mut log = Log::default();
+    for op in ops {
+        // The reader has seen to it that each comes once, and after its parents.
+        let _ = log.insert(op.clone());
+    }
+    log
+}
+
+fn graph(ops: &[SharedOperation]) -> Graph {
+    let log = log(ops);
+    let parents =
+        ops.iter().map(|op| op.parents.iter().filter_map(|id| log.find(id)).collect()).collect();
+    Graph { log, parents }
+}

@@ -1,0 +1,461 @@
+//! Every state that three sites can get into with a few operations, cuts, duplicates, messages that
+//! overtake others, and a crash between any two effects, visited one by one.
+//!
+//! Two things hold in all of them: once the network is quiet and whole, the sites are equal; and no
+//! site has run an operation twice, save as part of a replay from one that replaces.
+//!
+//! Each link delivers at its own pace; that is what makes the number of states large, so the number
+//! of operations is small. The simulator covers the long histories.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+#![allow(clippy::print_stdout, reason = "the number of states is part of the result")]
+
+use std::collections::{BTreeMap, VecDeque};
+
+use cheops_core::{
+    id::{OpId, ResourceId, SiteId, Sites},
+    matrix::Config,
+    operation::{Action as Act, Operation},
+    plan::Outcome,
+    replica::{
+        Durable, Effect, Input, Message, Replica, Report, RunId, Settings, Submission, Ticket,
+    },
+    time::{Millis, Now},
+};
+use stateright::{Checker, Model, Property};
+
+const SITES: usize = 3;
+
+fn site(n: usize) -> SiteId {
+    ["a", "b", "c"][n].parse().unwrap()
+}
+
+fn resource() -> ResourceId {
+    "r".parse().unwrap()
+}
+
+/// An operation that someone will ask for, at some time.
+#[derive(Debug, Clone)]
+struct Wish {
+    site: usize,
+    kind: &'static str,
+    number: i64,
+}
+
+/// What may happen, and how often.
+#[derive(Debug, Clone)]
+struct Federation {
+    config: Config,
+    wishes: Vec<Wish>,
+    limits: Counts,
+}
+
+/// How often things that go wrong may happen, or have happened.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+struct Counts {
+    cuts: u8,
+    /// A message is delivered twice.
+    doubles: u8,
+    /// A message is delivered before one that was sent earlier on the same link.
+    overtakes: u8,
+    crashes: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Place {
+    replica: Replica,
+    disk: Vec<Durable>,
+    /// Results of commands that have ended; they outlive the agent.
+    results: BTreeMap<RunId, Outcome>,
+    /// The application: a number.
+    value: i64,
+    /// How often each operation took effect since the state was last replaced.
+    effects: BTreeMap<OpId, u8>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct State {
+    places: Vec<Place>,
+    /// Messages on their way, for each link.
+    network: BTreeMap<Link, VecDeque<Message>>,
+    /// The site that is cut off.
+    cut: Option<usize>,
+    /// Which of the wishes have been asked for.
+    asked: Vec<bool>,
+    counts: Counts,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Action {
+    Ask(usize),
+    Deliver(Link),
+    /// Delivers the first message of a link, which stays on its way.
+    Double(Link),
+    /// Delivers the second message of a link.
+    Overtake(Link),
+    Cut(usize),
+    Heal,
+}
+
+/// An action, and after how many of its effects the site crashes, if it does.
+type Step = (Action, Option<usize>);
+
+/// From one site to another.
+type Link = (usize, usize);
+
+impl State {
+    fn linked(&self, a: usize, b: usize) -> bool {
+        self.cut.is_none_or(|cut| (a == cut) == (b == cut))
+    }
+
+    fn input(&mut self, n: usize, input: Input, crash: Option<usize>) {
+        let effects = self.places[n].replica.handle(input, Now::default());
+        let done = crash.unwrap_or(effects.len());
+        let mut ended = Vec::new();
+        for effect in effects.into_iter().take(done) {
+            if let Effect::Run { run, .. } = &effect {
+                ended.push(run.clone());
+            }
+            self.carry_out(n, effect);
+        }
+        if crash.is_some() {
+            self.crash(n);
+            return;
+        }
+        for run in ended {
+            let report = self.places[n].report(&run);
+            self.input(n, Input::Ran { run, report }, None);
+        }
+    }
+
+    fn carry_out(&mut self, n: usize, effect: Effect) {
+        let place = &mut self.places[n];
+        match effect {
+            Effect::Persist(durable) => place.disk.push(durable),
+            Effect::Send { to, message } => {
+                let to = (0..SITES).find(|&n| site(n) == to).unwrap();
+                if self.linked(n, to) {
+                    self.network.entry((n, to)).or_default().push_back(message);
+                }
+            }
+            Effect::Run { run, op } => {
+                let outcome = place.run(&op);
+                place.results.insert(run, outcome);
+            }
+            Effect::Recall(run) => {
+                let input = if place.results.contains_key(&run) {
+                    Input::Ran { report: place.report(&run), run }
+                } else {
+                    Input::NotStarted(run)
+                };
+                self.input(n, input, None);
+            }
+            Effect::Clear { resource, .. } => {
+                place.value = 0;
+                place.effects.clear();
+                self.input(n, Input::Cleared { resource, ok: true }, None);
+            }
+            Effect::Check { .. } => panic!("nothing is in doubt: the power stays on"),
+            Effect::Answer { .. } | Effect::Tell(_) => {}
+        }
+    }
+
+    /// The agent dies and starts again. What was on its way to it is lost.
+    fn crash(&mut self, n: usize) {
+        let place = &mut self.places[n];
+        let disk = place.disk.clone();
+        place.replica = Replica::restore(site(n), Settings::default(), disk);
+        self.network.retain(|&(from, to), _| from != n && to != n);
+        self.input(n, Input::Started, None);
+        for other in (0..SITES).filter(|&other| other != n) {
+            self.input(other, Input::PeerDown(site(n)), None);
+            self.reconnect(n, other);
+        }
+    }
+
+    fn reconnect(&mut self, a: usize, b: usize) {
+        if self.linked(a, b) {
+            self.input(a, Input::PeerUp(site(b)), None);
+            self.input(b, Input::PeerUp(site(a)), None);
+        }
+    }
+
+    fn quiet(&self) -> bool {
+        self.network.is_empty() && self.cut.is_none()
+    }
+
+    /// Takes a message off a link.
+    fn take(&mut self, link: Link, at: usize) {
+        if let Some(queue) = self.network.get_mut(&link) {
+            queue.remove(at);
+            if queue.is_empty() {
+                self.network.remove(&link);
+            }
+        }
+    }
+}
+
+impl Place {
+    fn report(&self, run: &RunId) -> Report {
+        Report { outcome: self.results[run], took: Millis(0), output: Box::default() }
+    }
+
+    fn run(&mut self, op: &Operation) -> Outcome {
+        let Act::Command { line, .. } = &op.action else { panic!("a command") };
+        let number: i64 = line.parse().unwrap();
+        if op.kind.as_str() == "set" {
+            self.value = number;
+            self.effects.clear();
+        } else {
+            self.value += number;
+        }
+        *self.effects.entry(op.id.clone()).or_default() += 1;
+        Outcome::Ok
+    }
+}
+
+impl Federation {
+    fn submission(&self, wish: &Wish) -> Submission {
+        Submission {
+            ticket: Ticket(0),
+            resource: resource(),
+            sites: Some(Sites::new((0..SITES).map(site)).unwrap()),
+            config: None,
+            kind: wish.kind.parse().unwrap(),
+            author: "test".parse().unwrap(),
+            action: Act::command(wish.number.to_string()),
+            force: false,
+            keep_going: false,
+            wait: Millis(0),
+        }
+    }
+
+    /// The number of effects that an action has at the site where it happens.
+    fn effects(&self, state: &State, action: &Action) -> Option<(usize, usize)> {
+        let (n, input) = self.cause(state, action)?;
+        Some((n, state.places[n].replica.clone().handle(input, Now::default()).len()))
+    }
+
+    /// The input that an action is, and for which site.
+    fn cause(&self, state: &State, action: &Action) -> Option<(usize, Input)> {
+        match action {
+            Action::Ask(n) => {
+                let wish = &self.wishes[*n];
+                Some((wish.site, Input::Submit(Box::new(self.submission(wish)))))
+            }
+            Action::Deliver(link) | Action::Double(link) | Action::Overtake(link) => {
+                let at = usize::from(matches!(action, Action::Overtake(_)));
+                let message = state.network[link].get(at)?.clone();
+                Some((link.1, Input::Received { from: site(link.0), message }))
+            }
+            Action::Cut(_) | Action::Heal => None,
+        }
+    }
+}
+
+impl Model for Federation {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        let place = |n| Place {
+            replica: Replica::new(site(n), Settings::default()),
+            disk: Vec::new(),
+            results: BTreeMap::new(),
+            value: 0,
+            effects: BTreeMap::new(),
+        };
+        let mut state = State {
+            places: (0..SITES).map(place).collect(),
+            network: BTreeMap::new(),
+            cut: None,
+            asked: vec![false; self.wishes.len()],
+            counts: Counts::default(),
+        };
+        for a in 0..SITES {
+            for b in 0..a {
+                state.reconnect(a, b);
+            }
+        }
+        // The resource exists everywhere, and all have heard of that, before anything goes wrong.
+        let first = Wish { site: 0, kind: "set", number: 100 };
+        let mut submission = self.submission(&first);
+        submission.config = Some(self.config.clone());
+        state.input(0, Input::Submit(Box::new(submission)), None);
+        while let Some(&link) = state.network.keys().next() {
+            state = self.next_state(&state, (Action::Deliver(link), None)).unwrap();
+        }
+        vec![state]
+    }
+
+    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        let mut actions = Vec::new();
+        let unasked = (0..self.wishes.len()).filter(|&n| !state.asked[n]);
+        // The wishes of one site come in their order.
+        actions.extend(
+            unasked
+                .filter(|&n| {
+                    (0..n).all(|m| state.asked[m] || self.wishes[m].site != self.wishes[n].site)
+                })
+                .map(Action::Ask),
+        );
+        for (&link, queue) in &state.network {
+            actions.push(Action::Deliver(link));
+            if state.counts.doubles < self.limits.doubles {
+                actions.push(Action::Double(link));
+            }
+            if state.counts.overtakes < self.limits.overtakes && queue.len() > 1 {
+                actions.push(Action::Overtake(link));
+            }
+        }
+        match state.cut {
+            Some(_) => actions.push(Action::Heal),
+            None if state.counts.cuts < self.limits.cuts => {
+                actions.extend((0..SITES).map(Action::Cut))
+            }
+            None => {}
+        }
+        for action in actions {
+            if state.counts.crashes < self.limits.crashes
+                && let Some((_, effects)) = self.effects(state, &action)
+            {
+                steps.extend((0..=effects).map(|done| (action.clone(), Some(done))));
+            }
+            steps.push((action, None));
+        }
+    }
+
+    fn next_state(&self, before: &State, (action, crash): Step) -> Option<State> {
+        let mut state = before.clone();
+        let cause = self.cause(before, &action);
+        match action {
+            Action::Ask(n) => state.asked[n] = true,
+            Action::Deliver(link) => state.take(link, 0),
+            Action::Double(_) => state.counts.doubles += 1,
+            Action::Overtake(link) => {
+                state.counts.overtakes += 1;
+                state.take(link, 1);
+            }
+            Action::Cut(n) => {
+                state.counts.cuts += 1;
+                state.cut = Some(n);
+                state.network.retain(|&(from, to), _| (from == n) == (to == n));
+                for other in (0..SITES).filter(|&other| other != n) {
+                    state.input(n, Input::PeerDown(site(other)), None);
+                    state.input(other, Input::PeerDown(site(n)), None);
+                }
+            }
+            Action::Heal => {
+                let cut = state.cut.take();
+                for other in (0..SITES).filter(|&other| Some(other) != cut) {
+                    state.reconnect(cut.unwrap_or(other), other);
+                }
+            }
+        }
+        if let Some((n, input)) = cause {
+            state.counts.crashes += u8::from(crash.is_some());
+            state.input(n, input, crash);
+        }
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("network quiet implies sites equal", |_, state: &State| {
+                !state.quiet() || equal(state)
+            }),
+            Property::always("at most once", |_, state: &State| {
+                state.places.iter().all(|place| place.effects.values().all(|&times| times <= 1))
+            }),
+            Property::sometimes("all was asked for, and all is quiet", |_, state: &State| {
+                state.quiet() && state.asked.iter().all(|&asked| asked)
+            }),
+        ]
+    }
+}
+
+/// Whether all sites know the same, have nothing left to do, and their applications agree.
+fn equal(state: &State) -> bool {
+    let known = |place: &Place| {
+        let replica = &place.replica;
+        let found = replica.resource(&resource())?;
+        let block: Vec<OpId> = found.block().map(|op| op.id.clone()).collect();
+        Some((found.version(), block, found.is_idle(), found.waiting(), place.value))
+    };
+    let first = known(&state.places[0]);
+    first.as_ref().is_some_and(|(_, _, idle, waiting, _)| *idle && *waiting == 0)
+        && state.places.iter().all(|place| known(place) == first)
+}
+
+fn check(what: &str, federation: Federation) {
+    let start = std::time::Instant::now();
+    let checker = federation.checker().threads(2).spawn_bfs().join();
+    println!("{what}: {} states, {:?}", checker.unique_state_count(), start.elapsed());
+    checker.assert_properties();
+}
+
+fn config() -> Config {
+    Config::from_json(
+        r#"{"ResolutionMatrix": [
+            {"Before": "set", "After": "inc", "Result": "take-both-keep-order"},
+            {"Before": "inc", "After": "set", "Result": "take-both-reverse-order"},
+            {"Before": "set", "After": "set", "Result": "take-one"},
+            {"Before": "inc", "After": "inc", "Result": "take-both"}]}"#,
+    )
+    .unwrap()
+}
+
+fn inc(site: usize, number: i64) -> Wish {
+    Wish { site, kind: "inc", number }
+}
+
+fn set(site: usize, number: i64) -> Wish {
+    Wish { site, kind: "set", number }
+}
+
+#[test]
+fn two_increments_and_a_crash() {
+    check(
+        "two increments, a crash",
+        Federation {
+            config: config(),
+            wishes: vec![inc(0, 1), inc(1, 2)],
+            limits: Counts { crashes: 1, ..Counts::default() },
+        },
+    );
+}
+
+#[test]
+fn a_set_and_an_increment_with_a_cut() {
+    check(
+        "a set and an increment, a cut",
+        Federation {
+            config: config(),
+            wishes: vec![set(0, 1), inc(1, 2)],
+            limits: Counts { cuts: 1, ..Counts::default() },
+        },
+    );
+}
+
+#[test]
+fn a_set_and_an_increment_with_doubles_and_overtaking() {
+    check(
+        "a set and an increment, a double and an overtaking",
+        Federation {
+            config: config(),
+            wishes: vec![set(0, 1), inc(1, 2)],
+            limits: Counts { doubles: 1, overtakes: 1, ..Counts::default() },
+        },
+    );
+}
+
+#[test]
+fn three_operations() {
+    check(
+        "two sets and an increment",
+        Federation {
+            config: config(),
+            wishes: vec![set(0, 1), set(1, 2), inc(2, 3)],
+            limits: Counts::default(),
+        },
+    );
+}

@@ -1,0 +1,55 @@
+//! Sites that have the same set of records of a resource have the same sites, configuration, block
+//! and receipts, in whatever order the records came.
+
+use std::collections::BTreeMap;
+
+use cheops_core::{
+    id::OpId,
+    replica::{Resource, Version},
+    resolve::Receipt,
+};
+
+use super::Held;
+
+/// What a resource amounts to, in words that mean the same at every site.
+#[derive(Debug, PartialEq)]
+struct Amounts {
+    block: Vec<OpId>,
+    receipts: BTreeMap<OpId, (&'static str, Option<OpId>, Option<usize>)>,
+}
+
+fn amounts(resource: &Resource) -> Amounts {
+    let log = resource.log();
+    let id = |ix| Some(log.op(ix).id.clone());
+    let receipts = log.iter().filter_map(|(ix, op)| {
+        let receipt = match resource.resolution().receipt(log, ix)? {
+            Receipt::Void => ("void", None, None),
+            Receipt::Over { by } => ("over", id(by), None),
+            Receipt::Fallen { by, row } => ("fallen", id(by), row),
+        };
+        Some((op.id.clone(), receipt))
+    });
+    Amounts {
+        block: resource.block().map(|op| op.id.clone()).collect(),
+        receipts: receipts.collect(),
+    }
+}
+
+/// Compares the sites that know the same. How many comparisons that were.
+pub fn check(held: &Held<'_>) -> u64 {
+    let mut firsts: BTreeMap<Version, (&Resource, Amounts)> = BTreeMap::new();
+    let mut compared = 0;
+    for (_, site, resource) in held {
+        let amounts = amounts(resource);
+        if let Some((first, expected)) = firsts.get(&resource.version()) {
+            let what = format!("{} at {site}, version {:?}", resource.id(), resource.version());
+            assert_eq!(amounts, *expected, "{what}");
+            assert_eq!(resource.sites(), first.sites(), "{what}");
+            assert_eq!(resource.config(), first.config(), "{what}");
+            compared += 1;
+        } else {
+            firsts.insert(resource.version(), (resource, amounts));
+        }
+    }
+    compared
+}

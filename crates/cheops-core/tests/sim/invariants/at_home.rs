@@ -1,0 +1,51 @@
+//! Only a resource's sites hold its records, and only they ever hear of it.
+//!
+//! Its sites are all that were declared for it, at whatever site.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cheops_core::{
+    id::{ResourceId, SiteId},
+    replica::{Durable, Effect, Message, Record},
+};
+
+use crate::support::world::Seen;
+
+#[derive(Default)]
+pub struct AtHome {
+    homes: BTreeMap<ResourceId, BTreeSet<SiteId>>,
+}
+
+impl AtHome {
+    pub fn see(&mut self, site: &SiteId, seen: Seen<'_>) {
+        match seen {
+            Seen::Done(Effect::Persist(Durable::Record(record))) => {
+                if let Record::Operation(op) = record
+                    && let Some(declared) = &op.declares
+                {
+                    let homes = self.homes.entry(op.resource.clone()).or_default();
+                    homes.extend(declared.sites.iter().cloned());
+                }
+                self.check(site, record.resource());
+            }
+            Seen::Done(Effect::Send { to, message }) => match message {
+                Message::Compare(stretches) => {
+                    for (stretch, _) in stretches {
+                        let ends = [&stretch.from, &stretch.to];
+                        ends.into_iter().flatten().for_each(|id| self.check(to, id));
+                    }
+                }
+                Message::Have(_, versions) | Message::Want(versions) => {
+                    versions.iter().for_each(|(id, _)| self.check(to, id));
+                }
+                Message::Records { resource, .. } => self.check(to, resource),
+            },
+            _ => {}
+        }
+    }
+
+    fn check(&self, site: &SiteId, resource: &ResourceId) {
+        let home = self.homes.get(resource).is_some_and(|homes| homes.contains(site));
+        assert!(home, "{site} hears of {resource}, which is not its business");
+    }
+}

@@ -1,0 +1,357 @@
+//! A storm: what is asked for, what goes wrong, and what must have come of it a while after all is
+//! well again. Everything about it is drawn from the seed.
+
+use cheops_core::{
+    id::{ResourceId, SiteId, Sites},
+    operation::Action,
+    replica::{Settings, Submission, Ticket},
+    time::Millis,
+};
+
+use crate::{
+    invariants::{Sky, agree, held, kept, receipts, replies, truth},
+    register::{KINDS, config},
+    support::world::{Mishaps, Weather},
+    trace::Trace,
+};
+
+/// The longest that a message takes.
+const DELAY: u64 = 300;
+/// The longest that an agent stays down.
+const DOWN: u64 = 2_000;
+/// The longest that a requester waits.
+const PATIENCE: u64 = 15_000;
+
+/// A resource that is going to be created, perhaps at two sites apart.
+struct Planned {
+    id: ResourceId,
+    /// Where it is to exist, in the words of each that may create it. One site is in all of them:
+    /// otherwise they are different resources that happen to have the same name.
+    places: Vec<Sites>,
+    /// Its matrices tell the truth about the application.
+    truthful: bool,
+}
+
+pub struct Storm {
+    world: Sky,
+    settings: Settings,
+    resources: Vec<Planned>,
+    names: Vec<SiteId>,
+    submitted: u64,
+    agreed: u64,
+}
+
+/// How a storm ended, or several together.
+#[derive(Debug, Clone, Default)]
+pub struct Calm {
+    /// How long the sites took to come to rest, and how long they might have.
+    took: u64,
+    bound: u64,
+    crashes: u64,
+    power_cuts: u64,
+    replays: u64,
+    stuck: u64,
+    /// How often sites that knew the same were compared, and applications with their blocks.
+    agreed: u64,
+    true_states: u64,
+}
+
+fn pick<T: Clone>(rng: &mut fastrand::Rng, of: &[T]) -> T {
+    of[rng.usize(0..of.len())].clone()
+}
+
+impl Storm {
+    pub fn brew(seed: u64, trace: Trace) -> Self {
+        let rng = &mut fastrand::Rng::with_seed(seed);
+        let names: Vec<SiteId> = ["a", "b", "c", "d", "e", "f"][..rng.usize(3..=6)]
+            .iter()
+            .map(|name| name.parse().unwrap())
+            .collect();
+        let settings = Settings {
+            compare_every: Millis(rng.u64(2_000..=10_000)),
+            ask_after: Millis(rng.u64(200..=1_000)),
+            most_waiting: pick(rng, &[1, 3, 4_096]),
+            message_bytes: pick(rng, &[100, 1_000, 256 << 10]),
+            burst_bytes: pick(rng, &[1_000, 5_000, 4 << 20]),
+        };
+        let weather = Weather {
+            delay: (10, DELAY),
+            loss: pick(rng, &[0, 3, 10, 40]),
+            double: pick(rng, &[0, 5, 30]),
+            run: (1, pick(rng, &[20, 200, 800])),
+            notice: (1, pick(rng, &[100, 1_500])),
+            crash: pick(rng, &[0, 30, 100]),
+            power_cut: pick(rng, &[0, 0, 1, 3]),
+        };
+        let mut world: Sky = Sky::new(&names, rng.u64(..), weather, settings.clone());
+        world.mishaps = Mishaps { run: pick(rng, &[0, 0, 8]), reset: pick(rng, &[0, 0, 3]) };
+        world.watch.trace = trace;
+        world.introduce_all();
+        for site in &mut world.sites {
+            site.skew = rng.i64(-300_000..300_000);
+        }
+        let resources = (0..rng.usize(1..=4)).map(|n| planned(rng, n, &names)).collect();
+        Self { world, settings, resources, names, submitted: 0, agreed: 0 }
+    }
+
+    pub fn rage(&mut self) {
+        let steps = self.world.rng.usize(5..40);
+        for _ in 0..steps {
+            if self.world.rng.u8(0..3) > 0 {
+                self.submit();
+            } else {
+                self.trouble();
+            }
+            let pause = pick(&mut self.world.rng, &[0, 100, 1_000, 4_000]);
+            let pause = self.world.rng.u64(0..=pause);
+            self.world.run_for(pause);
+            self.compare_all();
+        }
+    }
+
+    fn say(&mut self, what: impl FnOnce() -> String) {
+        self.world.watch.trace.say(self.world.now, what);
+    }
+
+    fn submit(&mut self) {
+        let rng = &mut self.world.rng;
+        let site = rng.usize(0..self.names.len());
+        let planned = &self.resources[rng.usize(0..self.resources.len())];
+        let replica = self.world.sites[site].replica.as_ref();
+        let known = replica.and_then(|replica| replica.resource(&planned.id)).is_some();
+        let kind = pick(rng, &KINDS[..2]);
+        let verb = if rng.u8(0..8) == 0 { "fail" } else { kind };
+        let kind = if planned.truthful { kind } else { pick(rng, &KINDS) };
+        self.submitted += 1;
+        let submission = Submission {
+            ticket: Ticket(0),
+            resource: planned.id.clone(),
+            sites: (rng.u8(0..10) > 0).then(|| pick(rng, &planned.places)),
+            // One that creates a truthful resource without a configuration would tell a lie.
+            config: (!known && planned.truthful || rng.u8(0..6) == 0)
+                .then(|| config(rng, planned.truthful)),
+            kind: kind.parse().unwrap(),
+            author: "storm".parse().unwrap(),
+            action: Action::command(format!("{verb} {}", self.submitted)),
+            // Who declares a repair with a command that adds would tell a lie, too.
+            force: rng.u8(0..12) == 0 && (kind == "set" || !planned.truthful),
+            keep_going: rng.u8(0..10) == 0,
+            wait: Millis(rng.u64(0..=PATIENCE)),
+        };
+        self.world.submit(site, submission);
+    }
+
+    fn trouble(&mut self) {
+        let count = self.names.len();
+        let rng = &mut self.world.rng;
+        let (a, b) = (rng.usize(0..count), rng.usize(0..count));
+        match rng.u8(0..8) {
+            0 | 1 if a != b => {
+                self.say(|| format!("cut from {a} to {b}"));
+                self.world.cut(a, b);
+            }
+            2 if a != b => {
+                self.say(|| format!("heal from {a} to {b}"));
+                self.world.heal(a, b);
+            }
+            3 | 4 => {
+                let mut groups = vec![Vec::new(); rng.usize(2..=3)];
+                for site in 0..count {
+                    let group = self.world.rng.usize(0..groups.len());
+                    groups[group].push(site);
+                }
+                self.say(|| format!("partition {groups:?}"));
+                self.world.partition(&groups);
+            }
+            5 => {
+                self.say(|| "heal all".to_owned());
+                self.world.heal_all();
+            }
+            6 => {
+                let skew = rng.i64(-300_000..300_000);
+                self.say(|| format!("clock {a} jumps to {skew} ms"));
+                self.world.sites[a].skew = skew;
+            }
+            _ => {
+                let power = self.world.weather.power_cut > 0 && self.world.rng.bool();
+                if self.world.weather.crash > 0 {
+                    self.world.crash(a, power);
+                }
+            }
+        }
+    }
+
+    fn compare_all(&mut self) {
+        for planned in &self.resources {
+            self.agreed += agree::check(&held(&self.world, &planned.id));
+        }
+    }
+
+    /// Whether all sites of all resources know the same and have nothing left to do.
+    fn is_calm(&self) -> bool {
+        self.world.sites.iter().all(|site| site.replica.is_some())
+            && self.resources.iter().all(|planned| {
+                let held = held(&self.world, &planned.id);
+                let Some((_, _, first)) = held.first() else { return true };
+                held.len() == first.sites().len()
+                    && held.iter().all(|(_, _, resource)| {
+                        resource.is_idle() && resource.version() == first.version()
+                    })
+            })
+    }
+
+    /// The longest that sites may need to come to rest once everything is well.
+    ///
+    /// They start again and see each other; one round of comparing finds what is missing, and a
+    /// second one what a site could only hear of through a third that had to hear of it first. Each
+    /// round takes a few messages, more where little fits in one answer, and now and then a record
+    /// that overtook another is asked for. Then what is left is run, one command at a time; each
+    /// reply may give the others something to run.
+    fn bound(&self, commands: u64) -> u64 {
+        let weight: u64 = self
+            .resources
+            .iter()
+            .flat_map(|planned| held(&self.world, &planned.id))
+            .map(|(_, _, resource)| {
+                let ops: usize = resource.log().iter().map(|(_, op)| op.weight()).sum();
+                ops as u64 * 3
+            })
+            .max()
+            .unwrap_or(0);
+        let bursts = weight / self.settings.burst_bytes as u64;
+        let weather = &self.world.weather;
+        DOWN + weather.notice.1
+            + 2 * self.settings.compare_every.0
+            + 3 * self.settings.ask_after.0
+            + (12 + 2 * bursts) * DELAY
+            + commands * (weather.run.1 + DELAY)
+    }
+
+    /// The most commands that a site has started for one resource, beyond those of a given time.
+    fn commands_since(
+        &self,
+        before: &std::collections::BTreeMap<(SiteId, ResourceId), u64>,
+    ) -> u64 {
+        let started = &self.world.watch.quiet.started;
+        let since = started.iter().map(|(key, count)| count - before.get(key).unwrap_or(&0));
+        since.max().unwrap_or(0)
+    }
+
+    /// Heals everything, waits for the sites to come to rest, and looks at what has become of them.
+    pub fn calm_down(&mut self) -> Calm {
+        self.say(|| "all is well from here on".to_owned());
+        self.world.weather.crash = 0;
+        self.world.weather.loss = 0;
+        self.world.mishaps = Mishaps::default();
+        self.world.heal_all();
+        let healed = self.world.now;
+        let before = self.world.watch.quiet.started.clone();
+        let mut patience = self.bound(0);
+        while !self.is_calm() {
+            self.world.run_for(50);
+            let took = self.world.now - healed;
+            if took > patience {
+                patience = self.bound(self.commands_since(&before));
+                assert!(
+                    took <= patience,
+                    "not at rest {took} ms after all is well: {}",
+                    self.unrest()
+                );
+            }
+        }
+        let took = self.world.now - healed;
+        let bound = self.bound(self.commands_since(&before));
+
+        // What is on its way may still arrive, and requesters may still wait.
+        self.world.run_for(PATIENCE + 4 * DELAY);
+        self.world.watch.quiet.expected = true;
+        self.say(|| "nothing happens from here on".to_owned());
+        self.world.run_for(self.settings.compare_every.0 + self.settings.ask_after.0);
+        assert!(self.is_calm(), "at rest, and then no longer: {}", self.unrest());
+        let mut calm = self.examine();
+        (calm.took, calm.bound) = (took, bound);
+        calm
+    }
+
+    fn unrest(&self) -> String {
+        let mut text = String::new();
+        for planned in &self.resources {
+            for (_, site, resource) in held(&self.world, &planned.id) {
+                let (id, idle, version) = (&planned.id, resource.is_idle(), resource.version());
+                text += &format!("\n  {id} at {site}: idle {idle}, {version:?}");
+            }
+        }
+        text
+    }
+
+    fn examine(&mut self) -> Calm {
+        self.compare_all();
+        let world = &self.world;
+        world.watch.answered.check();
+        kept::check(world, world.watch.answered.accepted());
+        let mut calm = Calm {
+            crashes: world.books.crashes,
+            power_cuts: world.books.power_cuts,
+            agreed: self.agreed,
+            ..Calm::default()
+        };
+        for planned in &self.resources {
+            let held = held(world, &planned.id);
+            for (_, _, resource) in &held {
+                receipts::check(resource);
+                calm.stuck += u64::from(resource.is_stuck());
+            }
+            replies::check(world, &held);
+            if planned.truthful {
+                calm.true_states += truth::check(world, &held);
+            }
+        }
+        let runs = world.sites.iter().flat_map(|site| &site.runs);
+        calm.replays = runs.filter(|(_, _, attempt)| *attempt > 1).count() as u64;
+        calm
+    }
+
+    pub fn into_trace(self) -> Trace {
+        self.world.watch.trace
+    }
+}
+
+fn planned(rng: &mut fastrand::Rng, n: usize, names: &[SiteId]) -> Planned {
+    let hub = rng.usize(0..names.len());
+    let creators = if rng.u8(0..3) == 0 { 2 } else { 1 };
+    let places = (0..creators).map(|_| {
+        let mut sites = names.to_vec();
+        let hub = sites.remove(hub);
+        rng.shuffle(&mut sites);
+        sites.truncate(rng.usize(1..=sites.len().min(4)));
+        sites.push(hub);
+        Sites::new(sites).unwrap()
+    });
+    let places = places.collect();
+    Planned { id: format!("r{n}").parse().unwrap(), places, truthful: rng.u8(0..4) > 0 }
+}
+
+impl Calm {
+    /// Several, as one: sums, and the one that came nearest to its bound.
+    pub fn of_all(calms: &[Self]) -> Self {
+        let nearest = calms.iter().max_by_key(|calm| calm.took * 1_000 / calm.bound).unwrap();
+        let sum = |of: fn(&Self) -> u64| calms.iter().map(of).sum();
+        Self {
+            took: nearest.took,
+            bound: nearest.bound,
+            crashes: sum(|calm| calm.crashes),
+            power_cuts: sum(|calm| calm.power_cuts),
+            replays: sum(|calm| calm.replays),
+            stuck: sum(|calm| calm.stuck),
+            agreed: sum(|calm| calm.agreed),
+            true_states: sum(|calm| calm.true_states),
+        }
+    }
+
+    /// That it was a storm.
+    pub fn check(&self) {
+        assert!(self.took * 2 > self.bound, "the bound on coming to rest is too easy: {self:?}");
+        let rare = [self.crashes, self.power_cuts, self.replays, self.stuck, self.true_states];
+        assert!(rare.into_iter().all(|count| count > 50), "a storm in a teacup: {self:?}");
+    }
+}
