@@ -20,6 +20,8 @@ use core::{fmt, str::FromStr};
 
 use serde_json::Value;
 
+use crate::spelling::nearest;
+
 /// What is wrong with a document, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("at {path}: {cause}")]
@@ -272,30 +274,6 @@ fn listed(words: &[&str]) -> String {
         text.push_str(&quote(word));
     }
     text
-}
-
-/// The word that was probably meant, unless none is close.
-fn nearest<'w>(text: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
-    let typed: Vec<char> = text.chars().take(SHOWN).flat_map(char::to_lowercase).collect();
-    words
-        .map(|word| (distance(&typed, word), word))
-        .filter(|(distance, word)| *distance <= 1 + word.chars().count().min(typed.len()) / 3)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, word)| word)
-}
-
-/// How many letters must be added, dropped or changed to get from one word to the other.
-fn distance(typed: &[char], word: &str) -> usize {
-    let mut row: Vec<usize> = (0..=typed.len()).collect();
-    for (n, letter) in word.chars().flat_map(char::to_lowercase).enumerate() {
-        let mut corner = core::mem::replace(&mut row[0], n + 1);
-        for (m, other) in typed.iter().enumerate() {
-            let changed = corner + usize::from(*other != letter);
-            corner = row[m + 1];
-            row[m + 1] = changed.min(corner + 1).min(row[m] + 1);
-        }
-    }
-    row[typed.len()]
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ pub mod resolve;
 pub mod route;
 mod rules;
 pub mod scope;
+mod spelling;
 pub mod time;
 
 pub use rules::{Rules, Verdict};

@@ -76,6 +76,8 @@ pub struct Journal {
     since: u32,
     /// The operation that replaced the state in that run; nothing if the state began empty.
     base: Option<Ix>,
+    /// Nobody knows the state: something that was to replace it may or may not have happened.
+    unsure: bool,
     /// Operations that failed here since then.
     failed: BTreeSet<Ix>,
     /// The numbers of failed runs since then whose operations are void, ascending.
@@ -92,6 +94,7 @@ impl Default for Journal {
             last: 0,
             since: 1,
             base: None,
+            unsure: false,
             failed: BTreeSet::new(),
             vain: Vec::new(),
             checked: 0,
@@ -115,9 +118,10 @@ impl Journal {
         self.failed.remove(&op);
         if outcome == Outcome::Ko {
             self.failed.insert(op);
+        } else if fresh && outcome == Outcome::Ok {
+            self.begin(self.last, Some(op));
         } else if fresh {
-            // If it may not have happened, it is no ground to build on; but nor is what was before.
-            self.begin(self.last, (outcome == Outcome::Ok).then_some(op));
+            self.doubt();
         }
         if fresh {
             self.checked = 0;
@@ -127,8 +131,16 @@ impl Journal {
     fn begin(&mut self, since: u32, base: Option<Ix>) {
         self.since = since;
         self.base = base;
+        self.unsure = false;
         self.failed.clear();
         self.vain.clear();
+    }
+
+    /// Takes note that the state may or may not have been replaced: only one that is made anew is
+    /// known again. So it is while the `Reset` command runs, and after it failed.
+    pub fn doubt(&mut self) {
+        self.base = None;
+        self.unsure = true;
     }
 
     /// Takes note that the `Reset` command was run: the state is empty.
@@ -159,14 +171,16 @@ impl Journal {
         let (from, since) = match resolution.last_replacing() {
             Some(place) => {
                 let first = block[place];
-                let tried =
-                    self.base == Some(first) || self.failed.contains(&first) && self.counts(first);
-                if !tried {
+                let failed = self.failed.contains(&first) && self.counts(first);
+                if failed && self.unsure {
+                    return if can_clear { Step::Clear } else { Step::Decide };
+                }
+                if self.base != Some(first) && !failed {
                     return restart;
                 }
                 (place, self.run(first))
             }
-            None if self.base.is_some() => return restart,
+            None if self.base.is_some() || self.unsure => return restart,
             None => (0, self.since),
         };
         let runs = self.last + 1 - since - self.vain(resolution, since);
@@ -174,7 +188,11 @@ impl Journal {
             // The run that should have replaced the state failed, so what was run before is still
             // in it: to run that again would do it twice.
             Found::Missing(op) if since > self.since && self.counts(op) => {
-                if can_clear { Step::Clear } else { Step::Decide }
+                if can_clear {
+                    Step::Clear
+                } else {
+                    Step::Decide
+                }
             }
             Found::All => Step::Rest,
             Found::Missing(op) => Step::Run { op, fresh: resolution.replaces(log, op) },

@@ -4,8 +4,9 @@
 //! Two things hold in all of them: once the network is quiet and whole, the sites are equal; and no
 //! site has run an operation twice, save as part of a replay from one that replaces.
 //!
-//! Each link delivers at its own pace; that is what makes the number of states large, so the number
-//! of operations is small. The simulator covers the long histories.
+//! Each link delivers at its own pace, all that waits on it together, as the frames of a stream do.
+//! Even so the number of states grows fast, so the number of operations is small. The simulator
+//! covers the long histories, and messages that come one by one.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 #![allow(clippy::print_stdout, reason = "the number of states is part of the result")]
 
@@ -46,6 +47,10 @@ struct Wish {
 struct Federation {
     config: Config,
     wishes: Vec<Wish>,
+    /// The site that is cut off at the start.
+    cut_off: Option<usize>,
+    /// The site whose agent may crash.
+    crashing: usize,
     limits: Counts,
 }
 
@@ -87,6 +92,7 @@ struct State {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Action {
     Ask(usize),
+    /// Delivers all that waits on a link.
     Deliver(Link),
     /// Delivers the first message of a link, which stays on its way.
     Double(Link),
@@ -96,8 +102,9 @@ enum Action {
     Heal,
 }
 
-/// An action, and after how many of its effects the site crashes, if it does.
-type Step = (Action, Option<usize>);
+/// An action, and in which of its inputs and after how many effects of that the site crashes, if it
+/// does.
+type Step = (Action, Option<(usize, usize)>);
 
 /// From one site to another.
 type Link = (usize, usize);
@@ -179,18 +186,18 @@ impl State {
         }
     }
 
-    fn quiet(&self) -> bool {
-        self.network.is_empty() && self.cut.is_none()
+    /// Cuts a site off. What was on its way to or from it is lost.
+    fn cut(&mut self, n: usize) {
+        self.cut = Some(n);
+        self.network.retain(|&(from, to), _| (from == n) == (to == n));
+        for other in (0..SITES).filter(|&other| other != n) {
+            self.input(n, Input::PeerDown(site(other)), None);
+            self.input(other, Input::PeerDown(site(n)), None);
+        }
     }
 
-    /// Takes a message off a link.
-    fn take(&mut self, link: Link, at: usize) {
-        if let Some(queue) = self.network.get_mut(&link) {
-            queue.remove(at);
-            if queue.is_empty() {
-                self.network.remove(&link);
-            }
-        }
+    fn quiet(&self) -> bool {
+        self.network.is_empty() && self.cut.is_none()
     }
 }
 
@@ -229,26 +236,38 @@ impl Federation {
         }
     }
 
-    /// The number of effects that an action has at the site where it happens.
-    fn effects(&self, state: &State, action: &Action) -> Option<(usize, usize)> {
-        let (n, input) = self.cause(state, action)?;
-        Some((n, state.places[n].replica.clone().handle(input, Now::default()).len()))
-    }
-
-    /// The input that an action is, and for which site.
-    fn cause(&self, state: &State, action: &Action) -> Option<(usize, Input)> {
-        match action {
+    /// The site that an action happens to, and the inputs that it gives to it.
+    fn inputs(&self, state: &State, action: &Action) -> Option<(usize, Vec<Input>)> {
+        let (link, from, to) = match action {
             Action::Ask(n) => {
                 let wish = &self.wishes[*n];
-                Some((wish.site, Input::Submit(Box::new(self.submission(wish)))))
+                return Some((wish.site, vec![Input::Submit(Box::new(self.submission(wish)))]));
             }
-            Action::Deliver(link) | Action::Double(link) | Action::Overtake(link) => {
-                let at = usize::from(matches!(action, Action::Overtake(_)));
-                let message = state.network[link].get(at)?.clone();
-                Some((link.1, Input::Received { from: site(link.0), message }))
-            }
-            Action::Cut(_) | Action::Heal => None,
+            Action::Deliver(link) => (link, 0, usize::MAX),
+            Action::Double(link) => (link, 0, 1),
+            Action::Overtake(link) => (link, 1, 2),
+            Action::Cut(_) | Action::Heal => return None,
+        };
+        let queue = &state.network[link];
+        let messages = queue.range(from..to.min(queue.len())).cloned();
+        let receive = |message| Input::Received { from: site(link.0), message };
+        Some((link.1, messages.map(receive).collect()))
+    }
+
+    /// All places where a site may crash in the course of an action.
+    fn crashes(&self, state: &State, action: &Action) -> Vec<(usize, usize)> {
+        let Some((n, inputs)) = self.inputs(state, action) else { return Vec::new() };
+        if n != self.crashing {
+            return Vec::new();
         }
+        let mut crashes = Vec::new();
+        let mut state = state.clone();
+        for (at, input) in inputs.into_iter().enumerate() {
+            let effects = state.places[n].replica.clone().handle(input.clone(), Now::default());
+            crashes.extend((0..=effects.len()).map(|done| (at, done)));
+            state.input(n, input, None);
+        }
+        crashes
     }
 }
 
@@ -284,6 +303,9 @@ impl Model for Federation {
         while let Some(&link) = state.network.keys().next() {
             state = self.next_state(&state, (Action::Deliver(link), None)).unwrap();
         }
+        if let Some(n) = self.cut_off {
+            state.cut(n);
+        }
         vec![state]
     }
 
@@ -315,10 +337,9 @@ impl Model for Federation {
             None => {}
         }
         for action in actions {
-            if state.counts.crashes < self.limits.crashes
-                && let Some((_, effects)) = self.effects(state, &action)
-            {
-                steps.extend((0..=effects).map(|done| (action.clone(), Some(done))));
+            if state.counts.crashes < self.limits.crashes {
+                let crashes = self.crashes(state, &action);
+                steps.extend(crashes.into_iter().map(|crash| (action.clone(), Some(crash))));
             }
             steps.push((action, None));
         }
@@ -326,23 +347,18 @@ impl Model for Federation {
 
     fn next_state(&self, before: &State, (action, crash): Step) -> Option<State> {
         let mut state = before.clone();
-        let cause = self.cause(before, &action);
+        let inputs = self.inputs(before, &action);
         match action {
             Action::Ask(n) => state.asked[n] = true,
-            Action::Deliver(link) => state.take(link, 0),
+            Action::Deliver(link) => drop(state.network.remove(&link)),
             Action::Double(_) => state.counts.doubles += 1,
             Action::Overtake(link) => {
                 state.counts.overtakes += 1;
-                state.take(link, 1);
+                state.network.entry(link).or_default().remove(1);
             }
             Action::Cut(n) => {
                 state.counts.cuts += 1;
-                state.cut = Some(n);
-                state.network.retain(|&(from, to), _| (from == n) == (to == n));
-                for other in (0..SITES).filter(|&other| other != n) {
-                    state.input(n, Input::PeerDown(site(other)), None);
-                    state.input(other, Input::PeerDown(site(n)), None);
-                }
+                state.cut(n);
             }
             Action::Heal => {
                 let cut = state.cut.take();
@@ -351,9 +367,14 @@ impl Model for Federation {
                 }
             }
         }
-        if let Some((n, input)) = cause {
-            state.counts.crashes += u8::from(crash.is_some());
+        let (n, inputs) = inputs.unwrap_or_default();
+        for (at, input) in inputs.into_iter().enumerate() {
+            let crash = crash.filter(|&(crash, _)| crash == at).map(|(_, done)| done);
             state.input(n, input, crash);
+            if crash.is_some() {
+                state.counts.crashes += 1;
+                break;
+            }
         }
         Some(state)
     }
@@ -412,50 +433,37 @@ fn set(site: usize, number: i64) -> Wish {
     Wish { site, kind: "set", number }
 }
 
-#[test]
-fn two_increments_and_a_crash() {
-    check(
-        "two increments, a crash",
-        Federation {
-            config: config(),
-            wishes: vec![inc(0, 1), inc(1, 2)],
-            limits: Counts { crashes: 1, ..Counts::default() },
-        },
-    );
+fn federation(wishes: Vec<Wish>, limits: Counts) -> Federation {
+    Federation { config: config(), wishes, cut_off: None, crashing: 1, limits }
 }
 
 #[test]
-fn a_set_and_an_increment_with_a_cut() {
-    check(
-        "a set and an increment, a cut",
-        Federation {
-            config: config(),
-            wishes: vec![set(0, 1), inc(1, 2)],
-            limits: Counts { cuts: 1, ..Counts::default() },
-        },
-    );
+fn an_increment_with_all_that_can_go_wrong() {
+    let limits = Counts { cuts: 1, doubles: 1, overtakes: 1, crashes: 1 };
+    check("an increment; cut, double, overtaking, crash", federation(vec![inc(1, 1)], limits));
 }
 
 #[test]
-fn a_set_and_an_increment_with_doubles_and_overtaking() {
-    check(
-        "a set and an increment, a double and an overtaking",
-        Federation {
-            config: config(),
-            wishes: vec![set(0, 1), inc(1, 2)],
-            limits: Counts { doubles: 1, overtakes: 1, ..Counts::default() },
-        },
-    );
+fn two_operations_and_a_crash() {
+    let limits = Counts { crashes: 1, ..Counts::default() };
+    check("two operations; crash", federation(vec![set(0, 1), inc(1, 2)], limits));
+}
+
+#[test]
+fn two_operations_on_both_sides_of_a_cut() {
+    let wishes = vec![set(0, 1), inc(2, 2)];
+    let federation = Federation { cut_off: Some(2), ..federation(wishes, Counts::default()) };
+    check("two operations; cut off at first", federation);
+}
+
+#[test]
+fn two_operations_with_doubles_and_overtaking() {
+    let limits = Counts { doubles: 1, overtakes: 1, ..Counts::default() };
+    check("two operations; double, overtaking", federation(vec![set(0, 1), inc(1, 2)], limits));
 }
 
 #[test]
 fn three_operations() {
-    check(
-        "two sets and an increment",
-        Federation {
-            config: config(),
-            wishes: vec![set(0, 1), set(1, 2), inc(2, 3)],
-            limits: Counts::default(),
-        },
-    );
+    let wishes = vec![set(0, 1), set(1, 2), inc(2, 3)];
+    check("three operations", federation(wishes, Counts::default()));
 }

@@ -147,16 +147,14 @@ impl History {
 
     /// The operations that are not in the block, in order of time, site and id.
     pub fn dropped(&self) -> Vec<Dropped> {
-        let mut dropped: Vec<Dropped> = self
-            .log()
-            .iter()
-            .filter_map(|(op, _)| {
-                let receipt = self.resolution.receipt(self.log(), op)?;
+        let receipts = self.resolution.receipts(self.log()).into_iter();
+        let mut dropped: Vec<Dropped> = receipts
+            .map(|(op, receipt)| {
                 let by = match receipt {
                     Receipt::Void => None,
                     Receipt::Over { by } | Receipt::Fallen { by, .. } => Some(by),
                 };
-                Some(Dropped { op, by, because: self.because(op, receipt) })
+                Dropped { op, by, because: self.because(op, receipt) }
             })
             .collect();
         dropped.sort_by_key(|dropped| self.log().op(dropped.op).key());

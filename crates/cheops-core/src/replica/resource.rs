@@ -333,6 +333,13 @@ impl Resource {
         }
     }
 
+    /// Whether a record is a first operation, which depends on nothing, and names a site.
+    pub(super) fn invites(&self, site: &SiteId, item: Item) -> bool {
+        let Item::Operation(ix) = item else { return false };
+        let op = self.log.op(ix);
+        op.parents.is_empty() && op.declares.as_ref().is_some_and(|d| d.sites.contains(site))
+    }
+
     /// Keeps a record until what it depends on has come.
     pub(super) fn keep_waiting(&mut self, sent: Sent, missing: OpId) {
         let id = sent.record.id().clone();

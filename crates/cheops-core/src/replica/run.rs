@@ -85,6 +85,7 @@ impl Resource {
             }
             Step::Clear => {
                 out.persist(Durable::Clearing(self.id().clone()));
+                self.journal.doubt();
                 self.clear(out);
             }
             Step::Decide => {
@@ -100,8 +101,6 @@ impl Resource {
         if let Some(command) = self.config().reset.clone() {
             out.run(Effect::Clear { resource: self.id().clone(), command });
             self.work = Work::Clearing;
-        } else {
-            self.work = Work::Idle;
         }
     }
 
@@ -129,8 +128,11 @@ impl Resource {
                 self.work = Work::Running(pending);
                 out.run(Effect::Recall(self.run_id(pending)));
             }
-            Work::Clearing => self.clear(out),
-            Work::Idle | Work::Stuck => self.advance(here, false, out),
+            Work::Clearing if self.config().reset.is_some() => self.clear(out),
+            Work::Clearing | Work::Idle | Work::Stuck => {
+                self.work = Work::Idle;
+                self.advance(here, false, out);
+            }
         }
     }
 
@@ -143,7 +145,10 @@ impl Resource {
                     self.work = Work::Running(Pending { op, attempt, fresh });
                 }
             }
-            Durable::Clearing(_) => self.work = Work::Clearing,
+            Durable::Clearing(_) => {
+                self.work = Work::Clearing;
+                self.journal.doubt();
+            }
             Durable::Cleared(_) => {
                 self.work = Work::Idle;
                 self.journal.cleared();

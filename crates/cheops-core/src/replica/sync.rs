@@ -64,8 +64,8 @@ impl Replica {
                 }
             }
             Message::Records { resource, records, more } => {
-                self.take_records(from, &resource, records, now, out);
-                if more {
+                // Nothing new is no reason to ask for more: the same would come again.
+                if self.take_records(from, &resource, records, now, out) && more {
                     self.want(from, &resource, out);
                 }
             }
@@ -143,7 +143,12 @@ impl Replica {
         let mut known = version.clone();
         let (mut records, mut weight, mut sent) = (Vec::new(), 0, 0);
         let mut more = false;
-        for (site, number, item) in resource.streams().beyond(version) {
+        let mut beyond = resource.streams().beyond(version);
+        if version.is_empty() {
+            // A site that knows nothing takes nothing before it reads that the resource is its own.
+            beyond.sort_by_key(|&(_, _, item)| !resource.invites(to, item));
+        }
+        for (site, number, item) in beyond {
             let Some(record) = resource.record(site, number, item) else { continue };
             if sent + weight >= self.settings.burst_bytes {
                 more = true;
@@ -164,15 +169,19 @@ impl Replica {
         }
     }
 
-    /// Asks again for what records of a resource wait for.
+    /// Asks for a resource that is not known yet, or again for what its records wait for.
     pub(super) fn ask(&mut self, id: &ResourceId, site: &SiteId, now: Now, out: &mut Outbox) {
-        let waits = self.resources.get(id).is_some_and(|resource| resource.waiting() > 0);
-        if waits && self.up.contains(site) {
-            self.want(site, id, out);
+        let waiting = self.resources.get(id).map(Resource::waiting);
+        if waiting == Some(0) || !self.up.contains(site) {
+            return;
+        }
+        self.want(site, id, out);
+        if waiting.is_some() {
             self.arm(now, self.settings.ask_after, Alarm::Ask(id.clone(), site.clone()));
         }
     }
 
+    /// Takes in what is new among records. Whether anything was.
     fn take_records(
         &mut self,
         from: &SiteId,
@@ -180,10 +189,10 @@ impl Replica {
         records: Vec<Sent>,
         now: Now,
         out: &mut Outbox,
-    ) {
+    ) -> bool {
         if let Some(why) = self.stranger(from, id, &records) {
-            let event = Event::Refused { from: from.clone(), resource: id.clone(), why };
-            return out.tell(event);
+            out.tell(Event::Refused { from: from.clone(), resource: id.clone(), why });
+            return false;
         }
         let mut changed = false;
         let mut todo: Vec<Sent> = records;
@@ -195,8 +204,10 @@ impl Replica {
                     todo.extend(self.woken(id, &sent));
                     changed = true;
                 } else {
-                    // It came before the operation that creates the resource.
-                    self.want(from, id, out);
+                    // It came before the operation that creates the resource. Asked for at once,
+                    // each of the messages that follow would bring all of them again.
+                    let alarm = Alarm::Ask(id.clone(), from.clone());
+                    self.arm(now, self.settings.ask_after, alarm);
                     break;
                 }
                 continue;
@@ -223,6 +234,7 @@ impl Replica {
         if changed {
             self.proceed(id, out);
         }
+        changed
     }
 
     fn woken(&mut self, id: &ResourceId, sent: &Sent) -> Vec<Sent> {

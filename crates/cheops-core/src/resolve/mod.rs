@@ -20,6 +20,7 @@ mod tangle;
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
+    vec,
     vec::Vec,
 };
 
@@ -217,38 +218,57 @@ impl Resolution {
         match self.fate(ix) {
             Fate::Kept => None,
             Fate::Void => Some(Receipt::Void),
-            Fate::Over => {
-                let following = log.lanes().filter_map(|lane| {
-                    let from = log.seen_from(ix, lane);
-                    let resets = &self.resets[lane.usize()];
-                    let first = *resets.get(resets.partition_point(|&index| index < from))?;
-                    Some(log.lane(lane)[first as usize])
-                });
-                following
-                    .reduce(|a, b| if log.earlier(b, a) { b } else { a })
-                    .map(|by| Receipt::Over { by })
+            Fate::Over => self.first_reset(log, ix).map(|by| Receipt::Over { by }),
+            Fate::Fallen if self.rules.tangled() => {
+                let by = *tangle::winners(self, log, vec![ix]).get(&ix)?;
+                Some(self.fallen_to(log, ix, by))
             }
-            Fate::Fallen => {
-                let winners = self.winners(log, ix);
-                winners.into_iter().reduce(|a, b| if log.earlier(a, b) { b } else { a }).map(|by| {
-                    let (first, second) = if log.earlier(by, ix) { (by, ix) } else { (ix, by) };
-                    let row = self.rules.row(&log.op(first).kind, &log.op(second).kind);
-                    Receipt::Fallen { by, row }
-                })
-            }
+            Fate::Fallen => self.last_winner(log, ix).map(|by| self.fallen_to(log, ix, by)),
         }
     }
 
-    /// The kept operations that one has fallen to.
-    fn winners(&self, log: &Log, ix: Ix) -> Vec<Ix> {
-        if self.rules.tangled() {
-            return tangle::winners(self, log, ix);
+    /// The receipts of all operations that are not in the block. Where kinds fell each other in a
+    /// circle, this is far cheaper than one receipt after the other.
+    pub fn receipts(&self, log: &Log) -> BTreeMap<Ix, Receipt> {
+        let of_all = log.iter().map(|(ix, _)| ix);
+        let (fallen, others): (Vec<Ix>, Vec<Ix>) =
+            of_all.partition(|&ix| self.rules.tangled() && self.fate(ix) == Fate::Fallen);
+        let mut receipts: BTreeMap<Ix, Receipt> =
+            others.into_iter().filter_map(|ix| Some((ix, self.receipt(log, ix)?))).collect();
+        if !fallen.is_empty() {
+            let winners = tangle::winners(self, log, fallen);
+            receipts.extend(winners.into_iter().map(|(ix, by)| (ix, self.fallen_to(log, ix, by))));
         }
-        let mut winners = Vec::new();
+        receipts
+    }
+
+    fn fallen_to(&self, log: &Log, ix: Ix, by: Ix) -> Receipt {
+        let (first, second) = if log.earlier(by, ix) { (by, ix) } else { (ix, by) };
+        let row = self.rules.row(&log.op(first).kind, &log.op(second).kind);
+        Receipt::Fallen { by, row }
+    }
+
+    /// The earliest reset that counts and causally follows an operation.
+    fn first_reset(&self, log: &Log, ix: Ix) -> Option<Ix> {
+        let following = log.lanes().filter_map(|lane| {
+            let from = log.seen_from(ix, lane);
+            let resets = &self.resets[lane.usize()];
+            let first = *resets.get(resets.partition_point(|&index| index < from))?;
+            Some(log.lane(lane)[first as usize])
+        });
+        following.reduce(|a, b| if log.earlier(b, a) { b } else { a })
+    }
+
+    /// The latest kept operation that one falls to, where no kinds fell each other in a circle.
+    fn last_winner(&self, log: &Log, ix: Ix) -> Option<Ix> {
+        let mut last: Option<Ix> = None;
         for &(kind, when) in self.rules.foes(self.kind(ix)) {
-            self.standing.each_concurrent(log, ix, kind, when, |winner| winners.push(winner));
+            self.standing.each_concurrent(log, ix, kind, when, |winner| {
+                last =
+                    Some(last.map_or(winner, |l| if log.earlier(l, winner) { winner } else { l }));
+            });
         }
-        winners
+        last
     }
 
     /// Makes room for an operation, which has no fate yet.

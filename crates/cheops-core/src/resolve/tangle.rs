@@ -7,7 +7,11 @@
 //! This is the slow path: it decides a whole group of operations that are connected by concurrency
 //! anew, in a time that grows with the square of the group.
 
-use alloc::{collections::BTreeSet, vec, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec,
+    vec::Vec,
+};
 
 use super::{Fate, Resolution, Work, concurrent_range};
 use crate::log::{Ix, Log};
@@ -28,14 +32,18 @@ pub(super) fn decide(this: &mut Resolution, log: &Log, work: &mut Work) {
     work.due.clear();
 }
 
-/// The kept operations that one has fallen to.
-pub(super) fn winners(this: &Resolution, log: &Log, ix: Ix) -> Vec<Ix> {
-    let contest = Contest::around(this, log, vec![ix]);
-    let Some(loser) = contest.group.iter().position(|&other| other == ix) else {
-        return Vec::new();
-    };
-    let won = |&n: &usize| this.fate(contest.group[n]) == Fate::Kept && contest.wins(n, loser);
-    (0..contest.group.len()).filter(won).map(|n| contest.group[n]).collect()
+/// For each of these fallen operations, the latest kept one that it fell to.
+pub(super) fn winners(this: &Resolution, log: &Log, fallen: Vec<Ix>) -> BTreeMap<Ix, Ix> {
+    let contest = Contest::around(this, log, fallen);
+    let is = |n: usize, fate| this.fate(contest.group[n]) == fate;
+    let all = || 0..contest.group.len();
+    all()
+        .filter(|&loser| is(loser, Fate::Fallen))
+        .filter_map(|loser| {
+            let mut winners = all().rev().filter(|&n| is(n, Fate::Kept) && contest.wins(n, loser));
+            Some((contest.group[loser], contest.group[winners.next()?]))
+        })
+        .collect()
 }
 
 /// Operations that are connected by concurrency, and what their entries say of each two of them.

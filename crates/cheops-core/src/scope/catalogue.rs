@@ -4,12 +4,11 @@ use alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
     string::String,
-    vec,
     vec::Vec,
 };
 use core::time::Duration;
 
-use crate::id::SiteId;
+use crate::{id::SiteId, spelling::nearest};
 
 /// How many sites a hint names before it breaks off.
 const SHOWN: usize = 8;
@@ -85,7 +84,7 @@ impl Catalogue {
         if let Some(joined) = self.split(text) {
             return Some(format!("did you mean `{joined}`?"));
         }
-        if let Some(nearest) = self.nearest(text) {
+        if let Some(nearest) = nearest(text, self.sites().map(SiteId::as_str)) {
             return Some(format!("did you mean `{nearest}`?"));
         }
         let names: Vec<_> = self.sites().take(SHOWN).map(|site| format!("`{site}`")).collect();
@@ -100,38 +99,6 @@ impl Catalogue {
             (self.knows(&left) && self.knows(&right)).then(|| format!("{left} & {right}"))
         })
     }
-
-    /// The known name that takes the fewest changes, if they are few.
-    fn nearest(&self, text: &str) -> Option<&SiteId> {
-        let text: Vec<char> = text.chars().flat_map(char::to_lowercase).collect();
-        let few = (text.len() / 3).max(1);
-        self.sites()
-            .filter_map(|site| {
-                let name: Vec<char> = site.as_str().chars().flat_map(char::to_lowercase).collect();
-                // The difference in length is a lower bound, and far cheaper than the distance.
-                let possible = name.len().abs_diff(text.len()) <= few;
-                let distance = possible.then(|| edit_distance(&text, &name))?;
-                (distance <= few).then_some((distance, site))
-            })
-            .min()
-            .map(|(_, site)| site)
-    }
-}
-
-/// The fewest characters to add, remove or replace (Levenshtein), one row of the table at a time.
-fn edit_distance(a: &[char], b: &[char]) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, left) in a.iter().enumerate() {
-        let mut next = vec![i + 1];
-        let mut last = i + 1;
-        for ((right, &diagonal), &above) in b.iter().zip(&row).zip(row.iter().skip(1)) {
-            let replaced = diagonal + usize::from(left != right);
-            last = replaced.min(above + 1).min(last + 1);
-            next.push(last);
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or(a.len())
 }
 
 #[cfg(test)]
@@ -140,16 +107,6 @@ mod tests {
 
     fn site(name: &str) -> SiteId {
         name.parse().unwrap()
-    }
-
-    #[test]
-    fn distances() {
-        for (a, b, distance) in
-            [("", "", 0), ("abc", "", 3), ("", "ab", 2), ("kitten", "sitting", 3), ("ab", "ba", 2)]
-        {
-            let (left, right): (Vec<_>, Vec<_>) = (a.chars().collect(), b.chars().collect());
-            assert_eq!(edit_distance(&left, &right), distance, "{a} {b}");
-        }
     }
 
     #[test]

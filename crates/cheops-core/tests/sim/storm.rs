@@ -84,7 +84,10 @@ impl Storm {
             power_cut: pick(rng, &[0, 0, 1, 3]),
         };
         let mut world: Sky = Sky::new(&names, rng.u64(..), weather, settings.clone());
-        world.mishaps = Mishaps { run: pick(rng, &[0, 0, 8]), reset: pick(rng, &[0, 0, 3]) };
+        // A replacing command that ran when the power was cut, and fails when it is run again, is
+        // said to have failed; the application knows better.
+        let run = if world.weather.power_cut > 0 { 0 } else { pick(rng, &[0, 8]) };
+        world.mishaps = Mishaps { run, reset: pick(rng, &[0, 0, 3]) };
         world.watch.trace = trace;
         world.introduce_all();
         for site in &mut world.sites {
@@ -221,7 +224,7 @@ impl Storm {
         let bursts = weight / self.settings.burst_bytes as u64;
         let weather = &self.world.weather;
         DOWN + weather.notice.1
-            + 2 * self.settings.compare_every.0
+            + self.settings.compare_every.0
             + 3 * self.settings.ask_after.0
             + (12 + 2 * bursts) * DELAY
             + commands * (weather.run.1 + DELAY)
@@ -251,7 +254,9 @@ impl Storm {
             self.world.run_for(50);
             let took = self.world.now - healed;
             if took > patience {
-                patience = self.bound(self.commands_since(&before));
+                let commands = self.commands_since(&before);
+                assert!(commands < 2_000, "there is no end to running: {}", self.unrest());
+                patience = self.bound(commands);
                 assert!(
                     took <= patience,
                     "not at rest {took} ms after all is well: {}",
@@ -350,7 +355,7 @@ impl Calm {
 
     /// That it was a storm.
     pub fn check(&self) {
-        assert!(self.took * 2 > self.bound, "the bound on coming to rest is too easy: {self:?}");
+        assert!(self.took * 4 > self.bound, "the bound on coming to rest is too easy: {self:?}");
         let rare = [self.crashes, self.power_cuts, self.replays, self.stuck, self.true_states];
         assert!(rare.into_iter().all(|count| count > 50), "a storm in a teacup: {self:?}");
     }
