@@ -9,8 +9,7 @@ CARGO ?= cargo
 CHEOPS = $(CARGO) run --quiet --release --
 MATRICES = crates/cheops/tests/matrices
 
-# Where a run of the simulator starts, and how many seeds `make soak` takes at a time.
-SEED ?= 1
+# How many seeds `make soak` takes at a time.
 SEEDS ?= 10000
 # How long each fuzz target runs, in seconds.
 FUZZ_SECONDS ?= 60
@@ -68,14 +67,16 @@ fix: tools ## Format, and apply what the lints propose
 bench: ## Measure, and print the numbers as a table
 	$(CARGO) bench --workspace
 
-soak: ## Simulate one seed after the other, from SEED on, until one fails or you stop it
-	@seed=$(SEED); while SEED=$$seed SEEDS=$(SEEDS) \
-	  $(CARGO) test --quiet --release --package cheops-core --test sim; do \
+soak: ## Simulate one seed after the other, from SEED or anywhere on, until one fails or you stop it
+	@seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); \
+	while CHEOPS_SEED=$$seed CHEOPS_SEEDS=$(SEEDS) \
+	  $(CARGO) test --quiet --release --package cheops-core --test sim storms; do \
 	  seed=$$((seed + $(SEEDS))); echo "all well up to seed $$seed"; done; \
 	exit 1
 
 replay: ## Simulate one seed again and say what happens: make replay SEED=42
-	SEED=$(SEED) SEEDS=1 $(CARGO) test --release --package cheops-core --test sim -- --nocapture
+	CHEOPS_SEED=$(or $(SEED),$(error say which: make replay SEED=42)) CHEOPS_SEEDS=1 \
+	  $(CARGO) test --release --package cheops-core --test sim -- storms --nocapture
 
 fuzz: ## Feed the readers with nonsense for FUZZ_SECONDS each
 	@for target in $$($(CARGO) fuzz list); do \

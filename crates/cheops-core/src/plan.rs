@@ -76,6 +76,8 @@ pub struct Journal {
     since: u32,
     /// The operation that replaced the state in that run; nothing if the state began empty.
     base: Option<Ix>,
+    /// How often the state has been made anew.
+    era: u32,
     /// Nobody knows the state: something that was to replace it may or may not have happened.
     unsure: bool,
     /// Operations that failed here since then.
@@ -85,6 +87,9 @@ pub struct Journal {
     /// How much of the block, counted from its start, needs no second look: its tail up to here
     /// was run, in this order or one that amounts to it.
     checked: usize,
+    /// The run that the tail began with when that was found. A tail that begins elsewhere needs a
+    /// look of its own.
+    checked_since: u32,
 }
 
 impl Default for Journal {
@@ -94,10 +99,12 @@ impl Default for Journal {
             last: 0,
             since: 1,
             base: None,
+            era: 0,
             unsure: false,
             failed: BTreeSet::new(),
             vain: Vec::new(),
             checked: 0,
+            checked_since: 0,
         }
     }
 }
@@ -131,6 +138,7 @@ impl Journal {
     fn begin(&mut self, since: u32, base: Option<Ix>) {
         self.since = since;
         self.base = base;
+        self.era += 1;
         self.unsure = false;
         self.failed.clear();
         self.vain.clear();
@@ -147,6 +155,12 @@ impl Journal {
     pub fn cleared(&mut self) {
         self.begin(self.last + 1, None);
         self.checked = 0;
+    }
+
+    /// How often the state has been made anew, by an operation that replaces or by `Reset`. What was
+    /// run before the last time has left no trace in it.
+    pub fn era(&self) -> u32 {
+        self.era
     }
 
     /// The number of an operation's last run, 0 if it has not been run.
@@ -221,6 +235,9 @@ impl Journal {
     /// Compares the tail with what was run since it began: `runs` operations.
     fn compare(&mut self, resolution: &Resolution, from: usize, since: u32, runs: u32) -> Found {
         let block = resolution.block();
+        if self.checked_since != since {
+            (self.checked, self.checked_since) = (0, since);
+        }
         self.checked = self.checked.max(from);
         let mut met = u32::try_from(self.checked - from).unwrap_or(u32::MAX);
         let mut missing = None;

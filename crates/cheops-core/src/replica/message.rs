@@ -67,6 +67,9 @@ pub struct Reply {
     pub attempt: u32,
     /// How it went.
     pub outcome: Outcome,
+    /// How often the site had made its state anew by then, this run included. What was run in an
+    /// earlier era has left no trace there.
+    pub era: u32,
     /// How long it took.
     pub took: Millis,
     /// What it printed, as far as the shell around us kept it.

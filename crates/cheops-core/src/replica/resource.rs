@@ -57,7 +57,8 @@ pub enum State {
     Pending,
     /// What was asked for last has failed everywhere.
     Failed,
-    /// An operation succeeded here and failed there.
+    /// An operation succeeded here and failed there; or a site has run what is not in the block, and
+    /// has no way back.
     Diverged,
 }
 
@@ -185,11 +186,31 @@ impl Resource {
             }
             failed |= bad;
         }
-        match (pending, failed) {
+        let strays = self.sites.iter().any(|site| self.has_strays(site));
+        let way_back = self.resolution.last_replacing().is_some() || self.config.reset.is_some();
+        match (pending || strays && way_back, failed) {
+            _ if strays && !way_back => State::Diverged,
             (true, _) => State::Pending,
             (false, true) => State::Failed,
             (false, false) => State::Settled,
         }
+    }
+
+    /// Whether something that a site has run and that has left the block is still in its state.
+    fn has_strays(&self, site: &SiteId) -> bool {
+        let replies = self.streams.replied(site).filter_map(|(number, op)| {
+            self.reply_to(op, site).filter(|reply| reply.id.number == number).map(|r| (op, r))
+        });
+        // What was run before the state was last made anew is gone; or, if that failed, it is what
+        // is reported.
+        let block = self.resolution.block();
+        let anew = self.resolution.last_replacing().map(|place| block[place]);
+        let mut era = None;
+        replies
+            .take_while(|&(op, reply)| {
+                *era.get_or_insert(reply.era) == reply.era && Some(op) != anew
+            })
+            .any(|(op, reply)| reply.outcome != Outcome::Ko && self.fate(op) != Fate::Kept)
     }
 
     /// Whether a record can be taken in now.

@@ -114,6 +114,7 @@ impl Resource {
             op: self.log.op(pending.op).id.clone(),
             attempt: pending.attempt,
             outcome: report.outcome,
+            era: self.journal.era(),
             took: report.took,
             output: report.output,
         }));

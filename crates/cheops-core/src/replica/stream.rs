@@ -57,6 +57,15 @@ impl Streams {
         self.streams.iter().map(|(site, stream)| (site.clone(), stream.high)).collect()
     }
 
+    /// The operations that a site has replied to, its last reply first, with the replies' numbers.
+    pub(super) fn replied(&self, site: &SiteId) -> impl Iterator<Item = (u64, Ix)> {
+        let entries = self.streams.get(site).map_or(&[][..], |stream| &stream.entries);
+        entries.iter().rev().filter_map(|entry| match entry.item {
+            Item::Reply(op) => Some((entry.number, op)),
+            Item::Operation(_) => None,
+        })
+    }
+
     /// Whether all that a version covers is known here.
     pub(super) fn covers(&self, version: &Version) -> bool {
         version.iter().all(|(site, &number)| self.high(site) >= number)

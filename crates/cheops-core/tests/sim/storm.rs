@@ -1,6 +1,8 @@
 //! A storm: what is asked for, what goes wrong, and what must have come of it a while after all is
 //! well again. Everything about it is drawn from the seed.
 
+use std::{collections::BTreeMap, fmt::Write as _};
+
 use cheops_core::{
     id::{ResourceId, SiteId, Sites},
     operation::Action,
@@ -224,17 +226,14 @@ impl Storm {
         let bursts = weight / self.settings.burst_bytes as u64;
         let weather = &self.world.weather;
         DOWN + weather.notice.1
-            + self.settings.compare_every.0
-            + 3 * self.settings.ask_after.0
-            + (12 + 2 * bursts) * DELAY
+            + 2 * self.settings.compare_every.0
+            + 2 * self.settings.ask_after.0
+            + (8 + 2 * bursts) * DELAY
             + commands * (weather.run.1 + DELAY)
     }
 
     /// The most commands that a site has started for one resource, beyond those of a given time.
-    fn commands_since(
-        &self,
-        before: &std::collections::BTreeMap<(SiteId, ResourceId), u64>,
-    ) -> u64 {
+    fn commands_since(&self, before: &BTreeMap<(SiteId, ResourceId), u64>) -> u64 {
         let started = &self.world.watch.quiet.started;
         let since = started.iter().map(|(key, count)| count - before.get(key).unwrap_or(&0));
         since.max().unwrap_or(0)
@@ -283,7 +282,7 @@ impl Storm {
         for planned in &self.resources {
             for (_, site, resource) in held(&self.world, &planned.id) {
                 let (id, idle, version) = (&planned.id, resource.is_idle(), resource.version());
-                text += &format!("\n  {id} at {site}: idle {idle}, {version:?}");
+                let _ = write!(text, "\n  {id} at {site}: idle {idle}, {version:?}");
             }
         }
         text

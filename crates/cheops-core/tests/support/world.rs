@@ -398,11 +398,12 @@ impl<A: App, W: Watch> World<A, W> {
 
     /// Lets time pass until nothing is due before the given moment.
     pub fn run_until(&mut self, end: u64) {
-        while let Some((&(at, order), _)) = self.queue.first_key_value() {
+        while let Some(next) = self.queue.first_entry() {
+            let (at, _) = *next.key();
             if at > end {
                 break;
             }
-            let Some((site, happening)) = self.queue.remove(&(at, order)) else { break };
+            let (site, happening) = next.remove();
             self.now = at;
             self.happen(site, happening);
         }

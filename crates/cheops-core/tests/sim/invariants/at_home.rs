@@ -31,12 +31,15 @@ impl AtHome {
             Seen::Done(Effect::Send { to, message }) => match message {
                 Message::Compare(stretches) => {
                     for (stretch, _) in stretches {
-                        let ends = [&stretch.from, &stretch.to];
-                        ends.into_iter().flatten().for_each(|id| self.check(to, id));
+                        for id in [&stretch.from, &stretch.to].into_iter().flatten() {
+                            self.check(to, id);
+                        }
                     }
                 }
                 Message::Have(_, versions) | Message::Want(versions) => {
-                    versions.iter().for_each(|(id, _)| self.check(to, id));
+                    for (id, _) in versions {
+                        self.check(to, id);
+                    }
                 }
                 Message::Records { resource, .. } => self.check(to, resource),
             },

@@ -1,0 +1,70 @@
+//! The twin of what a site writes down.
+
+use cheops_core::{id::ResourceId, replica};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Names, Twin, WireError,
+    error::At,
+    names::Text,
+    record::{OpId, Record, attempt},
+};
+
+/// What a site writes down, as it is written.
+#[derive(Serialize, Deserialize)]
+pub struct Durable<'a>(#[serde(borrow)] Kind<'a>);
+
+/// The order is that of the format: new ones come last.
+#[derive(Serialize, Deserialize)]
+enum Kind<'a> {
+    #[serde(borrow)]
+    Record(Record<'a>),
+    Intent {
+        #[serde(borrow)]
+        resource: Text<'a, ResourceId>,
+        #[serde(borrow)]
+        op: OpId<'a>,
+        attempt: u32,
+        fresh: bool,
+    },
+    #[serde(borrow)]
+    Clearing(Text<'a, ResourceId>),
+    #[serde(borrow)]
+    Cleared(Text<'a, ResourceId>),
+}
+
+impl<'a> Twin<'a> for Durable<'a> {
+    type Value = replica::Durable;
+
+    fn of(value: &'a replica::Durable) -> Result<Self, WireError> {
+        Ok(Self(match value {
+            replica::Durable::Record(record) => Kind::Record(Record::of(record).at("record")?),
+            replica::Durable::Intent { resource, op, attempt: n, fresh } => Kind::Intent {
+                resource: Text::of(resource)?,
+                op: OpId::of(op).at("op")?,
+                attempt: attempt(*n).at("attempt")?,
+                fresh: *fresh,
+            },
+            replica::Durable::Clearing(resource) => Kind::Clearing(Text::of(resource)?),
+            replica::Durable::Cleared(resource) => Kind::Cleared(Text::of(resource)?),
+        }))
+    }
+
+    fn read(self, names: &mut Names) -> Result<replica::Durable, WireError> {
+        Ok(match self.0 {
+            Kind::Record(record) => replica::Durable::Record(record.read(names).at("record")?),
+            Kind::Intent { resource, op, attempt: n, fresh } => replica::Durable::Intent {
+                resource: resource.read(names).at("resource")?,
+                op: op.read(names).at("op")?,
+                attempt: attempt(n).at("attempt")?,
+                fresh,
+            },
+            Kind::Clearing(resource) => {
+                replica::Durable::Clearing(resource.read(names).at("resource")?)
+            }
+            Kind::Cleared(resource) => {
+                replica::Durable::Cleared(resource.read(names).at("resource")?)
+            }
+        })
+    }
+}

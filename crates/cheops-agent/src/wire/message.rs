@@ -1,0 +1,133 @@
+//! The twin of what one site tells another.
+
+use cheops_core::{
+    id::{ResourceId, SiteId},
+    replica,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Names, Twin, WireError, error::At, list::List, names::Text, record::Record};
+
+/// What one site tells another, as it is written.
+#[derive(Serialize, Deserialize)]
+pub struct Message<'a>(#[serde(borrow)] Kind<'a>);
+
+/// The order is that of the format: new ones come last.
+#[derive(Serialize, Deserialize)]
+enum Kind<'a> {
+    #[serde(borrow)]
+    Compare(List<(Stretch<'a>, u64)>),
+    Have(#[serde(borrow)] Stretch<'a>, #[serde(borrow)] List<Versioned<'a>>),
+    #[serde(borrow)]
+    Want(List<Versioned<'a>>),
+    Records {
+        #[serde(borrow)]
+        resource: Text<'a, ResourceId>,
+        #[serde(borrow)]
+        records: List<Sent<'a>>,
+        more: bool,
+    },
+}
+
+/// A resource, and how far it is known.
+type Versioned<'a> = (Text<'a, ResourceId>, Version<'a>);
+
+impl<'a> Twin<'a> for Message<'a> {
+    type Value = replica::Message;
+
+    fn of(value: &'a replica::Message) -> Result<Self, WireError> {
+        Ok(Self(match value {
+            replica::Message::Compare(stretches) => {
+                Kind::Compare(List::of(stretches).at("compare")?)
+            }
+            replica::Message::Have(stretch, versions) => {
+                Kind::Have(Stretch::of(stretch).at("stretch")?, List::of(versions).at("have")?)
+            }
+            replica::Message::Want(versions) => Kind::Want(List::of(versions).at("want")?),
+            replica::Message::Records { resource, records, more } => Kind::Records {
+                resource: Text::of(resource)?,
+                records: List::of(records).at("records")?,
+                more: *more,
+            },
+        }))
+    }
+
+    fn read(self, names: &mut Names) -> Result<replica::Message, WireError> {
+        Ok(match self.0 {
+            Kind::Compare(stretches) => {
+                replica::Message::Compare(stretches.read(names).at("compare")?)
+            }
+            Kind::Have(stretch, versions) => replica::Message::Have(
+                stretch.read(names).at("stretch")?,
+                versions.read(names).at("have")?,
+            ),
+            Kind::Want(versions) => replica::Message::Want(versions.read(names).at("want")?),
+            Kind::Records { resource, records, more } => replica::Message::Records {
+                resource: resource.read(names).at("resource")?,
+                records: records.read(names).at("records")?,
+                more,
+            },
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stretch<'a> {
+    #[serde(borrow)]
+    from: Option<Text<'a, ResourceId>>,
+    #[serde(borrow)]
+    to: Option<Text<'a, ResourceId>>,
+}
+
+impl<'a> Twin<'a> for Stretch<'a> {
+    type Value = replica::Stretch;
+
+    fn of(value: &'a replica::Stretch) -> Result<Self, WireError> {
+        Ok(Self { from: Twin::of(&value.from)?, to: Twin::of(&value.to)? })
+    }
+
+    fn read(self, names: &mut Names) -> Result<replica::Stretch, WireError> {
+        Ok(replica::Stretch {
+            from: self.from.read(names).at("from")?,
+            to: self.to.read(names).at("to")?,
+        })
+    }
+}
+
+/// How far the stream of each site is known, in the order of their names.
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+struct Version<'a>(#[serde(borrow)] List<(Text<'a, SiteId>, u64)>);
+
+impl<'a> Twin<'a> for Version<'a> {
+    type Value = replica::Version;
+
+    fn of(value: &'a replica::Version) -> Result<Self, WireError> {
+        let twin = |(site, &number)| Ok((Text::of(site)?, number));
+        let streams = value.iter().map(twin).collect::<Result<_, WireError>>()?;
+        Ok(Self(List::new(streams)?))
+    }
+
+    fn read(self, names: &mut Names) -> Result<replica::Version, WireError> {
+        self.0.read_ascending(names, |(site, _)| site.clone())
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Sent<'a> {
+    after: u64,
+    #[serde(borrow)]
+    record: Record<'a>,
+}
+
+impl<'a> Twin<'a> for Sent<'a> {
+    type Value = replica::Sent;
+
+    fn of(value: &'a replica::Sent) -> Result<Self, WireError> {
+        Ok(Self { after: value.after, record: Record::of(&value.record)? })
+    }
+
+    fn read(self, names: &mut Names) -> Result<replica::Sent, WireError> {
+        Ok(replica::Sent { after: self.after, record: self.record.read(names)? })
+    }
+}
