@@ -8,6 +8,7 @@ export PATH := $(TOOLS)/bin:$(PATH)
 CARGO ?= cargo
 CHEOPS = $(CARGO) run --quiet --release --
 MATRICES = crates/cheops/tests/matrices
+HISTORIES = crates/cheops/tests/histories
 
 # How many seeds `make soak` takes at a time.
 SEEDS ?= 10000
@@ -26,6 +27,9 @@ demo: ## Play a short story with the program
 	@echo
 	@echo '# What does a matrix leave open?'
 	$(CHEOPS) matrix check $(MATRICES)/table5.json
+	@echo
+	@echo '# Three sites, cut off from each other: what becomes of what they received?'
+	$(CHEOPS) matrix play $(HISTORIES)/redis.json
 
 test: check tests ## Install what is missing, then run every check and every test: what CI runs
 

@@ -6,19 +6,25 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a bench prints, and fails by panic")]
 #![allow(clippy::cast_precision_loss, reason = "these are measurements")]
 
-use std::{collections::BTreeMap, hint::black_box, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeMap,
+    hint::black_box,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use cheops_core::{
     Rules,
-    id::{OpId, ResourceId, ServiceName, SiteId},
+    id::{OpId, ResourceId, ServiceName, SiteId, Sites},
     log::Log,
     matrix::{Config, Matrix},
     operation::{Action, Operation},
     plan::{Journal, Outcome, Step},
+    replica::{Effect, Input, Message, Replica, Report, Settings, Submission, Ticket},
     resolve::Resolution,
     route::{self, Access},
     scope::{self, Catalogue},
-    time::{Millis, Timestamp},
+    time::{Millis, Now, Timestamp},
 };
 
 const SITES: usize = 10;
@@ -27,7 +33,7 @@ const CUT: usize = 1_000;
 const WEIGHT: usize = 300;
 
 fn main() {
-    println!("{:<66} {:>10} {:>10}  {}", "what", "measured", "limit", "");
+    row("what", "measured", "limit", "");
     let incs = matrix(r#"{"Before": "inc", "After": "inc", "Result": "take-both"}"#);
     // First, before the other rounds have left the allocator with memory to give away.
     memory(&incs);
@@ -48,6 +54,7 @@ fn main() {
     );
     adding("add an operation: 1 of 2000 replaces, entries order", &both, 2_000);
     planning(&incs);
+    handling();
 }
 
 fn row(what: &str, measured: &str, limit: &str, note: &str) {
@@ -240,6 +247,65 @@ fn planning(matrix: &Matrix) {
     }
     let each = median(samples);
     row("add and plan, one by one, at 200,000", &format!("{each:.0} ns"), "", "");
+}
+
+/// What a site does for each operation that it is asked for, from the request to its own reply, and
+/// what another does that hears of both: all of `Replica::handle`, without disk, network and command.
+fn handling() {
+    const ASKED: u32 = 20_000;
+    let names: Vec<SiteId> = ["a", "b"].map(|name| name.parse().unwrap()).into();
+    let replica = |n: usize| Replica::new(names[n].clone(), Settings::default());
+    let (mut near, mut far) = (replica(0), replica(1));
+    near.handle(Input::PeerUp(names[1].clone()), Now::default());
+    let submission = || Submission {
+        ticket: Ticket(1),
+        resource: "r".parse().unwrap(),
+        sites: Some(Sites::new(names.clone()).unwrap()),
+        config: None,
+        kind: "inc".parse().unwrap(),
+        author: "operator".parse().unwrap(),
+        action: Action::command("x".repeat(200)),
+        force: false,
+        keep_going: false,
+        wait: Millis(0),
+    };
+    let (mut asked, mut heard) = (Duration::ZERO, Duration::ZERO);
+    for n in 0..ASKED {
+        let now = Now { wall: Millis(u64::from(n)), steady: Millis(u64::from(n)) };
+        let start = Instant::now();
+        let mut sent = serve(&mut near, Input::Submit(Box::new(submission())), now);
+        near.handle(Input::Tick, now);
+        asked += start.elapsed();
+        let start = Instant::now();
+        for message in sent.drain(..) {
+            let from = names[0].clone();
+            serve(&mut far, Input::Received { from, message }, now);
+        }
+        heard += start.elapsed();
+    }
+    let each = |spent: Duration| format!("{:.0} ns", spent.as_nanos() as f64 / f64::from(ASKED));
+    row("a site is asked: request, run and reply", &each(asked), "", "");
+    row("another hears of it: operation, reply, run and its own reply", &each(heard), "", "");
+}
+
+/// Gives a site an input, lets what it runs succeed at once, and returns what it sends.
+fn serve(replica: &mut Replica, input: Input, now: Now) -> Vec<Message> {
+    let mut sent = Vec::new();
+    let mut inputs = vec![input];
+    while let Some(input) = inputs.pop() {
+        for effect in replica.handle(input, now) {
+            match effect {
+                Effect::Send { message, .. } => sent.push(message),
+                Effect::Run { run, .. } => {
+                    let report =
+                        Report { outcome: Outcome::Ok, took: Millis(1), output: Box::default() };
+                    inputs.push(Input::Ran { run, report });
+                }
+                other => drop(black_box(other)),
+            }
+        }
+    }
+    sent
 }
 
 fn memory(matrix: &Matrix) {
