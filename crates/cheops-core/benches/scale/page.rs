@@ -105,7 +105,7 @@ left to run.
 - *compare*, for each site and second: digests, versions and requests.
 - *apart*: the resources that were not the same everywhere at the moment when the links came back. *agree again*: from
   then on, until half of these, 99 % of them and all of them were.
-- *memory*: resident memory for each site, with nothing shared between sites. It is measured by building all sites again
+- *memory*: resident memory for each site, with nothing but names shared between sites. It is measured by building all sites again
   from their records, in the same process, and dividing what that added. Commands here print nothing; what they print in
   earnest comes on top.
 
@@ -135,7 +135,7 @@ three messages each way and the runs that were missed. It depends neither on the
 operations, as long as what was missed fits in a few messages (4 MB at a time). What is left to chance is a digest that was
 compared while records were on their way, which waits for the next round.
 
-**Memory follows the records.** A site here holds about {records:.0} of them: its share of the operations, and a reply to each
+**Memory follows the records.** A site here holds about {records} of them: its share of the operations, and a reply to each
 from each of the resource's sites. The rest is what a resource and a peer cost even if nothing happens.
 ",
         span = SPAN,
@@ -149,6 +149,6 @@ from each of the resource's sites. The rest is what a resource and a peer cost e
         rare = grouped(measured[2].size.operations as f64),
         often = grouped(largest.size.operations as f64),
         peers = largest.peers,
-        records = (records / 100.0).round() * 100.0,
+        records = grouped((records / 100.0).round() * 100.0),
     )
 }
