@@ -26,16 +26,17 @@ pub(super) struct Alarms {
 }
 
 impl Alarms {
-    /// Sets an alarm; one that is set already keeps its time.
+    /// Sets an alarm. Of one that is set already, the earlier time counts.
     pub(super) fn set(&mut self, at: Millis, alarm: Alarm) {
-        if !self.set.contains_key(&alarm) {
+        if self.set.get(&alarm).is_none_or(|&set| at < set) {
+            self.cancel(&alarm);
             self.set.insert(alarm.clone(), at);
             self.due.insert((at, alarm));
         }
     }
 
-    pub(super) fn cancel(&mut self, alarm: Alarm) {
-        if let Some(at) = self.set.remove(&alarm) {
+    pub(super) fn cancel(&mut self, alarm: &Alarm) {
+        if let Some((alarm, at)) = self.set.remove_entry(alarm) {
             self.due.remove(&(at, alarm));
         }
     }

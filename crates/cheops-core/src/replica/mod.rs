@@ -210,7 +210,7 @@ impl Replica {
             }
             Input::PeerDown(site) => {
                 self.up.remove(&site);
-                self.alarms.cancel(Alarm::Compare(site));
+                self.alarms.cancel(&Alarm::Compare(site));
             }
             Input::Tick => self.tick(now, &mut out),
         }

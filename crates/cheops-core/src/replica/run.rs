@@ -52,6 +52,11 @@ impl Resource {
         }
     }
 
+    fn intent(&self, pending: Pending) -> Durable {
+        let RunId { resource, op, attempt } = self.run_id(pending);
+        Durable::Intent { resource, op, attempt, fresh: pending.fresh }
+    }
+
     /// The run that this id names, if it is the one under way.
     fn pending(&self, run: &RunId) -> Option<Pending> {
         match self.work {
@@ -73,13 +78,8 @@ impl Resource {
             Step::Run { op, fresh } => {
                 let attempt = self.reply_to(op, here).map_or(0, |reply| reply.attempt) + 1;
                 let pending = Pending { op, attempt, fresh };
+                out.persist(self.intent(pending));
                 let run = self.run_id(pending);
-                out.persist(Durable::Intent {
-                    resource: run.resource.clone(),
-                    op: run.op.clone(),
-                    attempt,
-                    fresh,
-                });
                 out.run(Effect::Run { run, op: self.log.op(op).clone() });
                 self.work = Work::Running(pending);
             }
@@ -142,8 +142,11 @@ impl Resource {
         match durable {
             Durable::Intent { op, attempt, fresh, .. } => {
                 if let Some(op) = self.log.find(op) {
-                    let (attempt, fresh) = (*attempt, *fresh);
-                    self.work = Work::Running(Pending { op, attempt, fresh });
+                    let pending = Pending { op, attempt: *attempt, fresh: *fresh };
+                    if self.work == Work::Running(pending) {
+                        self.journal.doubt();
+                    }
+                    self.work = Work::Running(pending);
                 }
             }
             Durable::Clearing(_) => {
@@ -187,6 +190,10 @@ impl Replica {
         let Some(pending) = resource.pending(run) else { return };
         let wanted = resource.fate(pending.op) == Fate::Kept;
         if wanted && pending.fresh {
+            // Until it has succeeded, the state may be the old one or the new one. The same intent
+            // for the second time says so to a site that starts again meanwhile.
+            resource.journal.doubt();
+            out.persist(resource.intent(pending));
             out.run(Effect::Run { run: run.clone(), op: resource.log.op(pending.op).clone() });
         } else if let Some(command) = resource.config().check.clone() {
             resource.work = Work::Checking(pending);

@@ -89,7 +89,7 @@ impl Replica {
 
     fn last_word(&mut self, ticket: Ticket, out: &mut Outbox) {
         out.answer(ticket, Answer::Done);
-        self.alarms.cancel(Alarm::Deadline(ticket));
+        self.alarms.cancel(&Alarm::Deadline(ticket));
         let Some(waiter) = self.waiters.remove(&ticket) else { return };
         if let Some(tickets) = self.awaited.get_mut(&waiter.resource) {
             tickets.remove(&ticket);

@@ -86,10 +86,7 @@ impl Storm {
             power_cut: pick(rng, &[0, 0, 1, 3]),
         };
         let mut world: Sky = Sky::new(&names, rng.u64(..), weather, settings.clone());
-        // A replacing command that ran when the power was cut, and fails when it is run again, is
-        // said to have failed; the application knows better.
-        let run = if world.weather.power_cut > 0 { 0 } else { pick(rng, &[0, 8]) };
-        world.mishaps = Mishaps { run, reset: pick(rng, &[0, 0, 3]) };
+        world.mishaps = Mishaps { run: pick(rng, &[0, 8]), reset: pick(rng, &[0, 0, 3]) };
         world.watch.trace = trace;
         world.introduce_all();
         for site in &mut world.sites {
