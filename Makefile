@@ -82,9 +82,14 @@ replay: ## Simulate one seed again and say what happens: make replay SEED=42
 	CHEOPS_SEED=$(or $(SEED),$(error say which: make replay SEED=42)) CHEOPS_SEEDS=1 \
 	  $(CARGO) test --release --package cheops-core --test sim -- storms --nocapture
 
-fuzz: ## Feed the readers with nonsense for FUZZ_SECONDS each
-	@for target in $$($(CARGO) fuzz list); do \
-	  $(CARGO) fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done
+fuzz: ## Feed the readers with nonsense for FUZZ_SECONDS each; guided too, with cargo-bolero and nightly
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(CARGO) test --profile fuzz --package cheops-fuzz -- --test-threads 1
+	@if $(CARGO) bolero --version >/dev/null 2>&1 && rustc +nightly --version >/dev/null 2>&1; then \
+	  for target in $$(sed -nE '/^#\[test\]/{n;s/^fn ([a-z_]+)\(.*/\1/p}' fuzz/fuzz.rs); do \
+	    echo "guided: $$target"; \
+	    env -u FUZZ_SECONDS cargo +nightly bolero test --package cheops-fuzz --sanitizer NONE \
+	      -T $(FUZZ_SECONDS)s --corpus-dir target/fuzz-corpus/$$target $$target || exit 1; done; \
+	else echo 'not guided by coverage: that takes cargo-bolero and a nightly compiler'; fi
 
 # What the other targets need, and only what is not there yet.
 tools:

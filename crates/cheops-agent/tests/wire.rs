@@ -7,6 +7,7 @@
     reason = "a test fails by it, or tells what it measured"
 )]
 
+mod golden;
 mod support;
 
 use std::{fmt::Write as _, sync::Arc, time::Duration};
@@ -148,10 +149,7 @@ fn the_format_has_not_changed() {
 /// The bytes of a file in `golden`.
 fn golden(name: &str) -> Vec<u8> {
     let path = format!("{}/tests/golden/{name}.hex", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(path).unwrap();
-    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-    let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap();
-    digits.chunks(2).map(byte).collect()
+    golden::bytes(&std::fs::read_to_string(path).unwrap())
 }
 
 /// Bytes as the files in `golden` hold them.

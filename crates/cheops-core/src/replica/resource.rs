@@ -27,6 +27,10 @@ use crate::{
     time::Timestamp,
 };
 
+/// Beyond these a site would soon run out of numbers, so whoever sends them is broken.
+const LAST_NUMBER: u64 = u64::MAX >> 1;
+const LAST_ATTEMPT: u32 = u32::MAX >> 1;
+
 /// A resource, as this site knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Resource {
@@ -230,6 +234,13 @@ impl Resource {
         }
         if sent.record.resource() != &self.id {
             return Fit::Wrong("a record of another resource");
+        }
+        let attempt = match &sent.record {
+            Record::Operation(_) => 0,
+            Record::Reply(reply) => reply.attempt,
+        };
+        if id.number > LAST_NUMBER || attempt > LAST_ATTEMPT {
+            return Fit::Wrong("a number that nobody can have counted to");
         }
         if sent.after >= id.number {
             return Fit::Wrong("a record that comes after itself");

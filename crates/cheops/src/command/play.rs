@@ -20,7 +20,7 @@ const DRAWN: usize = 60;
 
 /// The most chains of operations for which it is told what sites run. In a history where nothing
 /// has parents each operation is its own chain, and to follow a site takes the cube of their number.
-const FOLLOWED: usize = 500;
+const FOLLOWED: usize = 300;
 
 /// How much of a long list is shown, at its start and at its end.
 const SHOWN: (usize, usize) = (30, 10);

@@ -5,8 +5,12 @@
 //! with zero is taken as it is instead.
 //!
 //! `cargo test` runs each target at random for a moment. `make fuzz` runs each for as long as you
-//! like, guided by coverage if `cargo bolero` is there, and then no input may take long either.
+//! like, and then no input may take long either; and once more, guided by coverage, if
+//! `cargo bolero` is there.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+
+#[path = "../crates/cheops-agent/tests/golden/mod.rs"]
+mod golden;
 
 use std::{
     env, fs,
@@ -18,15 +22,17 @@ use std::{
 use cheops_agent::wire::{self, Names};
 use cheops_core::{
     history::History,
-    matrix::{self, Config},
+    matrix::{self, Config, Take},
     scope::{self, MAX_LENGTH, ScopeError},
 };
 
 /// The longest input, in bytes.
 const LONGEST: usize = 64 * 1024;
 
-/// The longest that an input of that length may take in an optimised build.
-const SLOWEST: Duration = Duration::from_secs(1);
+/// The longest that an input of that length may take in an optimised build. What comes nearest is a
+/// history of 500 operations at one site that don't know of each other: its story takes over a
+/// second, which is the cube of their number at work.
+const SLOWEST: Duration = Duration::from_secs(3);
 
 /// As in `cheops matrix play`: more chains are not followed, and more sites are not shown.
 const FOLLOWED: usize = 500;
@@ -59,9 +65,19 @@ fn histories() {
     bolero::check!().with_test_time(time()).for_each(|script: &[u8]| target.run(script));
 }
 
+/// Histories that are right, as long as an input may be: the script says who did what, and when.
+#[test]
+fn long_histories() {
+    let timed = seconds().is_some();
+    let run = |script: &[u8]| {
+        within_time(timed, made_up(&mut Script(script)).as_bytes(), &as_text(history_plays));
+    };
+    bolero::check!().with_test_time(time()).with_max_len(16 << 10).for_each(run);
+}
+
 #[test]
 fn encodings() {
-    let seeds = files("cheops-agent/tests/golden").map(|hex| from_hex(&hex));
+    let seeds = files("cheops-agent/tests/golden").map(|hex| golden::bytes(&hex));
     let words = ["\u{1}", "\u{0}", "\u{7f}", "\u{4}site", "\u{2}\u{1}"];
     let target = Target::new(seeds, &words, encoding_reads);
     bolero::check!().with_test_time(time()).for_each(|script: &[u8]| target.run(script));
@@ -164,17 +180,12 @@ fn seconds() -> Option<u64> {
 
 /// The files of a folder among the crates.
 fn files(folder: &str) -> impl Iterator<Item = String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates").join(folder);
     let mut paths: Vec<_> =
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_none_or(|extension| extension != "rs"));
     paths.sort();
     paths.into_iter().map(|path| fs::read_to_string(path).unwrap())
-}
-
-fn from_hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-    let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap();
-    digits.chunks(2).map(byte).collect()
 }
 
 /// A reader, and what its nonsense is made from.
@@ -202,22 +213,7 @@ impl<'a, R: Fn(&[u8])> Target<'a, R> {
     }
 
     fn run(&self, script: &[u8]) {
-        let input = self.input(script);
-        let mut spent = self.spent(&input);
-        // Others use the machine too: what is slow must be slow three times.
-        for _ in 0..2 {
-            if !self.timed || spent < SLOWEST {
-                return;
-            }
-            spent = spent.min(self.spent(&input));
-        }
-        assert!(spent < SLOWEST, "{spent:?} for {:?}", String::from_utf8_lossy(&input));
-    }
-
-    fn spent(&self, input: &[u8]) -> Duration {
-        let start = Instant::now();
-        (self.read)(input);
-        start.elapsed()
+        within_time(self.timed, &self.input(script), &self.read);
     }
 
     /// What a script amounts to.
@@ -260,6 +256,56 @@ impl<'a, R: Fn(&[u8])> Target<'a, R> {
         }
         input
     }
+}
+
+/// Reads an input; if time counts, in good time.
+fn within_time(timed: bool, input: &[u8], read: &impl Fn(&[u8])) {
+    let spent = || {
+        let start = Instant::now();
+        read(input);
+        start.elapsed()
+    };
+    // Others use the machine too: what is slow must be slow three times.
+    let slow = spent() >= SLOWEST && timed && spent() >= SLOWEST && spent() >= SLOWEST;
+    assert!(!slow, "slow: {}", String::from_utf8_lossy(input));
+}
+
+/// A history of few or many kinds, sites and chains, with any matrix.
+fn made_up(script: &mut Script<'_>) -> String {
+    let kinds = 1 + usize::from(script.byte()) % 40;
+    let sites = 1 + usize::from(script.byte()) % 40;
+    let operations = 1 + script.number() % 700;
+    // One of so many operations knows of no other.
+    let apart = 1 + usize::from(script.byte());
+    let results = Take::WORDS.map(|(word, _)| word);
+    let mut entries = Vec::new();
+    for _ in 0..script.number() % 200 {
+        let (before, after) = (usize::from(script.byte()) % kinds, script.number() % kinds);
+        let result = results[usize::from(script.byte()) % results.len()];
+        entries.push(format!(r#"{{"Before":"k{before}","After":"k{after}","Result":"{result}"}}"#));
+    }
+    let mut length = entries.iter().map(String::len).sum::<usize>() + 100;
+    let mut items = Vec::new();
+    for n in 0..operations {
+        let (kind, site) = (script.number() % kinds, usize::from(script.byte()) % sites);
+        let time = script.number() % 1000;
+        let parents: Vec<String> = (0..script.number() % 3)
+            .filter(|_| n > 0 && n % apart != 0)
+            .map(|_| format!("\"{}\"", n - 1 - script.number() % n.min(sites)))
+            .collect();
+        let parents = parents.join(",");
+        let item = format!(
+            r#"{{"Id":"{n}","Kind":"k{kind}","Site":"s{site}","Time":{time},"Parents":[{parents}],"Void":{}}}"#,
+            script.byte() == 1
+        );
+        length += item.len() + 1;
+        if length > LONGEST {
+            break;
+        }
+        items.push(item);
+    }
+    let (entries, items) = (entries.join(","), items.join(","));
+    format!(r#"{{"ResolutionMatrix":[{entries}],"Reset":"x","Operations":[{items}]}}"#)
 }
 
 /// Bytes that say what to do; zeros, when they are used up.
