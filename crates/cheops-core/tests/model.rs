@@ -222,7 +222,7 @@ impl Place {
 }
 
 impl Federation {
-    fn submission(&self, wish: &Wish) -> Submission {
+    fn submission(wish: &Wish) -> Submission {
         Submission {
             ticket: Ticket(0),
             resource: resource(),
@@ -242,7 +242,7 @@ impl Federation {
         let (link, from, to) = match action {
             Action::Ask(n) => {
                 let wish = &self.wishes[*n];
-                return Some((wish.site, vec![Input::Submit(Box::new(self.submission(wish)))]));
+                return Some((wish.site, vec![Input::Submit(Box::new(Self::submission(wish)))]));
             }
             Action::Deliver(link) => (link, 0, usize::MAX),
             Action::Double(link) => (link, 0, 1),
@@ -299,7 +299,7 @@ impl Model for Federation {
         }
         // The resource exists everywhere, and all have heard of that, before anything goes wrong.
         let first = Wish { site: 0, kind: "set", number: 100 };
-        let mut submission = self.submission(&first);
+        let mut submission = Self::submission(&first);
         submission.config = Some(self.config.clone());
         state.input(0, Input::Submit(Box::new(submission)), None);
         while let Some(&link) = state.network.keys().next() {
@@ -334,7 +334,7 @@ impl Model for Federation {
         match state.cut {
             Some(_) => actions.push(Action::Heal),
             None if state.counts.cuts < self.limits.cuts => {
-                actions.extend((0..SITES).map(Action::Cut))
+                actions.extend((0..SITES).map(Action::Cut));
             }
             None => {}
         }

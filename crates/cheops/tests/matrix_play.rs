@@ -351,5 +351,5 @@ fn long_histories_are_shortened() {
     let operations: Vec<Value> = (0..20_000).map(operation).collect();
     let output = piped(json!({"Operations": operations}).to_string().as_bytes(), &[]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.ends_with("at most 500 can be followed. Are there parents missing?\n"), "{text}");
+    assert!(text.ends_with("at most 300 can be followed. Are there parents missing?\n"), "{text}");
 }
