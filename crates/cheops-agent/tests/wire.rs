@@ -99,7 +99,7 @@ fn messages() -> [(&'static str, Message); 4] {
     ];
     [
         ("compare", Message::Compare(vec![(stretch.clone(), 0x0123_4567_89ab_cdef)])),
-        ("have", Message::Have(stretch, vec![(counter(), version())])),
+        ("have", Message::Have(stretch, vec![(counter(), version())], 0x0123_4567_89ab_cdef)),
         ("want", Message::Want(vec![(counter(), Version::new())])),
         ("records", Message::Records { resource: counter(), records, more: true }),
     ]
@@ -390,7 +390,7 @@ fn the_core_knows_about_how_long_an_encoding_is() {
     }
     let version: Version = (1..8).map(|n| (format!("site{n}").parse().unwrap(), 100 * n)).collect();
     let versions = vec![(resource(), version); 16];
-    let have = Message::Have(Stretch::default(), versions);
+    let have = Message::Have(Stretch::default(), versions, 1);
     near("16 versions", have.weight(), encode_message(&have).unwrap().len());
     let stretch = Stretch { from: Some(resource()), to: Some(resource()) };
     let compare = Message::Compare(vec![(stretch, u64::MAX); 16]);

@@ -202,6 +202,11 @@ impl Log {
         heads.into()
     }
 
+    /// The greatest timestamp of a head; the least there is, if there are no heads.
+    pub fn newest(&self) -> Timestamp {
+        self.heads.iter().map(|&head| self.timestamp(head)).max().unwrap_or_default()
+    }
+
     /// Whether `a` causally precedes `b`.
     pub fn precedes(&self, a: Ix, b: Ix) -> bool {
         let node = &self.nodes[a.usize()];
@@ -227,6 +232,11 @@ impl Log {
 
     pub(crate) fn lanes(&self) -> impl Iterator<Item = LaneIx> + use<> {
         (0..u32::try_from(self.lanes.len()).unwrap_or(u32::MAX)).map(LaneIx)
+    }
+
+    /// How many lanes there are.
+    pub(crate) fn lane_count(&self) -> usize {
+        self.lanes.len()
     }
 
     /// The operations of a lane, in causal order.

@@ -55,6 +55,16 @@ pub enum Outcome {
     Ok,
 }
 
+/// How many runs were in vain, since when, and in a block of which length.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Counted {
+    vain: u32,
+    since: u32,
+    block: usize,
+    /// Operations that failed after that.
+    more: Vec<Ix>,
+}
+
 /// What a comparison of the tail with the runs has found.
 enum Found {
     /// All of the tail was run, in an order that amounts to it.
@@ -84,6 +94,8 @@ pub struct Journal {
     failed: BTreeSet<Ix>,
     /// The numbers of failed runs since then whose operations are void, ascending.
     vain: Vec<u32>,
+    /// What was found when failed runs were last counted, as long as it holds.
+    counted: Option<Counted>,
     /// How much of the block, counted from its start, needs no second look: its tail up to here
     /// was run, in this order or one that amounts to it.
     checked: usize,
@@ -103,6 +115,7 @@ impl Default for Journal {
             unsure: false,
             failed: BTreeSet::new(),
             vain: Vec::new(),
+            counted: None,
             checked: 0,
             checked_since: 0,
         }
@@ -113,6 +126,8 @@ impl Journal {
     /// Takes note that the block has changed, from a place on.
     pub fn changed(&mut self, from: usize) {
         self.checked = self.checked.min(from);
+        // As long as operations are only appended, none of those that failed can have left.
+        self.counted.take_if(|counted| from < counted.block);
     }
 
     /// Takes note of a run. `fresh` as the step said.
@@ -122,9 +137,14 @@ impl Journal {
         }
         self.last += 1;
         self.runs[op.usize()] = self.last;
-        self.failed.remove(&op);
+        if self.failed.remove(&op) {
+            self.counted = None;
+        }
         if outcome == Outcome::Ko {
             self.failed.insert(op);
+            if let Some(counted) = &mut self.counted {
+                counted.more.push(op);
+            }
         } else if fresh && outcome == Outcome::Ok {
             self.begin(self.last, Some(op));
         } else if fresh {
@@ -142,6 +162,7 @@ impl Journal {
         self.unsure = false;
         self.failed.clear();
         self.vain.clear();
+        self.counted = None;
     }
 
     /// Takes note that the state may or may not have been replaced: only one that is made anew is
@@ -220,16 +241,32 @@ impl Journal {
     /// How many runs since then failed and are of operations that have left the block: they
     /// changed nothing, and nothing is owed for them.
     fn vain(&mut self, resolution: &Resolution, since: u32) -> u32 {
+        let runs = &self.runs;
+        let fallen = |op: &Ix| runs[op.usize()] >= since && resolution.fate(*op) != Fate::Kept;
+        let block = resolution.block();
+        let still_holds = |counted: &&mut Counted| {
+            // One that had left may have come back as the last of the block.
+            let appended = &block[counted.block.min(block.len())..];
+            counted.since == since && !appended.iter().any(|op| self.failed.contains(op))
+        };
+        if let Some(counted) = self.counted.as_mut().filter(still_holds) {
+            let more = counted.more.drain(..).filter(fallen).count();
+            counted.vain += u32::try_from(more).unwrap_or(u32::MAX);
+            counted.block = block.len();
+            return counted.vain;
+        }
         // Void is for good; the others may come back.
         let is_void = |op: &Ix| resolution.fate(*op) == Fate::Void;
         for op in self.failed.extract_if(.., is_void) {
-            let run = self.runs[op.usize()];
+            let run = runs[op.usize()];
             let at = self.vain.partition_point(|&other| other < run);
             self.vain.insert(at, run);
         }
-        let fallen = |op: &&Ix| self.run(**op) >= since && resolution.fate(**op) != Fate::Kept;
         let void = self.vain.len() - self.vain.partition_point(|&run| run < since);
-        u32::try_from(self.failed.iter().filter(fallen).count() + void).unwrap_or(u32::MAX)
+        let vain = self.failed.iter().filter(|op| fallen(op)).count() + void;
+        let vain = u32::try_from(vain).unwrap_or(u32::MAX);
+        self.counted = Some(Counted { vain, since, block: block.len(), more: Vec::new() });
+        vain
     }
 
     /// Compares the tail with what was run since it began: `runs` operations.

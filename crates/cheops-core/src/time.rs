@@ -1,9 +1,12 @@
 //! Which of two operations is later: a hybrid logical clock, by hand and pure.
 //!
 //! What must stay true:
-//! - a timestamp that a site gives is greater than all that it has given or seen before, even if
-//!   its wall clock stands still, jumps back, or began in 1970;
-//! - as long as wall clocks agree, timestamps read as the time of day.
+//! - a timestamp that a site gives is greater than all that it has given before and than those of
+//!   the operations that it follows, even if the wall clock stands still, jumps back, or began in
+//!   1970;
+//! - as long as wall clocks agree, timestamps read as the time of day;
+//! - a clock that is far ahead, or a site that lies, shifts the timestamps of the resources that it
+//!   writes to, and of no others: there is no clock that one resource could set for another.
 
 use core::fmt;
 
@@ -15,8 +18,8 @@ const COUNTER_BITS: u32 = 16;
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The last timestamp that another site may show us, somewhere in the year 6429. A site that
-    /// shows a greater one is broken, and believing it would use up the clock of everyone else.
+    /// The last timestamp that a wall clock can lead to, somewhere in the year 6429. A greater one
+    /// comes only from operations that follow such a one.
     pub const LAST: Self = Self(u64::MAX >> 1);
 
     /// The first timestamp of a millisecond.
@@ -27,6 +30,12 @@ impl Timestamp {
     /// The millisecond that the timestamp falls in.
     pub const fn wall(self) -> Millis {
         Millis(self.0 >> COUNTER_BITS)
+    }
+
+    /// Whether an honest site can have given this to an operation that follows one of that time:
+    /// what is beyond all wall clocks goes on in small steps.
+    pub const fn is_plausible_after(self, followed: Self) -> bool {
+        self.0 <= Self::LAST.0 || self.0.saturating_sub(followed.0) <= 1 << COUNTER_BITS
     }
 
     /// The timestamp as one number, for the wire and the disk.
@@ -77,18 +86,14 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A new timestamp, later than all before.
-    pub fn tick(&mut self, wall: Millis) -> Timestamp {
-        let next = Timestamp(self.last.0 + 1);
-        // A wall clock beyond the representable years counts for nothing.
-        let wall = Timestamp(wall.0.min(Timestamp::LAST.wall().0) << COUNTER_BITS);
-        self.last = next.max(wall);
-        self.last
-    }
-
-    /// Takes note of a timestamp that was given elsewhere.
-    pub fn observe(&mut self, seen: Timestamp) {
-        self.last = self.last.max(seen.min(Timestamp::LAST));
+    /// A new timestamp, later than all before and than that of what it follows.
+    pub fn tick(&mut self, wall: Millis, followed: Timestamp) -> Timestamp {
+        let next = self.last.0.max(followed.0).saturating_add(1);
+        // What follows something from beyond all wall clocks does not move the clock itself.
+        let own = Timestamp::at(Millis(wall.0.min(Timestamp::LAST.wall().0)));
+        let given = Timestamp(next).max(own);
+        self.last = if given <= Timestamp::LAST { given } else { self.last.max(own) };
+        given
     }
 }
 
@@ -96,35 +101,43 @@ impl Clock {
 mod tests {
     use super::*;
 
+    const START: Timestamp = Timestamp(0);
+
     #[test]
     fn time_goes_forward_whatever_the_wall_clock_does() {
         let mut clock = Clock::default();
-        let mut before = clock.tick(Millis(1000));
+        let mut before = clock.tick(Millis(1000), START);
         assert_eq!(before.wall(), Millis(1000));
-        for wall in [1000, 1000, 10, 0, 1001, u64::MAX, 5] {
-            let now = clock.tick(Millis(wall));
+        for wall in [1000, 1000, 10, 0, 1001, 5] {
+            let now = clock.tick(Millis(wall), START);
             assert!(now > before, "{wall}");
             before = now;
         }
     }
 
     #[test]
-    fn what_was_seen_is_in_the_past() {
+    fn what_is_followed_is_in_the_past() {
         let mut clock = Clock::default();
-        let seen = Timestamp::at(Millis(9_000_000));
-        clock.observe(seen);
-        assert!(clock.tick(Millis(3)) > seen);
-        clock.observe(Timestamp::from_bits(u64::MAX));
-        assert!(clock.tick(Millis(3)) > Timestamp::LAST);
+        let followed = Timestamp::at(Millis(9_000_000));
+        assert!(clock.tick(Millis(3), followed) > followed);
+    }
+
+    #[test]
+    fn what_is_beyond_all_wall_clocks_stays_where_it_is() {
+        let mut clock = Clock::default();
+        let next = clock.tick(Millis(3), Timestamp::LAST);
+        assert!(next > Timestamp::LAST && next.is_plausible_after(Timestamp::LAST));
+        assert_eq!(clock.tick(Millis(4), START).wall(), Millis(4), "other resources don't notice");
+        assert!(!next.is_plausible_after(START));
+        assert!(clock.tick(Millis(u64::MAX), START).is_plausible_after(START));
     }
 
     #[test]
     fn many_operations_in_one_millisecond_borrow_from_the_next() {
         let mut clock = Clock::default();
-        let first = clock.tick(Millis(7));
-        let mut last = first;
+        let mut last = clock.tick(Millis(7), START);
         for _ in 0..=1 << COUNTER_BITS {
-            last = clock.tick(Millis(7));
+            last = clock.tick(Millis(7), START);
         }
         assert_eq!(last.wall(), Millis(8));
     }

@@ -266,6 +266,80 @@ fn what_is_refused_is_refused_with_a_place() {
 }
 
 #[test]
+fn what_is_refused_comes_with_the_next_step() {
+    let first = op("first", "k", "s", 1, &[]);
+    for (operations, hint) in [
+        (json!([first, op("b", "k", "s", 2, &["frist"])]), "Did you mean `first`?"),
+        (
+            json!([first, op("b", "k", "s", 2, &["elephant"])]),
+            "Add that operation, or take it out of the parents.",
+        ),
+        (json!([op("b", "k", "s", 2, &["b"])]), "Take it out of the parents."),
+        (
+            json!([op("a", "k", "s", 1, &["b"]), op("b", "k", "s", 2, &["a"])]),
+            "Parents are what came before. Take one of these out of the parents of another.",
+        ),
+        (json!([first, first]), "Give each operation an id of its own."),
+    ] {
+        let text = json!({"Operations": operations}).to_string();
+        let refused = History::from_json(&text).unwrap_err();
+        assert_eq!(refused.hint.as_deref(), Some(hint), "{refused}");
+    }
+    let hint = History::from_json("{}").unwrap_err().hint.unwrap();
+    assert!(hint.starts_with("Add what happened: \"Operations\": ["), "{hint}");
+}
+
+#[test]
+fn a_field_that_is_given_twice_is_refused() {
+    let text = r#"{"Operations": [{"Id": "a", "Kind": "k", "Site": "s", "Time": 1, "Time": 2}]}"#;
+    let refused = History::from_json(text).unwrap_err().to_string();
+    assert_eq!(refused, "at line 1, column 71: the field `Time` is given twice");
+}
+
+#[test]
+fn too_many_chains_are_refused() {
+    let alone = |n: usize| op(&n.to_string(), "k", "s", 1, &[]);
+    let apart = |count: usize| {
+        let operations: Vec<Value> = (0..count).map(alone).collect();
+        History::from_json(&json!({"operations": operations}).to_string())
+    };
+    assert_eq!(apart(History::MAX_CHAINS).unwrap().chains(), History::MAX_CHAINS);
+    for count in [History::MAX_CHAINS + 1, History::MAX_OPERATIONS] {
+        let refused = apart(count).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "at $.operations: the operations form more than 20000 chains that don't know of each \
+             other, and a history has at most 20000"
+        );
+        assert!(refused.hint.unwrap().starts_with("Are parents missing?"));
+    }
+}
+
+#[test]
+fn a_long_history_by_a_circular_matrix_is_refused() {
+    let over = |before: &str, after: &str| json!({"Before": before, "After": after, "Result": "take-both-keep-order"});
+    let circle = json!([over("a", "b"), over("b", "c"), over("c", "a")]);
+    let chain = |count: usize| -> Value {
+        let operation = |n: usize| {
+            let before = n.checked_sub(1).map(|n| n.to_string());
+            let parents: Vec<&str> = before.iter().map(String::as_str).collect();
+            op(&n.to_string(), "a", "s", 1, &parents)
+        };
+        (0..count).map(operation).collect()
+    };
+    assert_eq!(read(&circle, &chain(History::MAX_TANGLED)).log().len(), History::MAX_TANGLED);
+    assert_eq!(read(&redis(), &chain(History::MAX_TANGLED + 1)).chains(), 1);
+    let text = json!({"ResolutionMatrix": circle, "Operations": chain(History::MAX_TANGLED + 1)});
+    let refused = History::from_json(&text.to_string()).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "at $.Operations: the kinds of the matrix win over each other in a circle, and then a \
+         history has at most 5000 operations; this one has 5001"
+    );
+    assert!(refused.hint.unwrap().contains("`cheops matrix check`"));
+}
+
+#[test]
 fn the_configuration_is_read_as_everywhere() {
     for (field, error) in [
         (json!({"Timeout": 3}), "at $.Timeout: expected a text in quotes, found a number"),

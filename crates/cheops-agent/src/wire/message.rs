@@ -17,7 +17,7 @@ pub struct Message<'a>(#[serde(borrow)] Kind<'a>);
 enum Kind<'a> {
     #[serde(borrow)]
     Compare(List<(Stretch<'a>, u64)>),
-    Have(#[serde(borrow)] Stretch<'a>, #[serde(borrow)] List<Versioned<'a>>),
+    Have(#[serde(borrow)] Stretch<'a>, #[serde(borrow)] List<Versioned<'a>>, u64),
     #[serde(borrow)]
     Want(List<Versioned<'a>>),
     Records {
@@ -40,9 +40,11 @@ impl<'a> Twin<'a> for Message<'a> {
             replica::Message::Compare(stretches) => {
                 Kind::Compare(List::of(stretches).at("compare")?)
             }
-            replica::Message::Have(stretch, versions) => {
-                Kind::Have(Stretch::of(stretch).at("stretch")?, List::of(versions).at("have")?)
-            }
+            replica::Message::Have(stretch, versions, digest) => Kind::Have(
+                Stretch::of(stretch).at("stretch")?,
+                List::of(versions).at("have")?,
+                *digest,
+            ),
             replica::Message::Want(versions) => Kind::Want(List::of(versions).at("want")?),
             replica::Message::Records { resource, records, more } => Kind::Records {
                 resource: Text::of(resource)?,
@@ -57,9 +59,10 @@ impl<'a> Twin<'a> for Message<'a> {
             Kind::Compare(stretches) => {
                 replica::Message::Compare(stretches.read(names).at("compare")?)
             }
-            Kind::Have(stretch, versions) => replica::Message::Have(
+            Kind::Have(stretch, versions, digest) => replica::Message::Have(
                 stretch.read(names).at("stretch")?,
                 versions.read(names).at("have")?,
+                digest,
             ),
             Kind::Want(versions) => replica::Message::Want(versions.read(names).at("want")?),
             Kind::Records { resource, records, more } => replica::Message::Records {

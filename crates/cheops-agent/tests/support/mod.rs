@@ -169,7 +169,8 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
         (number(0, LAST_NUMBER), record()).prop_map(|(after, record)| Sent { after, record });
     prop_oneof![
         collection::vec((stretch(), any::<u64>()), 0..5).prop_map(Message::Compare),
-        (stretch(), versions()).prop_map(|(stretch, versions)| Message::Have(stretch, versions)),
+        (stretch(), versions(), any::<u64>())
+            .prop_map(|(stretch, versions, digest)| Message::Have(stretch, versions, digest)),
         versions().prop_map(Message::Want),
         (resource(), collection::vec(sent, 0..5), any::<bool>())
             .prop_map(|(resource, records, more)| Message::Records { resource, records, more }),

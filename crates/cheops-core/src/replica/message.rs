@@ -117,9 +117,9 @@ pub enum Message {
     /// Digests of what the two share, by stretches of ids. Where they differ, the other answers
     /// with digests of shorter stretches, or with what it has.
     Compare(Vec<(Stretch, u64)>),
-    /// All that the sender has in a stretch. The other sends what the sender lacks, and asks for
-    /// what it lacks itself.
-    Have(Stretch, Vec<(ResourceId, Version)>),
+    /// All that the sender has in a stretch, and the digest of that. The other sends what the sender
+    /// lacks, and asks for what it lacks itself.
+    Have(Stretch, Vec<(ResourceId, Version)>, u64),
     /// The sender's version of some resources: it asks for what is missing there.
     Want(Vec<(ResourceId, Version)>),
     /// Records of one resource, each after what it depends on. `more`: ask again for the rest.
@@ -145,8 +145,8 @@ impl Message {
             Self::Compare(stretches) => {
                 stretches.iter().map(|(stretch, _)| stretch.weight() + 8).sum::<usize>()
             }
-            Self::Have(stretch, versions) => {
-                stretch.weight() + versions.iter().map(version).sum::<usize>()
+            Self::Have(stretch, versions, _) => {
+                stretch.weight() + versions.iter().map(version).sum::<usize>() + 8
             }
             Self::Want(versions) => versions.iter().map(version).sum(),
             Self::Records { resource, records, .. } => {

@@ -20,6 +20,7 @@ mod run;
 mod stream;
 mod sync;
 mod wait;
+mod waiting;
 
 use alloc::{
     boxed::Box,
@@ -171,13 +172,11 @@ impl Replica {
                 id
             }
         };
-        if let Durable::Record(Record::Operation(op)) = durable {
-            self.clock.observe(op.at);
-            if let Some(declared) = &op.declares {
-                self.resources
-                    .entry(id.clone())
-                    .or_insert_with(|| Resource::new(id.clone(), declared));
-            }
+        if let Durable::Record(Record::Operation(op)) = durable
+            && let Some(declared) = &op.declares
+        {
+            let new = || Resource::new(id.clone(), declared);
+            self.resources.entry(id.clone()).or_insert_with(new);
         }
         let Some(resource) = self.resources.get_mut(id) else { return };
         resource.restore(&self.here, durable);
@@ -287,11 +286,12 @@ impl Replica {
     ) -> Operation {
         let resource = self.resources.get(&submission.resource);
         let number = resource.map_or(0, |resource| resource.streams().high(&self.here)) + 1;
+        let followed = resource.map(|resource| resource.log.newest()).unwrap_or_default();
         let resets = resource.is_some_and(|resource| resource.resolution.resets(&submission.kind));
         Operation {
             id: OpId { site: self.here.clone(), number },
             parents: resource.map(|resource| resource.log.heads()).unwrap_or_default(),
-            at: self.clock.tick(now.wall),
+            at: self.clock.tick(now.wall, followed),
             reset: submission.force || resets,
             resource: submission.resource,
             kind: submission.kind,
@@ -304,13 +304,12 @@ impl Replica {
 
     /// Takes in a record that fits, and writes it down.
     fn admit(&mut self, id: &ResourceId, record: &Record, now: Now, out: &mut Outbox) {
-        if let Record::Operation(op) = record {
-            self.clock.observe(op.at);
-            if let Some(declared) = &op.declares {
-                let new = || Resource::new(id.clone(), declared);
-                self.resources.entry(id.clone()).or_insert_with(new);
-                self.meet(id, declared, now);
-            }
+        if let Record::Operation(op) = record
+            && let Some(declared) = &op.declares
+        {
+            let new = || Resource::new(id.clone(), declared);
+            self.resources.entry(id.clone()).or_insert_with(new);
+            self.meet(id, declared, now);
         }
         let Some(resource) = self.resources.get_mut(id) else { return };
         let before = resource.digest();

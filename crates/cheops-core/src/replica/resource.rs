@@ -5,16 +5,13 @@
 //! - a record enters after what it depends on: the one before it in its stream, the parents of an
 //!   operation, the operation of a reply.
 
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    vec::Vec,
-};
+use alloc::{collections::BTreeMap, sync::Arc};
 
 use super::{
     message::{Record, Reply, Sent, Version},
     run::Work,
-    stream::{Item, Streams, digest},
+    stream::{Item, Streams, digest, mark},
+    waiting::Waiting,
 };
 use crate::{
     id::{OpId, ResourceId, SiteId, Sites},
@@ -45,10 +42,7 @@ pub struct Resource {
     streams: Streams,
     replies: BTreeMap<(Ix, SiteId), Arc<Reply>>,
     digest: u64,
-    /// Records that came before what they depend on.
-    waiting: BTreeMap<OpId, Sent>,
-    /// For what is missing, which of the waiting depend on it.
-    blocked: BTreeMap<OpId, BTreeSet<OpId>>,
+    pub(super) waiting: Waiting,
     pub(super) work: Work,
 }
 
@@ -90,8 +84,7 @@ impl Resource {
             streams: Streams::default(),
             replies: BTreeMap::new(),
             digest: 0,
-            waiting: BTreeMap::new(),
-            blocked: BTreeMap::new(),
+            waiting: Waiting::default(),
             work: Work::Idle,
         }
     }
@@ -272,7 +265,9 @@ impl Resource {
         }
         let declares = op.declares.as_ref();
         let sites = declares.map_or(&self.sites, |declared| &declared.sites);
-        if op.at > Timestamp::LAST {
+        let followed = op.parents.iter().filter_map(|parent| self.log.find(parent));
+        let followed = followed.map(|ix| self.log.timestamp(ix)).max().unwrap_or_default();
+        if !op.at.is_plausible_after(followed) {
             Fit::Wrong("an operation from the far future")
         } else if op.parents.is_empty() && declares.is_none() {
             Fit::Wrong("a first operation that does not say where the resource exists")
@@ -300,6 +295,9 @@ impl Resource {
         self.streams.push(&id.site, id.number, item);
         let after = digest(&self.id, &id.site, id.number);
         self.digest = self.digest.wrapping_sub(before).wrapping_add(after);
+        if let Record::Operation(op) = record {
+            self.digest = self.digest.wrapping_add(mark(op));
+        }
     }
 
     fn take_operation(&mut self, op: &SharedOperation) -> Option<Ix> {
@@ -370,28 +368,6 @@ impl Resource {
         let Item::Operation(ix) = item else { return false };
         let op = self.log.op(ix);
         op.parents.is_empty() && op.declares.as_ref().is_some_and(|d| d.sites.contains(site))
-    }
-
-    /// Keeps a record until what it depends on has come.
-    pub(super) fn keep_waiting(&mut self, sent: Sent, missing: OpId) {
-        let id = sent.record.id().clone();
-        self.blocked.entry(missing).or_default().insert(id.clone());
-        self.waiting.insert(id, sent);
-    }
-
-    /// What may be taken in now that a record has been.
-    pub(super) fn wake(&mut self, id: &OpId) -> Vec<Sent> {
-        let start = OpId { site: id.site.clone(), number: 0 };
-        // What waited for a number that was left out waits no longer; nor does what came again by
-        // another way.
-        let blocked = self.blocked.extract_if(&start..=id, |_, _| true);
-        let mut woken: BTreeSet<OpId> = blocked.flat_map(|(_, waiting)| waiting).collect();
-        woken.extend(self.waiting.range(&start..=id).map(|(passed, _)| passed.clone()));
-        // The next of the stream may have been waiting for a number that was left out.
-        let next = OpId { site: id.site.clone(), number: id.number + 1 };
-        let next = self.waiting.range(next..).next().map(|(next, _)| next.clone());
-        woken.extend(next.filter(|next| next.site == id.site));
-        woken.into_iter().filter_map(|id| self.waiting.remove(&id)).collect()
     }
 
     /// Which operation an operation lost to, if it did.

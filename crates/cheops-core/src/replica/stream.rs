@@ -9,6 +9,7 @@ use super::message::Version;
 use crate::{
     id::{ResourceId, SiteId},
     log::Ix,
+    operation::Operation,
 };
 
 /// What a number of a stream stands for.
@@ -88,15 +89,24 @@ impl Streams {
 /// What a site's stream of a resource adds to the digest of what two sites share. Digests are
 /// sums, so that a stream that grows changes them in constant time.
 pub(super) fn digest(resource: &ResourceId, site: &SiteId, high: u64) -> u64 {
+    if high == 0 { 0 } else { hash(resource, site, &[high]) }
+}
+
+/// What an operation adds to the digest. Two that have one number, because a site was restored from
+/// an old backup and counts on from there, differ in their times.
+pub(super) fn mark(op: &Operation) -> u64 {
+    hash(&op.resource, &op.id.site, &[op.id.number, op.at.to_bits()])
+}
+
+fn hash(resource: &ResourceId, site: &SiteId, numbers: &[u64]) -> u64 {
     use core::hash::Hasher as _;
-    if high == 0 {
-        return 0;
-    }
     let mut hasher = siphasher::sip::SipHasher13::new();
     hasher.write(resource.as_str().as_bytes());
     hasher.write(&[0]);
     hasher.write(site.as_str().as_bytes());
     hasher.write(&[0]);
-    hasher.write(&high.to_le_bytes());
+    for number in numbers {
+        hasher.write(&number.to_le_bytes());
+    }
     hasher.finish()
 }

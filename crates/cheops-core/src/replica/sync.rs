@@ -9,11 +9,7 @@
 //! What must stay true: nothing about a resource goes to, or is taken from, a site that is not one
 //! of its own.
 
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    vec,
-    vec::Vec,
-};
+use alloc::{collections::BTreeMap, vec, vec::Vec};
 use core::ops::Bound;
 
 use super::{
@@ -21,7 +17,8 @@ use super::{
 };
 use crate::{
     id::{ResourceId, SiteId, Sites},
-    time::Now,
+    operation::Declaration,
+    time::{Millis, Now},
 };
 
 /// How many resources are listed instead of being compared by digest.
@@ -57,7 +54,9 @@ impl Replica {
                     self.compare(from, stretch, digest, out);
                 }
             }
-            Message::Have(stretch, versions) => self.have(from, &stretch, versions, out),
+            Message::Have(stretch, versions, digest) => {
+                self.have(from, &stretch, versions, digest, out);
+            }
             Message::Want(versions) => {
                 for (id, version) in versions {
                     self.send_missing(from, &id, &version, out);
@@ -86,22 +85,25 @@ impl Replica {
             .filter(move |resource| resource.sites().contains(site))
     }
 
+    /// The digest of what is known here of a stretch that is shared with a site.
+    fn digest(&self, site: &SiteId, stretch: &Stretch) -> u64 {
+        if *stretch == Stretch::default() {
+            return self.shared.get(site).copied().unwrap_or(0);
+        }
+        self.shared_with(site, stretch).fold(0_u64, |sum, r| sum.wrapping_add(r.digest()))
+    }
+
     fn compare(&self, from: &SiteId, stretch: Stretch, theirs: u64, out: &mut Outbox) {
-        let whole = stretch == Stretch::default();
-        let digest = if whole {
-            self.shared.get(from).copied().unwrap_or(0)
-        } else {
-            self.shared_with(from, &stretch).fold(0_u64, |sum, r| sum.wrapping_add(r.digest()))
-        };
-        if digest == theirs {
+        let ours = self.digest(from, &stretch);
+        if ours == theirs {
             return;
         }
         let shared: Vec<&Resource> = self.shared_with(from, &stretch).collect();
         if shared.len() <= FEW {
             let versions = shared.iter().map(|r| (r.id().clone(), r.version())).collect();
-            out.send(from, Message::Have(stretch, versions));
+            out.send(from, Message::Have(stretch, versions, ours));
         } else {
-            out.send(from, Message::Compare(split(&stretch, &shared)));
+            out.send(from, Message::Compare(split(&stretch, &shared, SPLIT)));
         }
     }
 
@@ -110,22 +112,47 @@ impl Replica {
         from: &SiteId,
         stretch: &Stretch,
         versions: Vec<(ResourceId, Version)>,
+        digest: u64,
         out: &mut Outbox,
     ) {
         let theirs: BTreeMap<ResourceId, Version> = versions.into_iter().collect();
         let nothing = Version::new();
         let mut wanted = Vec::new();
+        let mut same = true;
         for resource in self.shared_with(from, stretch) {
             let version = theirs.get(resource.id()).unwrap_or(&nothing);
+            same &= resource.version() == *version;
             self.send_missing(from, resource.id(), version, out);
             if !resource.streams().covers(version) {
                 wanted.push((resource.id().clone(), resource.version()));
             }
         }
-        let unknown = theirs.keys().filter(|id| !self.resources.contains_key(id));
-        wanted.extend(unknown.map(|id| (id.clone(), Version::new())));
+        // What we don't know, or don't know to be theirs: two that were created apart, and met at a
+        // site that knows of both.
+        for id in theirs.keys() {
+            let ours = self.resources.get(id);
+            if ours.is_none_or(|resource| !resource.sites().contains(from)) {
+                let version = ours.map(Resource::version).unwrap_or_default();
+                wanted.push((id.clone(), version));
+            }
+        }
         if !wanted.is_empty() {
             out.send(from, Message::Want(wanted));
+        } else if same && digest != self.digest(from, stretch) {
+            self.contradicted(from, stretch, out);
+        }
+    }
+
+    /// Two sites have the same versions and know different things: somewhere a number was used
+    /// twice. Finds the resource, and says so.
+    fn contradicted(&self, from: &SiteId, stretch: &Stretch, out: &mut Outbox) {
+        let shared: Vec<&Resource> = self.shared_with(from, stretch).collect();
+        if let [resource] = *shared {
+            let (from, resource) = (from.clone(), resource.id().clone());
+            let why = "it knows another operation by the same number: was a site restored from an old backup?";
+            out.tell(Event::Refused { from, resource, why });
+        } else {
+            out.send(from, Message::Compare(split(stretch, &shared, shared.len())));
         }
     }
 
@@ -169,15 +196,17 @@ impl Replica {
         }
     }
 
-    /// Asks for a resource that is not known yet, or again for what its records wait for.
+    /// Asks for a resource that is not known yet, or again for what its records wait for, less and
+    /// less often.
     pub(super) fn ask(&mut self, id: &ResourceId, site: &SiteId, now: Now, out: &mut Outbox) {
-        let waiting = self.resources.get(id).map(Resource::waiting);
-        if waiting == Some(0) || !self.up.contains(site) {
+        if !self.up.contains(site) {
             return;
         }
-        self.want(site, id, out);
-        if waiting.is_some() {
-            self.arm(now, self.settings.ask_after, Alarm::Ask(id.clone(), site.clone()));
+        let Some(resource) = self.resources.get_mut(id) else { return self.want(site, id, out) };
+        if let Some(times) = resource.waiting.ask() {
+            self.want(site, id, out);
+            let span = Millis(self.settings.ask_after.0.saturating_mul(1 << times));
+            self.arm(now, span, Alarm::Ask(id.clone(), site.clone()));
         }
     }
 
@@ -198,21 +227,18 @@ impl Replica {
         let mut todo: Vec<Sent> = records;
         todo.reverse();
         while let Some(sent) = todo.pop() {
-            let Some(resource) = self.resources.get_mut(id) else {
-                if declares_first(&sent) {
-                    self.admit(id, &sent.record, now, out);
-                    todo.extend(self.woken(id, &sent));
-                    changed = true;
-                } else {
+            let fit = match (self.resources.get(id), declared(&sent)) {
+                (Some(resource), _) => resource.fit(&sent),
+                (None, Some(declared)) => Resource::new(id.clone(), declared).fit(&sent),
+                (None, None) => {
                     // It came before the operation that creates the resource. Asked for at once,
                     // each of the messages that follow would bring all of them again.
                     let alarm = Alarm::Ask(id.clone(), from.clone());
                     self.arm(now, self.settings.ask_after, alarm);
                     break;
                 }
-                continue;
             };
-            match resource.fit(&sent) {
+            match fit {
                 Fit::Known => {}
                 Fit::Now => {
                     self.admit(id, &sent.record, now, out);
@@ -220,8 +246,10 @@ impl Replica {
                     changed = true;
                 }
                 Fit::Blocked(missing) => {
-                    if resource.waiting() < self.settings.most_waiting {
-                        resource.keep_waiting(sent, missing);
+                    if let Some(resource) = self.resources.get_mut(id)
+                        && resource.waiting.len() < self.settings.most_waiting
+                    {
+                        resource.waiting.keep(sent, missing);
                     }
                     let alarm = Alarm::Ask(id.clone(), from.clone());
                     self.arm(now, self.settings.ask_after, alarm);
@@ -239,37 +267,43 @@ impl Replica {
 
     fn woken(&mut self, id: &ResourceId, sent: &Sent) -> Vec<Sent> {
         let resource = self.resources.get_mut(id);
-        resource.map(|resource| resource.wake(sent.record.id())).unwrap_or_default()
+        resource.map(|resource| resource.waiting.wake(sent.record.id())).unwrap_or_default()
     }
 
-    /// Why records of a resource can't be taken from a site, if so.
+    /// Why records of a resource can't be taken from a site, if so. The sites are those that we know
+    /// of, and those of a declaration in the message that has one of them in common.
     fn stranger(&self, from: &SiteId, id: &ResourceId, records: &[Sent]) -> Option<&'static str> {
-        let declared = || {
-            let ops = records.iter().filter(|sent| declares_first(sent));
-            ops.filter_map(|sent| match &sent.record {
-                Record::Operation(op) => op.declares.as_ref().map(|declared| &declared.sites),
-                Record::Reply(_) => None,
-            })
-        };
-        if let Some(resource) = self.resources.get(id) {
-            let known = resource.sites().contains(from)
-                || declared().any(|sites| sites.contains(from) && sites.contains(&self.here));
-            return (!known).then_some("it is not one of the resource's sites");
+        let mut declared: Vec<&Sites> =
+            records.iter().filter_map(|sent| declared(sent)).map(|d| &d.sites).collect();
+        let mut sites = self.resources.get(id).map(|r| r.sites().clone()).or_else(|| {
+            let with_us = declared.iter().find(|sites| sites.contains(&self.here));
+            with_us.or(declared.first()).map(|&sites| sites.clone())
+        })?;
+        while let Some(at) = declared.iter().position(|more| more.iter().any(|s| sites.contains(s)))
+        {
+            sites = sites.union(declared.swap_remove(at));
         }
-        let sites: BTreeSet<&SiteId> = declared().flat_map(Sites::iter).collect();
-        let ours = sites.is_empty() || sites.contains(&self.here) && sites.contains(from);
-        (!ours).then_some("this is not one of the resource's sites")
+        if !sites.contains(&self.here) {
+            Some("this is not one of the resource's sites")
+        } else if !sites.contains(from) {
+            Some("it is not one of the resource's sites")
+        } else {
+            None
+        }
     }
 }
 
-/// Whether a record is the first operation of a resource.
-fn declares_first(sent: &Sent) -> bool {
-    matches!(&sent.record, Record::Operation(op) if op.parents.is_empty() && op.declares.is_some())
+/// What a record declares, if it is the first operation of a resource.
+fn declared(sent: &Sent) -> Option<&Declaration> {
+    match &sent.record {
+        Record::Operation(op) if op.parents.is_empty() => op.declares.as_deref(),
+        Record::Operation(_) | Record::Reply(_) => None,
+    }
 }
 
 /// A stretch as shorter ones that cover it, with the digests of what we have in each.
-fn split(stretch: &Stretch, shared: &[&Resource]) -> Vec<(Stretch, u64)> {
-    let size = shared.len().div_ceil(SPLIT);
+fn split(stretch: &Stretch, shared: &[&Resource], parts: usize) -> Vec<(Stretch, u64)> {
+    let size = shared.len().div_ceil(parts.max(1)).max(1);
     let chunks: Vec<&[&Resource]> = shared.chunks(size).collect();
     let mut from = stretch.from.clone();
     let mut stretches = Vec::with_capacity(chunks.len());

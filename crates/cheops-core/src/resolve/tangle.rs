@@ -4,8 +4,8 @@
 //! choice honours them all. The pairs on such a circle are decided by the later timestamp instead,
 //! and all others as their entries say. [`matrix check`](crate::matrix) reports such matrices.
 //!
-//! This is the slow path: it decides a whole group of operations that are connected by concurrency
-//! anew, in a time that grows with the square of the group.
+//! This is the slow path: it decides a whole group of operations that are connected by who fells
+//! whom anew, in a time that grows with the square of the group.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -46,7 +46,7 @@ pub(super) fn winners(this: &Resolution, log: &Log, fallen: Vec<Ix>) -> BTreeMap
         .collect()
 }
 
-/// Operations that are connected by concurrency, and what their entries say of each two of them.
+/// Operations that are connected by who fells whom, and what their entries say of each two.
 struct Contest {
     /// In order of time.
     group: Vec<Ix>,
@@ -92,7 +92,7 @@ impl Contest {
     }
 }
 
-/// The live operations that are connected to some of these by concurrency, in order of time.
+/// The live operations that are connected to some of these by who fells whom, in order of time.
 fn group(this: &Resolution, log: &Log, seeds: Vec<Ix>) -> Vec<Ix> {
     let live = |ix: Ix| matches!(this.fate(ix), Fate::Kept | Fate::Fallen);
     let mut seen: BTreeSet<Ix> = seeds.iter().copied().collect();
@@ -101,7 +101,8 @@ fn group(this: &Resolution, log: &Log, seeds: Vec<Ix>) -> Vec<Ix> {
         for lane in log.lanes() {
             for place in concurrent_range(log, ix, lane) {
                 let other = log.lane(lane)[place as usize];
-                if live(other) && seen.insert(other) {
+                let opposed = this.fells(log, ix, other) || this.fells(log, other, ix);
+                if opposed && live(other) && seen.insert(other) {
                     open.push(other);
                 }
             }

@@ -165,7 +165,7 @@ fn said(message: &Message) -> String {
                 stretches.iter().map(|(_, digest)| format!("{:04x}", digest & 0xffff)).collect();
             format!("compare {}", digests.join(" "))
         }
-        Message::Have(_, versions) => format!("have {versions:?}"),
+        Message::Have(_, versions, _) => format!("have {versions:?}"),
         Message::Want(versions) => format!("want {versions:?}"),
         Message::Records { resource, records, more } => {
             let records: Vec<String> = records

@@ -36,7 +36,7 @@ impl AtHome {
                         }
                     }
                 }
-                Message::Have(_, versions) | Message::Want(versions) => {
+                Message::Have(_, versions, _) | Message::Want(versions) => {
                     for (id, _) in versions {
                         self.check(to, id);
                     }

@@ -1,0 +1,78 @@
+//! Records that came before what they depend on.
+//!
+//! What must stay true: each record waits for one thing at a time, so that what is remembered is
+//! bounded by the number of records that wait; and none waits for ever. What is given up is found
+//! missing when two sites compare.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+use super::message::Sent;
+use crate::id::OpId;
+
+/// How often what is missing is asked for before the records that wait for it are given up.
+const PATIENCE: u32 = 6;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(super) struct Waiting {
+    /// The records, by their ids, with the id of what each waits for.
+    records: BTreeMap<OpId, (Sent, OpId)>,
+    /// For what is missing, which records wait for it.
+    blocked: BTreeMap<OpId, BTreeSet<OpId>>,
+    /// How often the missing was asked for since something last came.
+    asked: u32,
+}
+
+impl Waiting {
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Keeps a record until what it depends on has come.
+    pub(super) fn keep(&mut self, sent: Sent, missing: OpId) {
+        let id = sent.record.id().clone();
+        self.remove(&id);
+        self.blocked.entry(missing.clone()).or_default().insert(id.clone());
+        self.records.insert(id, (sent, missing));
+    }
+
+    fn remove(&mut self, id: &OpId) -> Option<Sent> {
+        let (sent, missing) = self.records.remove(id)?;
+        if let Some(waiting) = self.blocked.get_mut(&missing) {
+            waiting.remove(id);
+            if waiting.is_empty() {
+                self.blocked.remove(&missing);
+            }
+        }
+        Some(sent)
+    }
+
+    /// What may be taken in now that a record has been.
+    pub(super) fn wake(&mut self, id: &OpId) -> Vec<Sent> {
+        self.asked = 0;
+        let start = OpId { site: id.site.clone(), number: 0 };
+        // What waited for a number that was left out waits no longer; nor does what came again by
+        // another way.
+        let blocked = self.blocked.range(&start..=id);
+        let mut woken: BTreeSet<OpId> = blocked.flat_map(|(_, waiting)| waiting).cloned().collect();
+        woken.extend(self.records.range(&start..=id).map(|(passed, _)| passed.clone()));
+        // The next of the stream may have been waiting for a number that was left out.
+        let next = OpId { site: id.site.clone(), number: id.number.saturating_add(1) };
+        let next = self.records.range(next..).next().map(|(next, _)| next.clone());
+        woken.extend(next.filter(|next| next.site == id.site));
+        woken.iter().filter_map(|id| self.remove(id)).collect()
+    }
+
+    /// Takes note that the missing is asked for, and says how often that was done before. Nothing
+    /// if no record waits, or no longer, because it was in vain too often.
+    pub(super) fn ask(&mut self) -> Option<u32> {
+        if self.asked == PATIENCE {
+            *self = Self::default();
+        }
+        let asked = self.asked;
+        self.asked += 1;
+        (!self.records.is_empty()).then_some(asked)
+    }
+}
