@@ -1,0 +1,300 @@
+//! What a peer may say that is wrong, early, late or a lie, and what a site makes of it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+
+use std::{collections::VecDeque, sync::Arc};
+
+use cheops_core::{
+    id::{OpId, ResourceId, SiteId, Sites},
+    matrix::Config,
+    operation::{Action, Declaration, Operation},
+    plan::Outcome,
+    replica::{
+        Durable, Effect, Event, Input, Message, Record, Replica, Report, Sent, Settings,
+        Submission, Ticket,
+    },
+    time::{Millis, Now, Timestamp},
+};
+
+fn site(name: &str) -> SiteId {
+    name.parse().unwrap()
+}
+
+fn sites(names: &[&str]) -> Sites {
+    Sites::new(names.iter().map(|name| site(name))).unwrap()
+}
+
+fn resource(id: &str) -> ResourceId {
+    id.parse().unwrap()
+}
+
+fn replica(name: &str) -> Replica {
+    Replica::new(site(name), Settings::default())
+}
+
+fn now(seconds: u64) -> Now {
+    let millis = Millis(seconds * 1000);
+    Now { wall: millis, steady: millis }
+}
+
+/// An operation on resource `r`; on `declares` it is the first of the resource.
+fn operation(id: &str, at: u64, parents: &[&str], declares: Option<&[&str]>) -> Operation {
+    Operation {
+        id: id.parse().unwrap(),
+        resource: resource("r"),
+        kind: "inc".parse().unwrap(),
+        author: "someone".parse().unwrap(),
+        at: Timestamp::from_bits(at),
+        parents: parents.iter().map(|id| id.parse().unwrap()).collect(),
+        action: Action::command("inc 1"),
+        reset: false,
+        keep_going: false,
+        declares: declares
+            .map(|names| Box::new(Declaration { sites: sites(names), config: Config::default() })),
+    }
+}
+
+fn records(from: &str, after: u64, op: Operation) -> Input {
+    let records = vec![Sent { after, record: Record::Operation(Arc::new(op)) }];
+    let message = Message::Records { resource: resource("r"), records, more: false };
+    Input::Received { from: site(from), message }
+}
+
+fn submission(id: &str, names: &[&str]) -> Input {
+    Input::Submit(Box::new(Submission {
+        ticket: Ticket(1),
+        resource: resource(id),
+        sites: Some(sites(names)),
+        config: None,
+        kind: "inc".parse().unwrap(),
+        author: "someone".parse().unwrap(),
+        action: Action::command("inc 1"),
+        force: false,
+        keep_going: false,
+        wait: Millis(10),
+    }))
+}
+
+fn refusals(effects: &[Effect]) -> Vec<&'static str> {
+    let refused = effects.iter().filter_map(|effect| match effect {
+        Effect::Tell(Event::Refused { why, .. }) => Some(*why),
+        _ => None,
+    });
+    refused.collect()
+}
+
+fn known(replica: &Replica) -> usize {
+    replica.resource(&resource("r")).map_or(0, |found| found.log().len())
+}
+
+/// Gives a site an input and lets what it runs succeed. What it wrote down, and what it sent.
+fn serve(replica: &mut Replica, input: Input, at: Now) -> (Vec<Durable>, Vec<(SiteId, Message)>) {
+    let (mut written, mut sent) = (Vec::new(), Vec::new());
+    let mut inputs = VecDeque::from([input]);
+    while let Some(input) = inputs.pop_front() {
+        for effect in replica.handle(input, at) {
+            match effect {
+                Effect::Persist(durable) => written.push(durable),
+                Effect::Send { to, message } => sent.push((to, message)),
+                Effect::Run { run, .. } => {
+                    let report =
+                        Report { outcome: Outcome::Ok, took: Millis(1), output: Box::default() };
+                    inputs.push_back(Input::Ran { run, report });
+                }
+                _ => {}
+            }
+        }
+    }
+    (written, sent)
+}
+
+/// Connects two sites and lets them talk until both are silent. All that was refused.
+fn talk(a: &mut Replica, b: &mut Replica) -> Vec<&'static str> {
+    let names = [a.here().clone(), b.here().clone()];
+    let mut queue = VecDeque::new();
+    let mut refused = Vec::new();
+    for n in 0..2 {
+        let up = Input::PeerUp(names[1 - n].clone());
+        queue.push_back((n, up));
+    }
+    let mut talked = 0;
+    while let Some((n, input)) = queue.pop_front() {
+        talked += 1;
+        assert!(talked < 200, "they never stop");
+        let replica = if n == 0 { &mut *a } else { &mut *b };
+        let effects = replica.handle(input, now(100));
+        refused.extend(refusals(&effects));
+        for effect in effects {
+            if let Effect::Send { message, .. } = effect {
+                queue.push_back((1 - n, Input::Received { from: names[n].clone(), message }));
+            }
+        }
+    }
+    refused
+}
+
+#[test]
+fn a_first_operation_is_checked_like_any_other() {
+    let both = Some(&["a", "b"][..]);
+    let other = Operation { resource: resource("other"), ..operation("b:1", 5, &[], both) };
+    for (op, after, why) in [
+        (other, 0, "a record of another resource"),
+        (operation("b:1", u64::MAX, &[], both), 0, "an operation from the far future"),
+        (
+            operation("c:1", 5, &[], both),
+            0,
+            "an operation of a site that is not one of the resource's",
+        ),
+        (operation("b:1", 5, &[], both), 1, "a record that comes after itself"),
+        (
+            operation("b:18446744073709551615", 5, &[], both),
+            0,
+            "a number that nobody can have counted to",
+        ),
+        (operation("b:1", 5, &[], Some(&["b", "c"])), 0, "this is not one of the resource's sites"),
+        (operation("c:1", 5, &[], Some(&["a", "c"])), 0, "it is not one of the resource's sites"),
+    ] {
+        let mut a = replica("a");
+        let effects = a.handle(records("b", after, op), now(0));
+        assert_eq!(refusals(&effects), [why]);
+        assert!(!effects.iter().any(|effect| matches!(effect, Effect::Persist(_))), "{why}");
+        assert_eq!(a.resources().count(), 0, "{why}");
+    }
+}
+
+#[test]
+fn one_that_breaks_a_rule_is_refused() {
+    for (op, after, why) in [
+        (
+            operation("b:2", 4, &["b:1"], None),
+            1,
+            "an operation that is not later than what it follows",
+        ),
+        (
+            operation("b:2", 9, &[], None),
+            1,
+            "a first operation that does not say where the resource exists",
+        ),
+        (
+            operation("b:1", 6, &[], Some(&["a", "b"])),
+            0,
+            "its number stands for another operation: was the site restored from an old backup?",
+        ),
+        (
+            operation("c:1", 9, &["b:1"], None),
+            0,
+            "an operation of a site that is not one of the resource's",
+        ),
+    ] {
+        let mut a = replica("a");
+        a.handle(records("b", 0, operation("b:1", 5, &[], Some(&["a", "b"]))), now(0));
+        assert_eq!(refusals(&a.handle(records("b", after, op), now(1))), [why]);
+        assert_eq!(known(&a), 1);
+    }
+}
+
+/// One operation from the end of time: its resource lives with it, the others don't notice.
+#[test]
+fn a_clock_at_the_end_of_time_is_nobody_elses() {
+    let (mut a, mut b, mut c) = (replica("a"), replica("b"), replica("c"));
+    let last = operation("b:1", Timestamp::LAST.to_bits(), &[], Some(&["a", "b"]));
+    a.handle(records("b", 0, last.clone()), now(0));
+    b.handle(records("a", 0, last), now(0));
+    for name in ["b", "c"] {
+        a.handle(Input::PeerUp(site(name)), now(1));
+    }
+    for id in ["r", "clean", "clean", "r"] {
+        let names = if id == "r" { ["a", "b"] } else { ["a", "c"] };
+        for (to, message) in serve(&mut a, submission(id, &names), now(2)).1 {
+            let other = if to == site("b") { &mut b } else { &mut c };
+            let received = Input::Received { from: site("a"), message };
+            assert_eq!(refusals(&other.handle(received, now(3))), [""; 0]);
+        }
+    }
+    assert_eq!(known(&b), 3);
+    let clean = c.resource(&resource("clean")).unwrap();
+    assert_eq!(clean.log().len(), 2);
+    assert!(clean.log().newest() < Timestamp::at(Millis(10_000)));
+}
+
+/// A site that is restored from an old backup uses numbers again. Versions are then equal and the
+/// operations are not; the sites notice, and say so.
+#[test]
+fn a_number_that_was_used_twice_is_noticed() {
+    let (mut a, mut b) = (replica("a"), replica("b"));
+    a.handle(Input::PeerUp(site("b")), now(0));
+    let (backup, sent) = serve(&mut a, submission("r", &["a", "b"]), now(1));
+    let (_, more) = serve(&mut a, submission("r", &["a", "b"]), now(2));
+    for (_, message) in sent.into_iter().chain(more) {
+        serve(&mut b, Input::Received { from: site("a"), message }, now(3));
+    }
+    let mut a = Replica::restore(site("a"), Settings::default(), backup);
+    serve(&mut a, Input::Started, now(4));
+    serve(&mut a, submission("r", &["a", "b"]), now(5));
+    // First they tell each other what they lack; then there is nothing left that could differ.
+    talk(&mut a, &mut b);
+    let refused = talk(&mut a, &mut b);
+    assert!(refused.iter().all(|why| why.contains("old backup")), "{refused:?}");
+    assert!(!refused.is_empty());
+}
+
+/// Two sites that created a resource apart, and that only a third knew to belong together, meet
+/// after the third has gone.
+#[test]
+fn sites_that_are_joined_by_a_third_meet_without_it() {
+    let ours = operation("one:1", 10, &[], Some(&["one", "two"]));
+    let theirs = operation("three:1", 11, &[], Some(&["one", "three"]));
+    let (mut two, mut three) = (replica("two"), replica("three"));
+    two.handle(records("one", 0, ours.clone()), now(0));
+    three.handle(records("one", 0, theirs), now(0));
+    three.handle(records("one", 0, ours), now(0));
+    assert_eq!(talk(&mut two, &mut three), [""; 0]);
+    assert_eq!((known(&two), known(&three)), (2, 2));
+    let all = sites(&["one", "two", "three"]);
+    assert_eq!(two.resource(&resource("r")).unwrap().sites(), &all);
+}
+
+/// What waits for something that never comes is bounded, is asked for less and less often, and is
+/// given up in the end.
+#[test]
+fn nobody_waits_for_ever() {
+    let mut a = replica("a");
+    a.handle(records("b", 0, operation("b:1", 5, &[], Some(&["a", "b"]))), now(0));
+    a.handle(Input::PeerUp(site("b")), now(0));
+    let size = |a: &Replica| format!("{a:?}").len();
+    a.handle(records("b", 1, operation("b:2", 6, &["b:900"], None)), now(0));
+    let before = size(&a);
+    for number in 100..900 {
+        let parent = format!("b:{number}");
+        a.handle(records("b", 1, operation("b:2", 6, &[parent.as_str()], None)), now(0));
+    }
+    assert_eq!(a.resource(&resource("r")).unwrap().waiting(), 1);
+    assert_eq!(size(&a), before, "the same record waits for one thing at a time");
+    let mut asked = 0;
+    for second in 1..=600 {
+        let effects = a.handle(Input::Tick, now(second));
+        asked += effects
+            .iter()
+            .filter(|effect| matches!(effect, Effect::Send { message: Message::Want(_), .. }))
+            .count();
+    }
+    assert_eq!(a.resource(&resource("r")).unwrap().waiting(), 0);
+    assert!((2..10).contains(&asked), "asked {asked} times");
+}
+
+/// Records that come in the wrong order are taken in once what they depend on has come.
+#[test]
+fn what_comes_early_waits() {
+    let mut a = replica("a");
+    let chain = [
+        operation("b:1", 5, &[], Some(&["a", "b"])),
+        operation("b:2", 6, &["b:1"], None),
+        operation("b:3", 7, &["b:2"], None),
+        operation("b:4", 8, &["b:3"], None),
+    ];
+    for n in [0, 3, 2, 1] {
+        a.handle(records("b", n as u64, chain[n].clone()), now(0));
+    }
+    let ids: Vec<OpId> =
+        a.resource(&resource("r")).unwrap().block().map(|op| op.id.clone()).collect();
+    assert_eq!(ids, chain.map(|op| op.id));
+}
