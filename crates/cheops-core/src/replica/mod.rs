@@ -356,7 +356,7 @@ impl Replica {
     fn proceed(&mut self, id: &ResourceId, out: &mut Outbox) {
         self.answer_waiters(id, out);
         if let Some(resource) = self.resources.get_mut(id) {
-            resource.advance(&self.here, false, out);
+            resource.advance(&self.here, out);
         }
     }
 }

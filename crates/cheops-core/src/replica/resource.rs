@@ -44,6 +44,8 @@ pub struct Resource {
     digest: u64,
     pub(super) waiting: Waiting,
     pub(super) work: Work,
+    /// The `Reset` command has failed for the block as it is; trying again would fail again.
+    pub(super) clear_failed: bool,
 }
 
 /// A resource's state at a glance.
@@ -86,6 +88,7 @@ impl Resource {
             digest: 0,
             waiting: Waiting::default(),
             work: Work::Idle,
+            clear_failed: false,
         }
     }
 
@@ -304,6 +307,7 @@ impl Resource {
         let ix = self.log.insert(op.clone()).ok()?;
         let changed = self.resolution.add(&self.log, ix);
         self.journal.changed(changed);
+        self.clear_failed = false;
         if let Some(declared) = &op.declares {
             self.declare(op, declared);
         }
@@ -334,9 +338,10 @@ impl Resource {
         if (stands.attempt, stands.outcome) < (reply.attempt, reply.outcome) {
             *stands = reply.clone();
         }
-        if self.is_void(ix) {
+        if self.is_void(ix) && self.fate(ix) != Fate::Void {
             let changed = self.resolution.void(&self.log, ix);
             self.journal.changed(changed);
+            self.clear_failed = false;
         }
         Some(ix)
     }

@@ -68,11 +68,11 @@ impl Resource {
     }
 
     /// Starts the next step of the plan, if nothing is under way.
-    pub(super) fn advance(&mut self, here: &SiteId, clear_failed: bool, out: &mut Outbox) {
+    pub(super) fn advance(&mut self, here: &SiteId, out: &mut Outbox) {
         if !self.is_idle() {
             return;
         }
-        let can_clear = self.config().reset.is_some() && !clear_failed;
+        let can_clear = self.config().reset.is_some() && !self.clear_failed;
         match self.journal.next(&self.log, &self.resolution, can_clear) {
             Step::Rest => self.work = Work::Idle,
             Step::Run { op, fresh } => {
@@ -132,7 +132,7 @@ impl Resource {
             Work::Clearing if self.config().reset.is_some() => self.clear(out),
             Work::Clearing | Work::Idle | Work::Stuck => {
                 self.work = Work::Idle;
-                self.advance(here, false, out);
+                self.advance(here, out);
             }
         }
     }
@@ -230,19 +230,16 @@ impl Replica {
     }
 
     pub(super) fn cleared(&mut self, id: &ResourceId, ok: bool, out: &mut Outbox) {
-        let here = self.here.clone();
         let Some(resource) = self.resources.get_mut(id) else { return };
         if resource.work != Work::Clearing {
             return;
         }
         resource.work = Work::Idle;
+        resource.clear_failed = !ok;
         if ok {
             out.persist(Durable::Cleared(id.clone()));
             resource.journal.cleared();
-            self.proceed(id, out);
-        } else {
-            // Trying at once again would spin; the next change of the block tries again.
-            resource.advance(&here, true, out);
         }
+        self.proceed(id, out);
     }
 }

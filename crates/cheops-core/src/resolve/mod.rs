@@ -51,7 +51,7 @@ pub enum Receipt {
     Void,
     /// A reset that causally follows it ended all that came before.
     Over {
-        /// The earliest such reset.
+        /// The earliest such reset that is the first of its chain.
         by: Ix,
     },
     /// It lost to a concurrent operation that is kept.
