@@ -5,7 +5,8 @@
 //! meant. What must stay true:
 //!
 //! - no document, however odd, leads to a panic;
-//! - nothing is skipped in silence: a field that nobody reads is an error, not a remark that is lost;
+//! - nothing is skipped in silence: a field that nobody reads is an error, not a remark that is lost,
+//!   and so is a field that is given twice, of which only one could count;
 //! - the names of fields are matched without regard to case, because configurations written for the
 //!   original program rely on it;
 //! - `null` is the same as a field that is not there.
@@ -18,7 +19,8 @@ use alloc::{
 };
 use core::{fmt, str::FromStr};
 
-use serde_json::Value;
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
 
 use crate::spelling::nearest;
 
@@ -32,9 +34,25 @@ pub struct JsonError {
     pub cause: String,
     /// What was probably meant, as a sentence.
     pub hint: Option<String>,
+    /// The place in the text, where that is known.
+    pub spot: Option<Spot>,
+}
+
+/// A place in a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spot {
+    /// The line, from 1.
+    pub line: usize,
+    /// The byte of the line, from 1; 0 if the text ends before there is one.
+    pub column: usize,
 }
 
 impl JsonError {
+    /// A complaint about what stands at a path.
+    pub fn new(path: impl Into<String>, cause: impl fmt::Display) -> Self {
+        Self { path: path.into(), cause: cause.to_string(), hint: None, spot: None }
+    }
+
     /// The same complaint with a hint.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
@@ -44,15 +62,99 @@ impl JsonError {
 
 /// The value that a text in JSON stands for.
 pub fn parse(text: &str) -> Result<Value, JsonError> {
-    serde_json::from_str(text).map_err(|error| {
+    serde_json::from_str(text).map(|Unambiguous(value)| value).map_err(|error| {
+        let Spot { line, column } = Spot { line: error.line(), column: error.column() };
         let said = error.to_string();
-        let place = format!(" at line {} column {}", error.line(), error.column());
+        let place = format!(" at line {line} column {column}");
+        let said = said.strip_suffix(&place).unwrap_or(&said);
+        // The text was JSON, and what is wrong with the data is said by us.
+        let (cause, hint) = if error.is_data() {
+            (said.to_owned(), TWICE_HINT)
+        } else {
+            (format!("this is not JSON: {said}"), JSON_HINT)
+        };
         JsonError {
-            path: format!("line {}, column {}", error.line(), error.column()),
-            cause: format!("this is not JSON: {}", said.strip_suffix(&place).unwrap_or(&said)),
-            hint: None,
+            path: format!("line {line}, column {column}"),
+            cause,
+            hint: Some(hint.to_owned()),
+            spot: Some(Spot { line, column }),
         }
     })
+}
+
+const JSON_HINT: &str = "JSON has double quotes around names and texts, a comma between two items \
+                         and none after the last, and no comments.";
+
+const TWICE_HINT: &str = "Delete one of the two.";
+
+/// A value in which no object has two fields of one name. The reader of plain values keeps the last
+/// of them, and whoever wrote the first would never hear of it.
+struct Unambiguous(Value);
+
+impl<'de> Deserialize<'de> for Unambiguous {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(UnambiguousVisitor).map(Self)
+    }
+}
+
+struct UnambiguousVisitor;
+
+impl<'de> Visitor<'de> for UnambiguousVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value in JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Unambiguous(item)) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(name) = fields.next_key::<String>()? {
+            // Before its value is read, so that the error's place is that of the name.
+            if map.contains_key(&name) {
+                let name = quote(&name);
+                return Err(A::Error::custom(format_args!("the field {name} is given twice")));
+            }
+            let Unambiguous(value) = fields.next_value()?;
+            map.insert(name, value);
+        }
+        Ok(Value::Object(map))
+    }
 }
 
 /// A value and its place in the document.
@@ -78,10 +180,8 @@ impl<'a> Field<'a> {
 
     /// The field's value; an error that names the object if it is not there.
     pub fn required(self) -> Result<Node<'a>, JsonError> {
-        self.node.ok_or_else(|| JsonError {
-            path: self.owner,
-            cause: format!("the field `{}` is missing", self.name),
-            hint: None,
+        self.node.ok_or_else(|| {
+            JsonError::new(self.owner, format_args!("the field `{}` is missing", self.name))
         })
     }
 }
@@ -99,7 +199,7 @@ impl<'a> Node<'a> {
 
     /// A complaint about this value.
     pub fn error(&self, cause: impl fmt::Display) -> JsonError {
-        JsonError { path: self.path.clone(), cause: cause.to_string(), hint: None }
+        JsonError::new(self.path.clone(), cause)
     }
 
     /// The fields of an object, in the order in which they are asked for.
@@ -120,10 +220,12 @@ impl<'a> Node<'a> {
                 return Err(node.unknown_field(name, &known));
             };
             if core::mem::replace(&mut seen[at], true) {
-                return Err(node.error(format_args!(
-                    "the field `{}` is given twice, in two spellings",
-                    known[at]
-                )));
+                return Err(node
+                    .error(format_args!(
+                        "the field `{}` is given twice, in two spellings",
+                        known[at]
+                    ))
+                    .with_hint(TWICE_HINT));
             }
             fields[at].node = (!value.is_null()).then_some(node);
         }
@@ -296,6 +398,53 @@ mod tests {
             assert_eq!(said(parse(text)), error);
         }
         assert!(parse(&"[".repeat(100_000)).is_err());
+    }
+
+    #[test]
+    fn a_field_is_given_once() {
+        for (text, error) in [
+            (r#"{"a": 1, "a": 1}"#, "at line 1, column 12: the field `a` is given twice"),
+            (
+                "[{\"a\": {},\n  \"b\": [{\"x\": null, \"x\": 2}]}]",
+                "at line 2, column 23: the field `x` is given twice",
+            ),
+            (r#"{"a": 1, "\u0061": 2}"#, "at line 1, column 17: the field `a` is given twice"),
+            (r#"{"": 1, "": 2}"#, "at line 1, column 10: the field `` is given twice"),
+        ] {
+            let found = parse(text).unwrap_err();
+            assert_eq!(found.to_string(), error);
+            assert_eq!(found.hint.as_deref(), Some("Delete one of the two."));
+        }
+        // Whether case matters depends on who asks: names of fields have none, those of sites do.
+        let value = parse(r#"{"Result": 1, "result": 2}"#).unwrap();
+        assert_eq!(Node::root(&value).entries().unwrap().count(), 2);
+        assert_eq!(
+            said(Node::root(&value).object(["Result"])),
+            "at $.result: the field `Result` is given twice, in two spellings"
+        );
+        let long = format!(r#"{{"{0}": 1, "{0}": 2}}"#, "x".repeat(1_000_000));
+        assert!(said(parse(&long)).len() < 200);
+    }
+
+    #[test]
+    fn values_are_read_as_the_plain_reader_reads_them() {
+        for text in [
+            "null",
+            "true",
+            "-3",
+            "18446744073709551615",
+            "1.5",
+            "-0.0",
+            "1e300",
+            r#""a\nb""#,
+            r#""plain""#,
+            "[]",
+            "{}",
+            r#"[1, "x", {"b": [null], "a": {"A": false}}]"#,
+        ] {
+            assert_eq!(parse(text).ok(), serde_json::from_str(text).ok(), "{text}");
+        }
+        assert!(said(parse("1e999")).contains("number out of range"));
     }
 
     #[test]

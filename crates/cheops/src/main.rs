@@ -14,6 +14,7 @@ use crate::{
 };
 
 mod command;
+mod input;
 mod report;
 mod sites;
 
@@ -45,7 +46,9 @@ fn write(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::input("cannot write the result").caused_by(error))
+            Err(Failure::input("cannot write the result")
+                .caused_by(error)
+                .hint("is the disk full?"))
         }
         _ => Ok(()),
     }

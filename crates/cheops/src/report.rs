@@ -10,12 +10,16 @@
 //! ```
 //!
 //! What must stay true: nothing that came in is written as it is. A text from outside may hold
-//! control characters, which would act on the operator's terminal, and may be long.
+//! control characters, which would act on the operator's terminal, and may be long. What a verb
+//! writes for people goes through the same [`clean`].
 
 use std::{fmt::Display, io::Write, ops::Range, process::ExitCode};
 
 use anstyle::{AnsiColor, Style};
-use cheops_core::{json::JsonError, scope::ScopeError};
+use cheops_core::{
+    json::{JsonError, Spot},
+    scope::ScopeError,
+};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
@@ -49,10 +53,11 @@ impl Failure {
             .hint(error.hint())
     }
 
-    /// A JSON document that is wrong.
-    pub(crate) fn json(message: impl Into<String>, error: JsonError) -> Self {
+    /// A JSON document that is wrong, and its text.
+    pub(crate) fn json(message: impl Into<String>, text: &str, error: JsonError) -> Self {
         let failure = Self::input(message).caused_by(&error);
-        Self { hint: error.hint, ..failure }
+        let source = error.spot.map(|spot| (text.to_owned(), byte_at(text, spot)));
+        Self { hint: error.hint, source, ..failure }
     }
 
     /// Shows the text with a caret under these bytes.
@@ -95,11 +100,11 @@ impl Failure {
 fn excerpt(text: &str, span: Range<usize>) -> Option<String> {
     let (before, rest) = text.split_at_checked(span.start)?;
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    let before = shown(before.get(line_start..)?);
+    let before = clean(before.get(line_start..)?);
     let line_rest = rest.split('\n').next().unwrap_or_default().trim_end_matches('\r');
     let (marked, after) =
         line_rest.split_at_checked(span.len().min(line_rest.len())).unwrap_or((line_rest, ""));
-    let (marked, after) = (shown(marked), shown(after));
+    let (marked, after) = (clean(marked), clean(after));
 
     let gutter = if text.trim_end().contains('\n') {
         let number = text.get(..line_start)?.matches('\n').count() + 1;
@@ -113,8 +118,17 @@ fn excerpt(text: &str, span: Range<usize>) -> Option<String> {
     Some(format!("{gutter}{before}{marked}{after}\n{pad}{MARK}{carets}{MARK:#}\n"))
 }
 
+/// The byte at a place in a text; the nearest before it where a character starts.
+fn byte_at(text: &str, Spot { line, column }: Spot) -> Range<usize> {
+    let lines_before = text.split_inclusive('\n').take(line.saturating_sub(1));
+    let line_start: usize = lines_before.map(str::len).sum();
+    let at = text.floor_char_boundary(line_start + column.saturating_sub(1));
+    let width = text.get(at..).and_then(|rest| rest.chars().next()).map_or(0, char::len_utf8);
+    at..at + width
+}
+
 /// A text with everything replaced that does not take up room on the screen by itself.
-fn shown(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     text.chars()
         .map(|c| match c {
             '\t' | '\n' => ' ',
@@ -144,7 +158,7 @@ fn last(text: &str, most: usize) -> String {
 fn sentence(message: &str) -> String {
     let mut characters = message.chars();
     let initial = characters.next().map(|c| c.to_ascii_uppercase());
-    shown(&initial.into_iter().chain(characters).collect::<String>())
+    clean(&initial.into_iter().chain(characters).collect::<String>())
 }
 
 #[cfg(test)]
@@ -190,6 +204,20 @@ hint: Did you mean `site2`?
         }
         assert_eq!(excerpt("é", 1..2), None);
         assert_eq!(excerpt("abc", 7..9), None);
+    }
+
+    #[test]
+    fn places_in_a_text() {
+        for (text, line, column, expected) in [
+            ("abc", 1, 2, 1..2),
+            ("ab\ncd\n", 2, 1, 3..4),
+            ("ab\ncd\n", 3, 0, 6..6),
+            ("", 1, 0, 0..0),
+            ("日本", 1, 5, 3..6),
+            ("a", 9, 9, 1..1),
+        ] {
+            assert_eq!(byte_at(text, Spot { line, column }), expected, "{text:?}");
+        }
     }
 
     #[test]

@@ -8,9 +8,10 @@
 //! ```
 //!
 //! A round trip between sites that are not listed is an error: it is more likely a slip of the
-//! keyboard than another site.
+//! keyboard than another site. So are two lines that differ about one pair, in whatever order they
+//! name its sites; the table in JSON has a direction, and may differ for the other one.
 
-use std::{fs, ops::Range, path::Path};
+use std::{collections::BTreeMap, ops::Range, path::Path, time::Duration};
 
 use cheops_core::{
     duration,
@@ -20,24 +21,20 @@ use cheops_core::{
 };
 use serde_json::Value;
 
-use crate::report::Failure;
+use crate::{input, report::Failure};
 
 const TEXT_HINT: &str =
     "write one site a line, and a round trip as `site1 <-> site2: 8ms`; `#` starts a comment";
 
-/// Reads the list in a file.
+/// Reads the list in a file, or on standard input.
 pub(crate) fn read(path: &Path) -> Result<Catalogue, Failure> {
-    let text = fs::read_to_string(path).map_err(|error| {
-        Failure::input(format!("cannot read the list of sites `{}`", path.display()))
-            .caused_by(error)
-    })?;
-    let text = text.trim_start_matches('\u{feff}');
+    let text = input::read(path, "list of sites")?;
     let message = format!("invalid list of sites `{}`", path.display());
     if text.trim_start().starts_with(['[', '{']) {
-        from_json(text).map_err(|error| Failure::json(message, error))
+        from_json(&text).map_err(|error| Failure::json(message, &text, error))
     } else {
-        from_text(text).map_err(|wrong| {
-            Failure::input(message).at(text, wrong.span).caused_by(wrong.cause).hint(wrong.hint)
+        from_text(&text).map_err(|wrong| {
+            Failure::input(message).at(&text, wrong.span).caused_by(wrong.cause).hint(wrong.hint)
         })
     }
 }
@@ -65,6 +62,7 @@ fn from_text(text: &str) -> Result<Catalogue, Wrong> {
 
     let sites: Result<Vec<_>, _> = sites.into_iter().map(name).collect();
     let mut catalogue = Catalogue::new(sites?);
+    let mut measured_before: BTreeMap<[SiteId; 2], (Duration, &str)> = BTreeMap::new();
     for line in trips {
         let Some((from, (to, round_trip))) =
             line.split_once("<->").and_then(|(from, rest)| Some((from, rest.split_once(':')?)))
@@ -81,6 +79,18 @@ fn from_text(text: &str) -> Result<Catalogue, Wrong> {
                 return Err(wrong(end.trim(), cause, &hint));
             }
         }
+        let mut pair = [name(from)?, name(to)?];
+        pair.sort();
+        match measured_before.get(&pair) {
+            Some((other, first)) if *other != measured => {
+                let cause = format!(
+                    "`{line}` and `{first}` in line {} differ about one pair of sites",
+                    line_number(text, first)
+                );
+                return Err(wrong(line, cause, "delete one of the two lines"));
+            }
+            _ => measured_before.insert(pair, (measured, line)),
+        };
         catalogue.measure(name(from)?, name(to)?, measured);
     }
     Ok(catalogue)
@@ -132,7 +142,7 @@ fn sites_in<'a>(
     path: &str,
     catalogue: &Catalogue,
 ) -> Result<Vec<(SiteId, &'a Value)>, JsonError> {
-    let error = |cause| JsonError { path: path.to_owned(), cause, hint: None };
+    let error = |cause: String| JsonError::new(path, cause);
     let Value::Object(fields) = value else {
         return Err(error("expected an object with a field for each site".to_owned()));
     };
@@ -155,6 +165,11 @@ fn unlisted(site: &SiteId, catalogue: &Catalogue) -> Option<(String, String)> {
     Some((format!("the site `{site}` is not in the list"), hint))
 }
 
+/// The line where a part of a text starts, from 1.
+fn line_number(text: &str, part: &str) -> usize {
+    text.get(..within(text, part).start).unwrap_or_default().matches('\n').count() + 1
+}
+
 /// Where a part of a text stands in it.
 fn within(text: &str, part: &str) -> Range<usize> {
     let start = part.as_ptr().addr().saturating_sub(text.as_ptr().addr());
@@ -163,8 +178,6 @@ fn within(text: &str, part: &str) -> Range<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn expected() -> Catalogue {
@@ -188,6 +201,8 @@ mod tests {
         assert_eq!(from_json(r#"["DC 1", "b"]"#), Ok(bare.clone()));
         assert_eq!(from_json(r#"{"Sites": ["DC 1", "b"], "RoundTrips": null}"#), Ok(bare));
         assert_eq!(from_text("").ok(), Some(Catalogue::default()));
+        // The same twice does no harm, in whatever unit.
+        assert!(from_text("a\nb\na <-> b: 8ms\nb <-> a: 0.008s").is_ok());
     }
 
     #[test]
@@ -200,6 +215,11 @@ mod tests {
             ("a\nb\na <-> b:", "", "a duration starts with a number"),
             ("a\nb\na <-> bb: 8ms", "bb", "the site `bb` is not in the list"),
             ("a\na <-> : 8ms", "", "`` is not a site name"),
+            (
+                "a\nb\na <-> b: 8ms\nb <-> a: 9ms # ?",
+                "b <-> a: 9ms",
+                "`b <-> a: 9ms` and `a <-> b: 8ms` in line 3 differ about one pair of sites",
+            ),
         ] {
             let wrong = from_text(text).err().unwrap();
             assert_eq!(&text[wrong.span], pointed, "{text}");

@@ -20,6 +20,18 @@ fn run(fixture: &str, more: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
+/// Runs the program on a matrix of these rows.
+fn checked(name: &str, rows: &[String], more: &[&str]) -> (Option<i32>, String, String) {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.json"));
+    std::fs::write(&path, format!(r#"{{"ResolutionMatrix": [{}]}}"#, rows.join(","))).unwrap();
+    run(path.to_str().unwrap(), more)
+}
+
+/// A row of a matrix.
+fn row(before: &str, after: &str, result: &str) -> String {
+    serde_json::json!({"Before": before, "After": after, "Result": result}).to_string()
+}
+
 /// The lines at the margin: one for each finding, and the counts.
 fn outline(text: &str) -> Vec<&str> {
     text.lines().filter(|line| !line.is_empty() && !line.starts_with(' ')).collect()
@@ -150,18 +162,76 @@ fn standard_input_is_a_file_too() {
 
 #[test]
 fn many_pairs_without_an_entry_are_named_and_not_all_explained() {
-    let rows: Vec<String> = ["a", "b", "c", "d"]
-        .iter()
-        .map(|kind| format!(r#"{{"Before": "{kind}", "After": "{kind}", "Result": "take-one"}}"#))
-        .collect();
-    let path = std::env::temp_dir().join(format!("cheops-many-{}.json", std::process::id()));
-    std::fs::write(&path, format!(r#"{{"ResolutionMatrix": [{}]}}"#, rows.join(","))).unwrap();
-    let (code, out, _) = run(path.to_str().unwrap(), &[]);
-    std::fs::remove_file(&path).unwrap();
+    let rows = ["a", "b", "c", "d"].map(|kind| row(kind, kind, "take-one"));
+    let (code, out, _) = checked("many", &rows, &[]);
     assert_eq!(code, Some(0));
     let outline = outline(&out);
     assert_eq!(outline.len(), 5, "{out}");
     assert_eq!(outline[3], "warning: no entry for 3 more pairs; the same holds there");
     assert_eq!(outline[4], "6 warnings");
     assert!(out.contains("    `b` and `c`, `b` and `d`, `c` and `d`\n"), "{out}");
+}
+
+#[test]
+fn what_is_said_about_a_large_matrix_stays_readable() {
+    let kinds: Vec<String> = (0..100).map(|n| format!("kind{n:02}")).collect();
+    let alone: Vec<String> = kinds.iter().map(|kind| row(kind, kind, "take-one")).collect();
+    let (code, out, _) = checked("pairs", &alone, &[]);
+    assert_eq!(code, Some(0));
+    assert!(out.lines().count() < 60, "{out}");
+    assert!(out.contains("warning: no entry for 4947 more pairs; the same holds there\n"), "{out}");
+    assert!(out.contains(" 4937 more\n\n4950 warnings\n"), "{out}");
+
+    let same = vec![row("a", "a", "take-one"); 100_000];
+    let (code, out, _) = checked("same", &same, &[]);
+    assert_eq!(code, Some(0));
+    assert!(out.len() < 2_000, "{} bytes", out.len());
+    assert!(
+        out.starts_with(
+            "warning: (`a`, `a`), rows 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 99990 more: the same"
+        ),
+        "{out}"
+    );
+    assert!(out.contains("delete rows 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, and 99989 more"), "{out}");
+    let (_, out, _) = checked("same", &same, &["-o", "json"]);
+    let said: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(said["Findings"][0]["RowCount"], 100_000);
+    assert_eq!(said["Findings"][0]["Rows"].as_array().unwrap().len(), 1000);
+
+    let mut one_way = alone;
+    for (n, before) in kinds.iter().enumerate() {
+        one_way.extend(kinds[n + 1..].iter().map(|after| row(before, after, "take-both")));
+    }
+    let (_, out, _) = checked("one-way", &one_way, &[]);
+    assert!(out.lines().count() < 100, "{out}");
+    assert!(out.contains("\n4940 notes more of the sorts above; correct those first"), "{out}");
+    assert!(out.ends_with("\n4950 notes\n"), "{out}");
+}
+
+#[test]
+fn nothing_from_the_file_acts_on_the_terminal() {
+    let kind = "a\u{202e}\u{e0001}b";
+    let (_, out, _) = checked("signs", &[row(kind, "c", "take-one")], &[]);
+    assert!(!out.contains(['\u{202e}', '\u{e0001}']), "{out:?}");
+    assert!(out.contains("`a\u{fffd}\u{fffd}b` then `c` has an entry"), "{out}");
+    // What is proposed is the same kind, and not one that only looks alike.
+    let escaped = r#"{"Before": "c", "After": "a\u202e\udb40\udc01b", "Result": "take-one"}"#;
+    assert!(out.contains(escaped), "{out}");
+    let entry: serde_json::Value = serde_json::from_str(escaped).unwrap();
+    assert_eq!(entry["After"], kind);
+}
+
+#[test]
+fn a_repeated_field_is_refused() {
+    let twice = r#"{"Before": "a", "After": "a", "Result": "take-one", "Result": "take-both"}"#;
+    let cased = r#"{"Before": "a", "After": "a", "Result": "take-one", "result": "take-both"}"#;
+    for (name, row, cause) in [
+        ("repeated", twice, "line 1, column 82: the field `Result` is given twice\n"),
+        ("cased", cased, "the field `Result` is given twice, in two spellings\n"),
+    ] {
+        let (code, out, err) = checked(name, &[row.to_owned()], &[]);
+        assert_eq!((code, out.as_str()), (Some(2), ""));
+        assert!(err.contains(cause), "{err}");
+        assert!(err.ends_with("\nhint: Delete one of the two.\n"), "{err}");
+    }
 }

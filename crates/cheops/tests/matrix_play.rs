@@ -281,7 +281,6 @@ fn what_is_refused() {
              `take-both-agreed-order`"
                 .to_owned(),
         ),
-        ("bad-json.json", "At line 3, column 1: this is not JSON: trailing comma".to_owned()),
     ] {
         let path = fixture(name);
         for more in [&[][..], &["-o", "json"]] {
@@ -293,6 +292,108 @@ fn what_is_refused() {
             assert!(said.starts_with(&expected), "{said}\n{expected}");
         }
     }
+}
+
+#[test]
+fn a_text_that_is_not_json_is_shown_at_the_place() {
+    let comma = std::fs::read_to_string(fixture("bad-json.json")).unwrap();
+    for (text, expected) in [
+        (
+            comma.as_str(),
+            "  3 | ]}
+      ^
+  Caused by: At line 3, column 1: this is not JSON: trailing comma
+
+hint: JSON has double quotes around names and texts, a comma between two items and none after the \
+             last, and no comments.
+",
+        ),
+        (
+            r#"{"Operations": [], "Operations": []}"#,
+            r#"  {"Operations": [], "Operations": []}
+                                ^
+  Caused by: At line 1, column 31: the field `Operations` is given twice
+
+hint: Delete one of the two.
+"#,
+        ),
+    ] {
+        let output = piped(text.as_bytes(), &[]);
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(said, format!("error: Invalid history `-`\n{expected}"));
+    }
+}
+
+#[test]
+fn every_refusal_has_a_next_step() {
+    let hint = |output: Output| {
+        assert_eq!(output.status.code(), Some(2));
+        assert!(output.stdout.is_empty());
+        let said = String::from_utf8(output.stderr).unwrap();
+        said.split_once("\nhint: ").unwrap_or_else(|| panic!("no hint in {said}")).1.to_owned()
+    };
+    for (path, expected) in [
+        (fixture("missing.json"), "Check the path; `-` reads standard input\n"),
+        (fixture(""), "Give a file in that directory\n"),
+        (fixture("bad-parent.json"), "Add that operation, or take it out of the parents.\n"),
+        (
+            fixture("bad-circle.json"),
+            "Parents are what came before. Take one of these out of the parents of another.\n",
+        ),
+    ] {
+        assert_eq!(hint(play(&[&path]).output().unwrap()), expected);
+    }
+    for (text, expected) in [
+        (&b"\xff\xfe"[..], "Save the file as UTF-8"),
+        (b" \n", r#"The shortest history is `{"Operations": []}`; is this the right file?"#),
+        (b"{}", "Add what happened: \"Operations\": ["),
+    ] {
+        let said = hint(piped(text, &[]));
+        assert!(said.starts_with(expected), "{said}");
+    }
+}
+
+#[test]
+fn what_takes_too_long_is_refused() {
+    let apart: Vec<Value> = (0..20_001)
+        .map(|n| json!({"Id": format!("{n}"), "Kind": "a", "Site": "s", "Time": n}))
+        .collect();
+    let over = |before: &str, after: &str| json!({"Before": before, "After": after, "Result": "take-both-keep-order"});
+    let circle = json!([over("a", "b"), over("b", "c"), over("c", "a")]);
+    for (history, cause, hint) in [
+        (
+            json!({"Operations": apart}),
+            "more than 20000 chains that don't know of each other",
+            "\nhint: Are parents missing?",
+        ),
+        (
+            json!({"ResolutionMatrix": circle, "Operations": apart[..5001]}),
+            "at most 5000 operations; this one has 5001",
+            "run `cheops matrix check` on it",
+        ),
+    ] {
+        let output = piped(history.to_string().as_bytes(), &[]);
+        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(2), &b""[..]));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(cause) && said.contains(hint), "{said}");
+    }
+}
+
+#[test]
+fn nothing_from_the_file_acts_on_the_terminal() {
+    let (id, kind) = ("a\u{202e}b\u{200b}c", "k\u{2066}\u{feff}");
+    let take_one = json!([{"Before": kind, "After": kind, "Result": "take-one"}]);
+    let first = json!({"Id": id, "Kind": kind, "Site": "s", "Time": 1});
+    let second = json!({"Id": "second", "Kind": kind, "Site": "t", "Time": 2, "Void": false});
+    let history = json!({"ResolutionMatrix": take_one, "Operations": [first, second]}).to_string();
+    let text = String::from_utf8(piped(history.as_bytes(), &[]).stdout).unwrap();
+    assert!(!text.contains(['\u{202e}', '\u{200b}', '\u{2066}', '\u{feff}']), "{text:?}");
+    assert!(text.contains("a\u{fffd}b\u{fffd}c  k\u{fffd}\u{fffd}  s  1"), "{text}");
+    // A program gets the id that it can look up.
+    let said = piped(history.as_bytes(), &["-o", "json"]).stdout;
+    let said: Value = serde_json::from_slice(&said).unwrap();
+    assert_eq!(said["Dropped"][0]["Id"], id);
 }
 
 #[test]

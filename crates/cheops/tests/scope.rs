@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    io::Write,
     path::PathBuf,
     process::{Command, Stdio},
 };
@@ -226,11 +227,45 @@ hint: Did you mean `site2`?
 fn a_file_that_cannot_be_read_is_bad_input() {
     let latin1 = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("latin1.txt");
     fs::write(&latin1, b"\xc9vry\n").unwrap();
-    for file in ["/no/such/file", "/", latin1.to_str().unwrap()] {
+    for (file, hint) in [
+        ("/no/such/file", "Check the path; `-` reads standard input"),
+        ("/", "Give a file in that directory"),
+        (latin1.to_str().unwrap(), "Save the file as UTF-8"),
+    ] {
         let complaint = complains(&["image: a", "--sites", file]);
         let start = format!("error: Cannot read the list of sites `{file}`\n  Caused by: ");
         assert!(complaint.starts_with(&start), "{complaint}");
+        assert!(complaint.contains(&format!("\n\nhint: {hint}")), "{complaint}");
     }
+}
+
+#[test]
+fn a_list_of_sites_can_come_from_standard_input() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_cheops"))
+        .args(["scope", "image: *", "--sites", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"\xef\xbb\xbfsite1\nsite2\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("(now site1 and site2)"), "{said}");
+}
+
+#[test]
+fn two_round_trips_for_one_pair_are_one_too_many() {
+    let sites = file("two.txt", "a\nb\na <-> b: 8ms\nb <-> a: 9ms\n");
+    let complaint = complains(&["image: a", "--sites", &sites]);
+    let expected = "
+  4 | b <-> a: 9ms
+      ^^^^^^^^^^^^
+  Caused by: `b <-> a: 9ms` and `a <-> b: 8ms` in line 3 differ about one pair of sites
+
+hint: Delete one of the two lines
+";
+    assert!(complaint.ends_with(expected), "{complaint}");
 }
 
 #[test]

@@ -13,15 +13,7 @@ mod read;
 mod site;
 mod view;
 
-use alloc::{
-    boxed::Box,
-    collections::BTreeSet,
-    format,
-    string::{String, ToString},
-    sync::Arc,
-    vec,
-    vec::Vec,
-};
+use alloc::{boxed::Box, collections::BTreeSet, format, string::String, sync::Arc, vec, vec::Vec};
 
 use self::{
     read::{Document, Row},
@@ -72,22 +64,30 @@ impl History {
     /// The most operations that a history can have.
     pub const MAX_OPERATIONS: usize = 100_000;
 
+    /// The most operations that it can have if the matrix is circular: then each operation has to
+    /// be compared with all others.
+    pub const MAX_TANGLED: usize = 5_000;
+
+    /// The most chains that its operations can form: what is known of an operation's past is a
+    /// number for each of them.
+    pub const MAX_CHAINS: usize = 20_000;
+
     /// The history that a text in JSON stands for.
     pub fn from_json(text: &str) -> Result<Self, JsonError> {
-        let Document { config, rows } = Document::from_json(text)?;
-        let mut ops = operations(&rows).map_err(|error| JsonError {
-            path: "$".into(),
-            cause: error.to_string(),
-            hint: None,
-        })?;
+        let Document { config, place, rows } = Document::from_json(text)?;
+        let mut ops = operations(&rows).map_err(|error| JsonError::new("$", error))?;
         let rules = Rules::new(&config.matrix);
+        if rules.tangled() && ops.len() > Self::MAX_TANGLED {
+            return Err(too_many_tangled(place, ops.len()));
+        }
         let void: Vec<bool> = rows.iter().map(|row| row.void).collect();
         let is_void = |ix: Ix| void[ix.usize()];
 
-        let mut graph = graph(&ops);
+        let mut graph = graph(&ops).ok_or_else(|| too_many_chains(place))?;
         let forced = |ix: Ix| rows[ix.usize()].force;
         let resets = view::resets(&rules, &graph, &mut ops, forced, is_void);
-        graph.log = log(&ops);
+        // The same operations, of which some reset now, so they form the same chains.
+        graph.log = log(&ops).unwrap_or(graph.log);
         let resolution = Resolution::of(rules, &graph.log, is_void);
         let ids = rows.into_iter().map(|row| row.id).collect();
         Ok(Self { config, graph, resolution, ids, void, resets })
@@ -142,7 +142,7 @@ impl History {
     /// operations that did not know of each other. What a [`story`](Self::story) costs grows with
     /// it.
     pub fn chains(&self) -> usize {
-        self.log().lanes().count()
+        self.log().lane_count()
     }
 
     /// The operations that are not in the block, in order of time, site and id.
@@ -260,19 +260,52 @@ fn operations(rows: &[Row]) -> Result<Vec<SharedOperation>, NameError> {
     Ok(rows.iter().enumerate().map(operation).collect())
 }
 
-/// A log of operations that are in order, so that each has the same place there and here.
-fn log(ops: &[SharedOperation]) -> Log {
+fn too_many_tangled(place: String, count: usize) -> JsonError {
+    let most = History::MAX_TANGLED;
+    JsonError::new(
+        place,
+        format_args!(
+            "the kinds of the matrix win over each other in a circle, and then a history has at \
+             most {most} operations; this one has {count}"
+        ),
+    )
+    .with_hint(
+        "Write the matrix alone into a file and run `cheops matrix check` on it: it shows the \
+         circle, and what to write instead.",
+    )
+}
+
+fn too_many_chains(place: String) -> JsonError {
+    let most = History::MAX_CHAINS;
+    JsonError::new(
+        place,
+        format_args!(
+            "the operations form more than {most} chains that don't know of each other, and a \
+             history has at most {most}"
+        ),
+    )
+    .with_hint(
+        "Are parents missing? An operation names in \"Parents\" what its site knew before it.",
+    )
+}
+
+/// A log of operations that are in order, so that each has the same place there and here. Nothing if
+/// they form too many chains; that is found on the way, because a log of them takes too much room.
+fn log(ops: &[SharedOperation]) -> Option<Log> {
     let mut log = Log::default();
     for op in ops {
         // The reader has seen to it that each comes once, and after its parents.
         let _ = log.insert(op.clone());
+        if log.lane_count() > History::MAX_CHAINS {
+            return None;
+        }
     }
-    log
+    Some(log)
 }
 
-fn graph(ops: &[SharedOperation]) -> Graph {
-    let log = log(ops);
+fn graph(ops: &[SharedOperation]) -> Option<Graph> {
+    let log = log(ops)?;
     let parents =
         ops.iter().map(|op| op.parents.iter().filter_map(|id| log.find(id)).collect()).collect();
-    Graph { log, parents }
+    Some(Graph { log, parents })
 }

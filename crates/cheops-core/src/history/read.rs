@@ -5,6 +5,7 @@
 //! influence on the result. Nothing here is recursive, so no graph is too deep for it.
 
 use alloc::{
+    borrow::ToOwned,
     boxed::Box,
     collections::{BTreeMap, BTreeSet},
     format,
@@ -20,6 +21,7 @@ use crate::{
     id::{Kind, NameError, SiteId},
     json::{self, JsonError, Node},
     matrix::Config,
+    spelling::nearest,
 };
 
 /// One operation as it was written.
@@ -38,10 +40,16 @@ pub(super) struct Row {
 /// its parents.
 pub(super) struct Document {
     pub(super) config: Config,
+    /// Where the operations stand in the document.
+    pub(super) place: String,
     pub(super) rows: Vec<Row>,
 }
 
 const OPERATIONS: &str = "Operations";
+
+const OPERATIONS_HINT: &str = "Add what happened: \"Operations\": [{\"Id\": \"a\", \"Kind\": \"set\", \
+                               \"Site\": \"site1\", \"Time\": 1}]. To look at a configuration \
+                               alone, use `cheops matrix check`.";
 
 impl Document {
     pub(super) fn from_json(text: &str) -> Result<Self, JsonError> {
@@ -57,18 +65,21 @@ impl Document {
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
         let config = Config::read(&Node::root(&Value::Object(settings)))?;
-        Ok(Self { config, rows: rows(&operations.required()?)? })
+        let operations = operations.required().map_err(|error| error.with_hint(OPERATIONS_HINT))?;
+        Ok(Self { config, place: operations.path().to_owned(), rows: rows(&operations)? })
     }
 }
 
 fn rows(operations: &Node<'_>) -> Result<Vec<Row>, JsonError> {
     let items = operations.list()?;
     if items.len() > History::MAX_OPERATIONS {
-        return Err(operations.error(format_args!(
-            "a history has at most {} operations, and this one has {}",
-            History::MAX_OPERATIONS,
-            items.len()
-        )));
+        return Err(operations
+            .error(format_args!(
+                "a history has at most {} operations, and this one has {}",
+                History::MAX_OPERATIONS,
+                items.len()
+            ))
+            .with_hint("Leave out operations that came long before the ones you ask about."));
     }
     let mut rows = Vec::with_capacity(items.len());
     let mut links = Vec::with_capacity(items.len());
@@ -138,11 +149,13 @@ fn names<'r>(rows: &'r [Row], links: &[Link<'_>]) -> Result<BTreeMap<&'r str, us
     for (place, row) in rows.iter().enumerate() {
         if let Some(first) = names.insert(&*row.id, place) {
             let (this, first) = (&links[place].0, &links[first].0);
-            return Err(this.error(format_args!(
-                "the id `{}` belongs to the operation at {} already",
-                row.id,
-                first.path()
-            )));
+            return Err(this
+                .error(format_args!(
+                    "the id `{}` belongs to the operation at {} already",
+                    row.id,
+                    first.path()
+                ))
+                .with_hint("Give each operation an id of its own."));
         }
     }
     Ok(names)
@@ -158,9 +171,18 @@ fn find(
     for node in link.list()? {
         let name = name(&node)?;
         match names.get(name) {
-            None => return Err(node.error(format_args!("there is no operation `{name}`"))),
+            None => {
+                let hint = nearest(name, names.keys()).map_or_else(
+                    || "Add that operation, or take it out of the parents.".to_owned(),
+                    |id| format!("Did you mean `{id}`?"),
+                );
+                let error = node.error(format_args!("there is no operation `{name}`"));
+                return Err(error.with_hint(hint));
+            }
             Some(&parent) if parent == place => {
-                return Err(node.error(format_args!("`{name}` can't be its own parent")));
+                return Err(node
+                    .error(format_args!("`{name}` can't be its own parent"))
+                    .with_hint("Take it out of the parents."));
             }
             Some(&parent) => parents.insert(parent),
         };
@@ -208,7 +230,10 @@ fn circle(rows: &[Row], order: &[usize], links: &[Link<'_>]) -> JsonError {
     told.extend(on_it.first().map(id));
     let (item, link) = &links[on_it.first().copied().unwrap_or(0)];
     let told = told.join(" after ");
-    link.as_ref().unwrap_or(item).error(format_args!("the parents form a circle: {told}"))
+    link.as_ref()
+        .unwrap_or(item)
+        .error(format_args!("the parents form a circle: {told}"))
+        .with_hint("Parents are what came before. Take one of these out of the parents of another.")
 }
 
 /// The rows on a circle, each followed by one of its parents, from the one that is written first.

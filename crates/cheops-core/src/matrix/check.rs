@@ -103,12 +103,13 @@ pub fn check(matrix: &Matrix) -> Vec<Finding> {
         }
     }
     findings.extend(circle::find(&wins(&index)).into_iter().map(circular));
-    findings.sort_by(|x, y| {
-        // Where an entry is missing there is no row: such pairs come last.
-        let place = |f: &Finding| (f.severity, f.rows.is_empty(), f.rows.clone());
-        (place(x), &x.pair).cmp(&(place(y), &y.pair))
-    });
+    findings.sort_by(|x, y| place(x).cmp(&place(y)));
     findings
+}
+
+/// Where a finding stands. Where an entry is missing there is no row: such pairs come last.
+fn place(finding: &Finding) -> (Severity, bool, &[usize], &(Kind, Kind)) {
+    (finding.severity, finding.rows.is_empty(), &finding.rows, &finding.pair)
 }
 
 fn twice(same: &[(usize, &Entry)]) -> Option<Finding> {

@@ -167,8 +167,10 @@ fn concurrent_contradiction(rows: &[usize], there: &Entry, back: &Entry) -> Expl
 
 fn twice(rows: &[usize], entries: &[Entry]) -> Explanation {
     let (kept, others) = (row(rows, 0), rows.get(1..).unwrap_or_default());
-    let others: Vec<String> = others.iter().map(ToString::to_string).collect();
-    let others = format!("row{} {}", if others.len() == 1 { "" } else { "s" }, others.join(", "));
+    let others = match others {
+        [row] => format!("row {row}"),
+        rows => format!("rows {}", some(rows.iter().map(ToString::to_string)).join(", ")),
+    };
     let mut different: Vec<&Entry> = Vec::new();
     for entry in entries {
         if !different.contains(&entry) {
@@ -233,7 +235,7 @@ fn order_of_one_kind(entry: &Entry) -> Explanation {
 }
 
 fn circular(circle: &Circle) -> Explanation {
-    let told: Vec<String> = circle.steps().map(step).collect();
+    let told = some(circle.steps().map(step));
     let title = if circle.is_of_kinds() {
         "kinds win over each other in a circle"
     } else {
@@ -343,6 +345,18 @@ fn row(rows: &[usize], n: usize) -> String {
 
 fn advice(when: impl Into<String>, entries: Vec<Entry>) -> Advice {
     Advice { when: when.into(), entries }
+}
+
+/// The first of many, and how many more there are: a finding can be about every row of a matrix.
+fn some(mut told: impl Iterator<Item = String>) -> Vec<String> {
+    const NAMED: usize = 10;
+    let mut named: Vec<String> = told.by_ref().take(NAMED).collect();
+    match (told.next(), told.count()) {
+        (Some(last), 0) => named.push(last),
+        (Some(_), more) => named.push(format!("and {} more", more + 1)),
+        (None, _) => {}
+    }
+    named
 }
 
 /// An entry and its mirror; one is enough where they are the same.

@@ -1,22 +1,29 @@
 //! `cheops matrix`: what a matrix means, before anything depends on it.
 
-use std::{
-    fs,
-    io::{self, Read},
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
 use cheops_core::matrix::{Config, Entry, Finding, Severity, What, check};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::{Outcome, Output, play};
-use crate::report::Failure;
+use crate::{
+    input,
+    report::{Failure, clean},
+};
 
 /// How many pairs without an entry are explained; the text is much the same for each, so that the
 /// others are only named.
 const EXPLAINED: usize = 3;
+
+/// How many findings of any other sort are explained. Who has corrected these asks again.
+const EXPLAINED_OTHERS: usize = 10;
+
+/// How many things of one sort a sentence names: pairs, rows.
+const NAMED: usize = 10;
+
+/// How many rows of one finding programs are told.
+const ROWS: usize = 1000;
 
 /// How wide a line of text becomes.
 const WIDTH: usize = 96;
@@ -49,9 +56,9 @@ pub(crate) fn run(arguments: &Arguments, output: Output) -> Result<Outcome, Fail
 
 fn run_check(arguments: &Check, output: Output) -> Result<Outcome, Failure> {
     let path = &arguments.config;
-    let text = read(path, "configuration")?;
-    let config = Config::from_json(text.trim_start_matches('\u{feff}')).map_err(|error| {
-        Failure::json(format!("invalid configuration `{}`", path.display()), error)
+    let text = input::document(path, "configuration", "{}")?;
+    let config = Config::from_json(&text).map_err(|error| {
+        Failure::json(format!("invalid configuration `{}`", path.display()), &text, error)
     })?;
     let findings = check(&config.matrix);
     let contradicts = findings.iter().any(|finding| finding.severity == Severity::Problem);
@@ -64,19 +71,6 @@ fn run_check(arguments: &Check, output: Output) -> Result<Outcome, Failure> {
     })
 }
 
-/// The text of a file, or of standard input; `what` it should be is for the message.
-pub(super) fn read(path: &Path, what: &str) -> Result<String, Failure> {
-    let text = if path.as_os_str() == "-" {
-        let mut text = String::new();
-        io::stdin().lock().read_to_string(&mut text).map(|_| text)
-    } else {
-        fs::read_to_string(path)
-    };
-    text.map_err(|error| {
-        Failure::input(format!("cannot read the {what} `{}`", path.display())).caused_by(error)
-    })
-}
-
 fn in_words(config: &Config, findings: &[Finding]) -> String {
     if findings.is_empty() {
         return match config.matrix.kinds().len() {
@@ -85,50 +79,87 @@ fn in_words(config: &Config, findings: &[Finding]) -> String {
             n => format!("No findings: all pairs of its {n} kinds have their entries.\n"),
         };
     }
-    let mut missing = 0;
+    let mut told: BTreeMap<&str, usize> = BTreeMap::new();
     let (explained, also): (Vec<&Finding>, Vec<&Finding>) = findings.iter().partition(|finding| {
-        missing += usize::from(matches!(finding.what, What::Missing { .. }));
-        missing <= EXPLAINED || !matches!(finding.what, What::Missing { .. })
+        let told = told.entry(sort(&finding.what)).or_default();
+        *told += 1;
+        *told <= if is_missing(finding) { EXPLAINED } else { EXPLAINED_OTHERS }
     });
+    let (missing, others): (Vec<&Finding>, Vec<&Finding>) =
+        also.into_iter().partition(|finding| is_missing(finding));
     let mut paragraphs: Vec<String> = explained.into_iter().map(paragraph).collect();
-    if !also.is_empty() {
-        let pairs: Vec<String> =
-            also.iter().map(|f| format!("`{}` and `{}`", f.pair.0, f.pair.1)).collect();
+    if !others.is_empty() {
         paragraphs.push(format!(
-            "warning: no entry for {} more pair{}; the same holds there\n{}",
-            also.len(),
-            if also.len() == 1 { "" } else { "s" },
-            wrapped(&pairs.join(", "))
+            "{} more of the sorts above; correct those first, and run this again\n",
+            counts(&others)
         ));
     }
-    paragraphs.push(counts(findings) + "\n");
+    if !missing.is_empty() {
+        let pair = |finding: &&Finding| format!("`{}` and `{}`", finding.pair.0, finding.pair.1);
+        paragraphs.push(format!(
+            "warning: no entry for {} more pair{}; the same holds there\n{}",
+            missing.len(),
+            if missing.len() == 1 { "" } else { "s" },
+            wrapped(&some(&missing, pair).join(", "))
+        ));
+    }
+    paragraphs.push(counts(&findings.iter().collect::<Vec<_>>()) + "\n");
     paragraphs.join("\n")
+}
+
+fn is_missing(finding: &Finding) -> bool {
+    matches!(finding.what, What::Missing { .. })
+}
+
+/// The first of many things, and how many more there are.
+fn some<T>(things: &[T], name: impl Fn(&T) -> String) -> Vec<String> {
+    // To leave out a single one saves no room.
+    let most = if things.len() <= NAMED + 1 { things.len() } else { NAMED };
+    let mut names: Vec<String> = things.iter().take(most).map(name).collect();
+    if most < things.len() {
+        names.push(format!("{} more", things.len() - most));
+    }
+    names
 }
 
 /// One finding: where, what, what it means, and what to write.
 fn paragraph(finding: &Finding) -> String {
     let explanation = finding.explain();
     let (before, after) = &finding.pair;
-    let place = match finding.rows.as_slice() {
+    let place = match some(&finding.rows, ToString::to_string).as_slice() {
         [] => String::new(),
         [row] => format!(", row {row}"),
-        [rows @ .., last] => {
-            let rows: Vec<String> = rows.iter().map(ToString::to_string).collect();
-            format!(", rows {} and {last}", rows.join(", "))
-        }
+        [rows @ .., last] => format!(", rows {} and {last}", rows.join(", ")),
     };
-    let mut text = format!(
-        "{}: (`{before}`, `{after}`){place}: {}\n",
+    let title = format!(
+        "{}: (`{before}`, `{after}`){place}: {}",
         word(finding.severity),
         explanation.title
     );
+    let mut text = clean(&title) + "\n";
     text += &wrapped(&explanation.meaning);
     for advice in &explanation.advice {
         text += &wrapped(&advice.when);
         let entries: Vec<String> =
-            advice.entries.iter().map(|entry| format!("      {entry}")).collect();
+            advice.entries.iter().map(|entry| format!("      {}", pasteable(entry))).collect();
         text += &entries.join(",\n");
         text.push('\n');
+    }
+    text
+}
+
+/// An entry as JSON in which all can be seen: what [`clean`] would replace is escaped, so that the
+/// entry still means the same where it is pasted.
+fn pasteable(entry: &Entry) -> String {
+    let mut text = String::new();
+    for c in entry.to_string().chars() {
+        let mut bytes = [0; 4];
+        let alone: &str = c.encode_utf8(&mut bytes);
+        if clean(alone) == alone {
+            text.push(c);
+        } else {
+            text.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")));
+        }
     }
     text
 }
@@ -137,7 +168,7 @@ fn paragraph(finding: &Finding) -> String {
 fn wrapped(text: &str) -> String {
     let mut lines = String::new();
     let mut column = 0;
-    for word in text.split(' ') {
+    for word in clean(text).split(' ') {
         let width = word.chars().count();
         if column == 0 || column + 1 + width > WIDTH {
             lines += if column == 0 { "    " } else { "\n    " };
@@ -153,7 +184,7 @@ fn wrapped(text: &str) -> String {
 }
 
 /// `1 problem, 2 warnings`.
-fn counts(findings: &[Finding]) -> String {
+fn counts(findings: &[&Finding]) -> String {
     let counted: Vec<String> = [Severity::Problem, Severity::Warning, Severity::Note]
         .into_iter()
         .map(|severity| (count(findings, severity), word(severity)))
@@ -163,7 +194,7 @@ fn counts(findings: &[Finding]) -> String {
     counted.join(", ")
 }
 
-fn count(findings: &[Finding], severity: Severity) -> usize {
+fn count(findings: &[&Finding], severity: Severity) -> usize {
     findings.iter().filter(|finding| finding.severity == severity).count()
 }
 
@@ -175,7 +206,10 @@ fn word(severity: Severity) -> &'static str {
     }
 }
 
+/// All findings. Of the rows of one only the first, with their number, since one finding can be
+/// about every row of the matrix.
 fn in_json(findings: &[Finding]) -> Value {
+    let all: Vec<&Finding> = findings.iter().collect();
     let told: Vec<Value> = findings
         .iter()
         .map(|finding| {
@@ -191,7 +225,8 @@ fn in_json(findings: &[Finding]) -> Value {
             json!({
                 "Severity": word(finding.severity),
                 "What": sort(&finding.what),
-                "Rows": finding.rows,
+                "Rows": finding.rows.get(..ROWS).unwrap_or(&finding.rows),
+                "RowCount": finding.rows.len(),
                 "Pair": [finding.pair.0.as_str(), finding.pair.1.as_str()],
                 "Title": explanation.title,
                 "Meaning": explanation.meaning,
@@ -201,9 +236,9 @@ fn in_json(findings: &[Finding]) -> Value {
         .collect();
     json!({
         "Findings": told,
-        "Problems": count(findings, Severity::Problem),
-        "Warnings": count(findings, Severity::Warning),
-        "Notes": count(findings, Severity::Note),
+        "Problems": count(&all, Severity::Problem),
+        "Warnings": count(&all, Severity::Warning),
+        "Notes": count(&all, Severity::Note),
     })
 }
 

@@ -1,4 +1,7 @@
 //! `cheops matrix play`: what a history amounts to, and what each of its sites would run.
+//!
+//! What must stay true: ids, kinds and sites come from the file, so on a screen they stand only in
+//! tables and titles that are cleaned; a program gets them as they are.
 
 use std::{fmt::Write as _, path::PathBuf};
 
@@ -10,8 +13,11 @@ use cheops_core::{
 use serde_json::Value;
 use unicode_width::UnicodeWidthStr;
 
-use super::{Outcome, Output, matrix};
-use crate::report::Failure;
+use super::{Outcome, Output};
+use crate::{
+    input,
+    report::{Failure, clean},
+};
 
 mod graph;
 
@@ -35,9 +41,10 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, output: Output) -> Result<Outcome, Failure> {
     let path = &arguments.history;
-    let text = matrix::read(path, "history")?;
-    let history = History::from_json(text.trim_start_matches('\u{feff}'))
-        .map_err(|error| Failure::json(format!("invalid history `{}`", path.display()), error))?;
+    let text = input::document(path, "history", "{\"Operations\": []}")?;
+    let history = History::from_json(&text).map_err(|error| {
+        Failure::json(format!("invalid history `{}`", path.display()), &text, error)
+    })?;
     Ok(Outcome::success(match output {
         Output::Text => in_words(&history),
         Output::Json => in_json(&history),
@@ -175,7 +182,7 @@ fn at_site(history: &History, site: &SiteId) -> String {
                 .collect::<Vec<_>>()
         })
         .collect();
-    format!("\n{site} runs\n{}", table(&rows))
+    format!("\n{} runs\n{}", clean(site.as_str()), table(&rows))
 }
 
 /// What an operator reads where the plan has no way on.
@@ -210,8 +217,10 @@ fn listed(rows: &[Vec<String>]) -> String {
     if rows.is_empty() { "  none\n".to_owned() } else { table(rows) }
 }
 
-/// Rows as lines, with the columns below each other.
+/// Rows as lines, with the columns below each other and nothing in them that acts on a terminal.
 fn table(rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| clean(cell)).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cell_width =
         |column: usize| move |row: &Vec<String>| row.get(column).map(|cell| cell.width());
@@ -219,7 +228,7 @@ fn table(rows: &[Vec<String>]) -> String {
         .map(|column| rows.iter().filter_map(cell_width(column)).max().unwrap_or(0))
         .collect();
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(&widths) {
             let pad = width - cell.width();

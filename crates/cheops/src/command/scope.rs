@@ -21,7 +21,8 @@ mod words;
 pub(crate) struct Arguments {
     /// The scope, for example 'image: site1 & (site2; site3)'
     scope: String,
-    /// A list of the known sites and their round trips, in plain text or JSON
+    /// A list of the known sites and their round trips, in plain text or JSON; `-` reads it from
+    /// standard input
     #[arg(long, value_name = "FILE")]
     sites: Option<PathBuf>,
     /// Show what a request does that arrives at this site
