@@ -119,8 +119,7 @@ impl Rules {
                 let own = self.matrix.entry(before, after).map(|(_, entry)| entry);
                 let mirror = self.matrix.entry(after, before).map(|(_, entry)| entry);
                 let at = self.pair(a, b);
-                let replacing =
-                    own.is_some_and(|e| matches!(e.result, Take::One | Take::BothReverseOrder));
+                let replacing = own.is_some_and(|entry| entry.result.resets());
                 self.resets[at] = replacing;
                 self.replaces[b.usize()] |= replacing;
                 self.commutes[at] = [own, mirror]
