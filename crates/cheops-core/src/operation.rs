@@ -40,7 +40,7 @@ pub struct Operation {
 /// What an operation says about the resource itself.
 ///
 /// The sites of a resource are the union of all that were declared; its configuration is the
-/// latest one.
+/// latest one that says anything.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Declaration {
     /// Where the resource is to exist.

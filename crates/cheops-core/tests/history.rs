@@ -11,7 +11,6 @@ use cheops_core::{
     log::Ix,
     matrix::Matrix,
     operation::Operation,
-    time::Timestamp,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -496,35 +495,18 @@ proptest! {
         check(&matrix, &ops, &void, &forced, turn);
     }
 
-    /// Times that contradict causality, ties, and operations of one site that know nothing of each
-    /// other.
     #[test]
     fn also_if_no_site_could_have_produced_it(
         matrix in matrices(),
-        rows in prop::collection::vec((0..3_usize, 0..4_usize, 0..6_u64, any::<u16>(), 0..6_u8), 0..16),
+        rows in history::wild_rows(),
         turn in any::<usize>(),
     ) {
-        let mut ops: Vec<Operation> = Vec::new();
-        let mut void = BTreeSet::new();
-        for (n, &(site, kind, time, parents, flags)) in rows.iter().enumerate() {
-            let id = OpId { site: history::site(site), number: n as u64 + 1 };
-            let parents = ops
-                .iter()
-                .enumerate()
-                .filter(|(n, _)| parents >> n & 1 == 1)
-                .map(|(_, op)| op.id.clone())
-                .collect();
-            let at = Timestamp::from_bits(time);
-            let mut op = history::operation(id.clone(), history::KINDS[kind], at, parents);
-            let pasts = reference::pasts(&[ops.as_slice(), &[op.clone()]].concat());
-            let view: Vec<Operation> =
-                ops.iter().filter(|other| pasts[&id].contains(&other.id)).cloned().collect();
-            op.reset = flags == 0 || reference::resets(&matrix, &view, &void, &op);
-            if flags == 1 {
-                void.insert(id);
-            }
-            ops.push(op);
-        }
+        let (ops, void) = history::wild(&rows, |ops, void, op| {
+            let pasts = reference::pasts(&[ops, std::slice::from_ref(op)].concat());
+            let in_past = |other: &&Operation| pasts[&op.id].contains(&other.id);
+            let view: Vec<Operation> = ops.iter().filter(in_past).cloned().collect();
+            reference::resets(&matrix, &view, void, op)
+        });
         let forced: Vec<bool> = rows.iter().map(|row| row.4 == 0).collect();
         check(&matrix, &ops, &void, &forced, turn);
     }

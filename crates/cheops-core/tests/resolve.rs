@@ -12,7 +12,6 @@ use cheops_core::{
     matrix::Matrix,
     operation::Operation,
     resolve::{Receipt, Resolution},
-    time::Timestamp,
 };
 use proptest::prelude::*;
 use support::{
@@ -127,32 +126,13 @@ proptest! {
         check(&sane(), &ops, &void, &picks, late);
     }
 
-    /// Histories that no site could produce, but a person may write down: times that contradict
-    /// causality, and operations of one site that know nothing of each other.
     #[test]
     fn also_for_histories_that_make_no_sense(
         matrix in matrices(),
-        rows in prop::collection::vec((0..3_usize, 0..4_usize, 0..6_u64, any::<u16>(), 0..6_u8), 0..16),
+        rows in history::wild_rows(),
         picks in prop::collection::vec(0..64_usize, 1..24),
     ) {
-        let mut ops: Vec<Operation> = Vec::new();
-        let mut void = BTreeSet::new();
-        for (n, &(site, kind, time, parents, flags)) in rows.iter().enumerate() {
-            let id = OpId { site: history::site(site), number: n as u64 + 1 };
-            let parents = ops
-                .iter()
-                .enumerate()
-                .filter(|(n, _)| parents >> n & 1 == 1)
-                .map(|(_, op)| op.id.clone())
-                .collect();
-            let at = Timestamp::from_bits(time);
-            let mut op = history::operation(id.clone(), history::KINDS[kind], at, parents);
-            op.reset = flags == 0;
-            if flags == 1 {
-                void.insert(id);
-            }
-            ops.push(op);
-        }
+        let (ops, void) = history::wild(&rows, |_, _, _| false);
         check(&matrix, &ops, &void, &picks, false);
     }
 

@@ -168,10 +168,8 @@ impl Resource {
     pub fn state(&self) -> State {
         let block = self.resolution.block();
         let tail = &block[self.resolution.last_replacing().unwrap_or(0)..];
-        if tail.is_empty() && !self.log.is_empty() {
-            return State::Failed;
-        }
-        let (mut pending, mut failed) = (false, false);
+        let nothing_left = tail.is_empty() && !self.log.is_empty();
+        let (mut pending, mut failed) = (false, nothing_left);
         for &op in tail {
             let (mut good, mut bad) = (false, false);
             for site in self.sites.iter() {
@@ -188,7 +186,9 @@ impl Resource {
         }
         let strays = self.sites.iter().any(|site| self.has_strays(site));
         let way_back = self.resolution.last_replacing().is_some() || self.config.reset.is_some();
-        match (pending || strays && way_back, failed) {
+        // Where nothing is left to replay, a site that finds its way back has nothing to say of it.
+        let replays = strays && way_back && !nothing_left;
+        match (pending || replays, failed) {
             _ if strays && !way_back => State::Diverged,
             (true, _) => State::Pending,
             (false, true) => State::Failed,
@@ -316,6 +316,10 @@ impl Resource {
 
     fn declare(&mut self, op: &SharedOperation, declared: &Declaration) {
         self.sites = self.sites.union(&declared.sites);
+        // Whoever gives no configuration does not take away one that another gave.
+        if declared.config == Config::default() {
+            return;
+        }
         let by = (op.at, op.id.clone());
         if self.configured_by.as_ref().is_some_and(|last| *last > by) {
             return;

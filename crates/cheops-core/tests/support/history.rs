@@ -126,6 +126,36 @@ fn heads(view: &[Operation]) -> Vec<OpId> {
     heads
 }
 
+/// A row of a history that no site could produce, but a person may write down: site, kind, time,
+/// parents as bits, and a number of which 0 means `force` and 1 that it failed where received.
+pub type WildRow = (usize, usize, u64, u16, u8);
+
+pub fn wild_rows() -> impl Strategy<Value = Vec<WildRow>> {
+    prop::collection::vec((0..3_usize, 0..4_usize, 0..6_u64, any::<u16>(), 0..6_u8), 0..16)
+}
+
+/// Times that contradict causality, ties, and operations of one site that know nothing of each
+/// other. `resets` is asked about each operation that is not forced.
+pub fn wild(
+    rows: &[WildRow],
+    resets: impl Fn(&[Operation], &BTreeSet<OpId>, &Operation) -> bool,
+) -> (Vec<Operation>, BTreeSet<OpId>) {
+    let mut ops: Vec<Operation> = Vec::new();
+    let mut void = BTreeSet::new();
+    for (n, &(at_site, kind, time, parents, flags)) in rows.iter().enumerate() {
+        let id = OpId { site: site(at_site), number: n as u64 + 1 };
+        let named = ops.iter().enumerate().filter(|(n, _)| parents >> n & 1 == 1);
+        let parents = named.map(|(_, op)| op.id.clone()).collect();
+        let mut op = operation(id.clone(), KINDS[kind], Timestamp::from_bits(time), parents);
+        op.reset = flags == 0 || resets(&ops, &void, &op);
+        if flags == 1 {
+            void.insert(id);
+        }
+        ops.push(op);
+    }
+    (ops, void)
+}
+
 /// The same operations in another order in which each comes after its parents.
 pub fn shuffled(ops: &[Operation], picks: &[usize]) -> Vec<Arc<Operation>> {
     let mut left: Vec<&Operation> = ops.iter().collect();
