@@ -97,6 +97,7 @@ fn batch() -> Message {
         action: Action::command(line),
         reset: false,
         keep_going: false,
+        key: None,
         declares: None,
     };
     let line = "x".repeat(WEIGHT - operation(1, "").weight());

@@ -145,6 +145,7 @@ impl History {
             // The append rule, for these kinds: a set on anything starts afresh.
             reset: set,
             keep_going: false,
+            key: None,
             declares: None,
         }
     }
@@ -267,6 +268,7 @@ fn handling() {
         action: Action::command("x".repeat(200)),
         force: false,
         keep_going: false,
+        key: None,
         wait: Millis(0),
     };
     let (mut asked, mut heard) = (Duration::ZERO, Duration::ZERO);

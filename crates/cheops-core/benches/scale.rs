@@ -196,6 +196,7 @@ impl Federation {
             action: Action::command(format!("redis-cli -h localhost -p 6379 {verb} {id} {n}")),
             force: false,
             keep_going: false,
+            key: None,
             wait: Millis(10_000),
         };
         self.world.submit(site, submission);

@@ -1,4 +1,4 @@
-//! Names: sites, services, resources, kinds, authors and operations.
+//! Names: sites, services, resources, kinds, authors, keys and operations.
 //!
 //! Each name has one door, its [`FromStr`]: a value of one of these types is well formed, however
 //! it came in. Names are shared text (`Arc<str>`), so that a clone costs a counter and not a copy.
@@ -76,6 +76,10 @@ name! {
 name! {
     /// Who asked for an operation.
     Author, "author", label
+}
+name! {
+    /// A requester's own name for a request, so that asking twice makes one operation.
+    Key, "idempotency key", label
 }
 
 /// Names of sites and services: they stand in scopes, so they hold none of its signs.

@@ -7,7 +7,7 @@ use alloc::{boxed::Box, sync::Arc};
 use core::mem::size_of;
 
 use crate::{
-    id::{Author, Kind, OpId, ResourceId, ServiceName, SiteId, Sites},
+    id::{Author, Key, Kind, OpId, ResourceId, ServiceName, SiteId, Sites},
     matrix::Config,
     time::Timestamp,
 };
@@ -33,6 +33,9 @@ pub struct Operation {
     pub reset: bool,
     /// It counts even if it fails at the site that received it.
     pub keep_going: bool,
+    /// What its requester calls the request, if it may be repeated: the same request with the same
+    /// key is this operation, and no second one.
+    pub key: Option<Key>,
     /// What it says about the resource itself; always present in the first of a resource.
     pub declares: Option<Box<Declaration>>,
 }
@@ -97,10 +100,17 @@ impl Operation {
         (self.at, &self.id.site, self.id.number)
     }
 
+    /// Whether this is what a request asks for: one that is repeated is no second operation. Whether
+    /// it reset what it found is no part of the request.
+    pub fn is_request(&self, kind: &Kind, action: &Action, keep_going: bool) -> bool {
+        self.kind == *kind && self.action == *action && self.keep_going == keep_going
+    }
+
     /// About how many bytes it takes on the wire: what batches and budgets are counted in.
     pub fn weight(&self) -> usize {
         const FIXED: usize = 24;
         let ids: usize = self.parents.iter().map(|id| id.site.as_str().len() + 9).sum();
+        let key = self.key.as_ref().map_or(0, |key| key.as_str().len() + 1);
         let declared = self.declares.as_ref().map_or(0, |declared| declared.weight());
         FIXED
             + self.id.site.as_str().len()
@@ -108,6 +118,7 @@ impl Operation {
             + self.kind.as_str().len()
             + self.author.as_str().len()
             + ids
+            + key
             + self.action.weight()
             + declared
     }

@@ -8,7 +8,7 @@
 //! - a clock that is far ahead, or a site that lies, shifts the timestamps of the resources that it
 //!   writes to, and of no others: there is no clock that one resource could set for another.
 
-use core::fmt;
+use core::{fmt, time::Duration};
 
 /// How many bits of a timestamp count the operations within one millisecond.
 const COUNTER_BITS: u32 = 16;
@@ -64,6 +64,13 @@ impl Millis {
     #[must_use]
     pub const fn plus(self, span: Self) -> Self {
         Self(self.0.saturating_add(span.0))
+    }
+}
+
+/// Rounded up, so that a span is never shorter than what was asked for.
+impl From<Duration> for Millis {
+    fn from(span: Duration) -> Self {
+        Self(u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
     }
 }
 

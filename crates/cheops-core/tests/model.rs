@@ -145,7 +145,7 @@ impl State {
                     self.network.entry((n, to)).or_default().push_back(message);
                 }
             }
-            Effect::Run { run, op } => {
+            Effect::Run { run, op, .. } => {
                 let outcome = place.run(&op);
                 place.results.insert(run, outcome);
             }
@@ -233,6 +233,7 @@ impl Federation {
             action: Act::command(wish.number.to_string()),
             force: false,
             keep_going: false,
+            key: None,
             wait: Millis(0),
         }
     }

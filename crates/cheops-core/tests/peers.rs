@@ -48,6 +48,7 @@ fn operation(id: &str, at: u64, parents: &[&str], declares: Option<&[&str]>) -> 
         action: Action::command("inc 1"),
         reset: false,
         keep_going: false,
+        key: None,
         declares: declares
             .map(|names| Box::new(Declaration { sites: sites(names), config: Config::default() })),
     }
@@ -70,6 +71,7 @@ fn submission(id: &str, names: &[&str]) -> Input {
         action: Action::command("inc 1"),
         force: false,
         keep_going: false,
+        key: None,
         wait: Millis(10),
     }))
 }

@@ -167,6 +167,7 @@ fn history<A: App>(seed: u64, config: &str, verbs: &[&str]) {
                 action: Action::command(format!("{verb} {}", step + 1)),
                 force: false,
                 keep_going: false,
+                key: None,
                 wait: Millis(30_000),
             },
         );

@@ -16,7 +16,7 @@ use core::{
 };
 use std::collections::HashSet;
 
-use cheops_core::id::{Author, Kind, NameError, ResourceId, ServiceName, SiteId};
+use cheops_core::id::{Author, Key, Kind, NameError, ResourceId, ServiceName, SiteId};
 use serde::{Deserialize, Serialize};
 
 use super::{Twin, WireError};
@@ -30,6 +30,7 @@ pub struct Names {
     resources: Shelf<ResourceId>,
     kinds: Shelf<Kind>,
     authors: Shelf<Author>,
+    keys: Shelf<Key>,
 }
 
 /// How many names of a sort are new before those that were not asked for since are forgotten.
@@ -116,6 +117,7 @@ name!(ServiceName, services);
 name!(ResourceId, resources);
 name!(Kind, kinds);
 name!(Author, authors);
+name!(Key, keys);
 
 /// The twin of a name: its text.
 #[derive(Serialize, Deserialize)]

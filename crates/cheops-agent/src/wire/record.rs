@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cheops_core::{
-    id::{self, Author, Kind, ResourceId, SiteId},
+    id::{self, Author, Key, Kind, ResourceId, SiteId},
     operation, plan, replica,
     time::{Millis, Timestamp},
 };
@@ -95,6 +95,8 @@ pub(super) struct Operation<'a> {
     reset: bool,
     keep_going: bool,
     #[serde(borrow)]
+    key: Option<Text<'a, Key>>,
+    #[serde(borrow)]
     declares: Option<Box<Declaration<'a>>>,
 }
 
@@ -113,6 +115,7 @@ impl<'a> Twin<'a> for Operation<'a> {
             action: Action::of(&value.action).at("action")?,
             reset: value.reset,
             keep_going: value.keep_going,
+            key: Twin::of(&value.key)?,
             declares: declares.at("declares")?.map(Box::new),
         })
     }
@@ -129,6 +132,7 @@ impl<'a> Twin<'a> for Operation<'a> {
             action: self.action.read(names).at("action")?,
             reset: self.reset,
             keep_going: self.keep_going,
+            key: self.key.read(names).at("key")?,
             declares: declares.at("declares")?.map(Box::new),
         })
     }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use cheops_agent::wire::{LAST_ATTEMPT, LAST_NUMBER, MAX_DEPTH};
 use cheops_core::{
-    id::{Author, Kind, OpId, ResourceId, ServiceName, SiteId, Sites},
+    id::{Author, Key, Kind, OpId, ResourceId, ServiceName, SiteId, Sites},
     matrix::{Concurrent, Config, Entry, Matrix, Take},
     operation::{Action, Attachment, Declaration, HttpRequest, Operation},
     plan::Outcome,
@@ -27,6 +27,10 @@ fn kind() -> impl Strategy<Value = Kind> {
 
 fn author() -> impl Strategy<Value = Author> {
     "[a-zA-Z@.]{1,20}".prop_map(|name| name.parse().unwrap())
+}
+
+fn key() -> impl Strategy<Value = Key> {
+    "[a-z0-9-]{1,36}".prop_map(|name| name.parse().unwrap())
 }
 
 fn service() -> impl Strategy<Value = ServiceName> {
@@ -112,9 +116,9 @@ fn declaration() -> impl Strategy<Value = Declaration> {
 fn operation() -> impl Strategy<Value = Operation> {
     let names = (op_id(), resource(), kind(), author());
     let parents = collection::vec(op_id(), 0..4);
-    let flags = any::<(bool, bool)>();
-    (names, any::<u64>(), parents, action(), flags, option::of(declaration())).prop_map(
-        |(names, at, parents, action, (reset, keep_going), declares)| {
+    let extras = (any::<(bool, bool)>(), option::of(key()));
+    (names, any::<u64>(), parents, action(), extras, option::of(declaration())).prop_map(
+        |(names, at, parents, action, ((reset, keep_going), key), declares)| {
             let (id, resource, kind, author) = names;
             Operation {
                 id,
@@ -126,6 +130,7 @@ fn operation() -> impl Strategy<Value = Operation> {
                 action,
                 reset,
                 keep_going,
+                key,
                 declares: declares.map(Box::new),
             }
         },

@@ -13,24 +13,22 @@ mod read;
 mod site;
 mod view;
 
-use alloc::{boxed::Box, collections::BTreeSet, format, string::String, sync::Arc, vec, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeSet, string::String, sync::Arc, vec, vec::Vec};
 
+pub use self::site::{Act, Story};
 use self::{
     read::{Document, Row},
     view::Graph,
 };
-pub use self::{
-    site::{Act, Story},
-    view::Reset,
-};
+pub use crate::resolve::Reset;
 use crate::{
-    id::{Author, Kind, NameError, OpId, ResourceId, SiteId},
+    id::{Author, NameError, OpId, ResourceId, SiteId},
     json::JsonError,
     log::{Ix, Log},
-    matrix::{Concurrent, Config, Entry, Take},
+    matrix::Config,
     operation::{Action, Operation, SharedOperation},
-    resolve::{Receipt, Resolution},
-    rules::{Rules, Verdict},
+    resolve::Resolution,
+    rules::Rules,
     time::Timestamp,
 };
 
@@ -150,86 +148,15 @@ impl History {
         let receipts = self.resolution.receipts(self.log()).into_iter();
         let mut dropped: Vec<Dropped> = receipts
             .map(|(op, receipt)| {
-                let by = match receipt {
-                    Receipt::Void => None,
-                    Receipt::Over { by } | Receipt::Fallen { by, .. } => Some(by),
-                };
-                Dropped { op, by, because: self.because(op, receipt) }
+                let by = receipt.by();
+                let reset = by.and_then(|by| self.reset(by));
+                let account = self.resolution.account(self.log(), op, Some(receipt), reset);
+                Dropped { op, by, because: account.because }
             })
             .collect();
         dropped.sort_by_key(|dropped| self.log().op(dropped.op).key());
         dropped
     }
-
-    fn because(&self, op: Ix, receipt: Receipt) -> String {
-        let kind = |ix: Ix| &self.log().op(ix).kind;
-        match receipt {
-            Receipt::Void => format!("void: failed at {}", self.log().op(op).id.site),
-            Receipt::Over { by } => match self.reset(by) {
-                Some(Reset::Appended { row }) => {
-                    format!("reset: {} replaced what came before (matrix row {row})", kind(by))
-                }
-                Some(Reset::Forced) | None => {
-                    format!("force: {} replaced what came before", kind(by))
-                }
-            },
-            Receipt::Fallen { by, row } => {
-                let entry = row.and_then(|row| {
-                    let entry = self.config.matrix.entries().get(row.checked_sub(1)?)?;
-                    Some((row, entry))
-                });
-                self.fell(op, by, entry)
-            }
-        }
-    }
-
-    /// Why an operation lost to a concurrent one, by an entry and its row.
-    fn fell(&self, op: Ix, by: Ix, entry: Option<(usize, &Entry)>) -> String {
-        let (winner, loser) = (&self.log().op(by).kind, &self.log().op(op).kind);
-        let later = self.log().earlier(op, by);
-        let place = |word: Option<&str>| match (word, entry) {
-            (Some(word), Some((row, _))) => format!(" ({word}, matrix row {row})"),
-            (None, Some((row, _))) => format!(" (matrix row {row})"),
-            (_, None) => String::new(),
-        };
-        let by_time = || {
-            let which = if later { "later" } else { "earlier" };
-            if winner == loser {
-                format!("the {which} of two {winner}")
-            } else {
-                format!("the {which} of {} and {}", winner.min(loser), winner.max(loser))
-            }
-        };
-        if !self.entries_agree(winner, loser, later) {
-            return format!("{}, whose entries form a circle{}", by_time(), place(None));
-        }
-        match entry {
-            Some((_, entry)) if takes_one(entry) => by_time() + &place(Some("take-one")),
-            Some((_, entry)) if winner == loser => by_time() + &place(Some(entry_word(entry))),
-            _ => format!("{winner} over {loser}{}", place(None)),
-        }
-    }
-
-    /// Whether the entries let the winner win, if it is the later or the earlier of the two.
-    fn entries_agree(&self, winner: &Kind, loser: &Kind, later: bool) -> bool {
-        let rules = self.resolution.rules();
-        let (winner, loser) = (rules.kind(winner), rules.kind(loser));
-        if later {
-            rules.verdict(loser, winner) == Verdict::Later
-        } else {
-            rules.verdict(winner, loser) == Verdict::Earlier
-        }
-    }
-}
-
-/// Whether an entry lets the time decide between concurrent operations.
-fn takes_one(entry: &Entry) -> bool {
-    matches!((entry.concurrent, entry.result), (Some(Concurrent::One), _) | (None, Take::One))
-}
-
-/// The word of an entry that decides about concurrent operations.
-fn entry_word(entry: &Entry) -> &'static str {
-    entry.concurrent.map_or(entry.result.as_str(), Concurrent::as_str)
 }
 
 /// The rows as operations, of which none resets yet.
@@ -254,6 +181,7 @@ fn operations(rows: &[Row]) -> Result<Vec<SharedOperation>, NameError> {
             action: Action::command(""),
             reset: false,
             keep_going: false,
+            key: None,
             declares: None,
         })
     };

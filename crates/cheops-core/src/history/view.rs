@@ -10,7 +10,7 @@ use crate::{
     id::Kind,
     log::{Ix, Log},
     operation::SharedOperation,
-    resolve::Resolution,
+    resolve::{Reset, Resolution},
     rules::Rules,
 };
 
@@ -87,18 +87,6 @@ impl View {
         self.resolution = Resolution::of(rules, &self.log, void);
         0
     }
-}
-
-/// Why an operation is a reset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reset {
-    /// The operator said so.
-    Forced,
-    /// By the append rule.
-    Appended {
-        /// The row of the matrix, from 1, for the last of the block and this one.
-        row: usize,
-    },
 }
 
 /// How many views are kept at the same time: enough for the sites of one resource, and few enough

@@ -4,7 +4,7 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 
 use super::message::{Durable, Message, Reply};
 use crate::{
-    id::{Author, Kind, OpId, ResourceId, SiteId, Sites},
+    id::{Author, Key, Kind, OpId, ResourceId, SiteId, Sites},
     matrix::Config,
     operation::{Action, SharedOperation},
     plan::Outcome,
@@ -85,6 +85,9 @@ pub struct Submission {
     pub force: bool,
     /// It counts even if it fails here.
     pub keep_going: bool,
+    /// The requester's name for this request, if it may be repeated. While the resource exists, the
+    /// same request with the same key leads to the operation that there is.
+    pub key: Option<Key>,
     /// How long to wait for the replies of all sites.
     pub wait: Millis,
 }
@@ -130,6 +133,8 @@ pub enum Effect {
         run: RunId,
         /// What to do.
         op: SharedOperation,
+        /// How long it may take, if the resource's configuration says so.
+        timeout: Option<Millis>,
     },
     /// Find the result of a run that was under way when the site stopped, or wait for it.
     Recall(RunId),
@@ -139,6 +144,8 @@ pub enum Effect {
         run: RunId,
         /// The command.
         command: String,
+        /// How long it may take.
+        timeout: Option<Millis>,
     },
     /// Run the resource's `Reset` command. If an earlier start of it is still under way, because the
     /// agent died meanwhile, wait for that one instead: two must never overlap.
@@ -147,6 +154,8 @@ pub enum Effect {
         resource: ResourceId,
         /// The command.
         command: String,
+        /// How long it may take.
+        timeout: Option<Millis>,
     },
     /// Tell a requester something.
     Answer {
@@ -192,6 +201,14 @@ pub enum Refusal {
         resource: ResourceId,
         /// Its sites.
         sites: Sites,
+    },
+    /// The key stands for another request.
+    #[error("key `{key}` was used for another request, which became {op}; use a new key")]
+    KeyReused {
+        /// The key.
+        key: Key,
+        /// The operation that it stands for.
+        op: OpId,
     },
 }
 

@@ -253,6 +253,16 @@ impl Replica {
 
     fn submit(&mut self, submission: Submission, now: Now, out: &mut Outbox) {
         let ticket = submission.ticket;
+        let known = self.resources.get(&submission.resource).map(|r| r.repeated(&submission));
+        match known.transpose().map(Option::flatten) {
+            Ok(None) => {}
+            Ok(Some(op)) => {
+                out.answer(ticket, Answer::Accepted(op.clone()));
+                self.await_replies(ticket, &submission.resource, &op, now, submission.wait);
+                return self.answer_waiters(&submission.resource, out);
+            }
+            Err(refusal) => return out.answer(ticket, Answer::Refused(refusal)),
+        }
         let known = self.resources.get(&submission.resource).map(Resource::sites);
         let Some(sites) = known.or(submission.sites.as_ref()) else {
             return out.answer(ticket, Answer::Refused(Refusal::NoSites(submission.resource)));
@@ -298,6 +308,7 @@ impl Replica {
             author: submission.author,
             action: submission.action,
             keep_going: submission.keep_going,
+            key: submission.key,
             declares: declares.map(Box::new),
         }
     }

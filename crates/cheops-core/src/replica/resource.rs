@@ -8,18 +8,19 @@
 use alloc::{collections::BTreeMap, sync::Arc};
 
 use super::{
+    Refusal, Submission,
     message::{Record, Reply, Sent, Version},
     run::Work,
     stream::{Item, Streams, digest, mark},
     waiting::Waiting,
 };
 use crate::{
-    id::{OpId, ResourceId, SiteId, Sites},
+    id::{Key, OpId, ResourceId, SiteId, Sites},
     log::{Ix, Log},
     matrix::Config,
     operation::{Declaration, SharedOperation},
     plan::{Journal, Outcome},
-    resolve::{Fate, Receipt, Resolution},
+    resolve::{Account, Fate, Resolution},
     rules::Rules,
     time::Timestamp,
 };
@@ -41,6 +42,9 @@ pub struct Resource {
     pub(super) journal: Journal,
     streams: Streams,
     replies: BTreeMap<(Ix, SiteId), Arc<Reply>>,
+    /// The operations whose requesters gave a key. Of several with one key, received apart, the
+    /// earliest.
+    keys: BTreeMap<Key, Ix>,
     digest: u64,
     pub(super) waiting: Waiting,
     pub(super) work: Work,
@@ -85,6 +89,7 @@ impl Resource {
             journal: Journal::default(),
             streams: Streams::default(),
             replies: BTreeMap::new(),
+            keys: BTreeMap::new(),
             digest: 0,
             waiting: Waiting::default(),
             work: Work::Idle,
@@ -130,6 +135,41 @@ impl Resource {
 
     pub(super) fn reply_to(&self, op: Ix, site: &SiteId) -> Option<&Reply> {
         self.replies.get(&(op, site.clone())).map(|reply| &**reply)
+    }
+
+    /// How many operations at the end of the block a site has not answered, as far as is known here.
+    pub fn unanswered(&self, site: &SiteId) -> usize {
+        let block = self.resolution.block().iter().rev();
+        block.take_while(|&&op| self.reply_to(op, site).is_none()).count()
+    }
+
+    /// What became of an operation; nothing if it is not known here.
+    pub fn receipt(&self, op: &OpId) -> Option<Account> {
+        let ix = self.log.find(op)?;
+        let receipt = self.resolution.receipt(&self.log, ix);
+        Some(self.resolution.account(&self.log, ix, receipt, None))
+    }
+
+    /// What became of all operations that are not in the block. Cheaper than one after the other.
+    pub fn receipts(&self) -> BTreeMap<OpId, Account> {
+        let receipts = self.resolution.receipts(&self.log).into_iter();
+        let account = |(ix, receipt)| {
+            let account = self.resolution.account(&self.log, ix, Some(receipt), None);
+            (self.log.op(ix).id.clone(), account)
+        };
+        receipts.map(account).collect()
+    }
+
+    /// The operation that a request repeats, if it does; a refusal if its key stands for another.
+    pub(super) fn repeated(&self, submission: &Submission) -> Result<Option<OpId>, Refusal> {
+        let Some(key) = &submission.key else { return Ok(None) };
+        let Some(&ix) = self.keys.get(key) else { return Ok(None) };
+        let op = self.log.op(ix);
+        if op.is_request(&submission.kind, &submission.action, submission.keep_going) {
+            Ok(Some(op.id.clone()))
+        } else {
+            Err(Refusal::KeyReused { key: key.clone(), op: op.id.clone() })
+        }
     }
 
     /// How far the streams of all sites are known here.
@@ -308,6 +348,12 @@ impl Resource {
         let changed = self.resolution.add(&self.log, ix);
         self.journal.changed(changed);
         self.clear_failed = false;
+        if let Some(key) = &op.key {
+            let first = self.keys.entry(key.clone()).or_insert(ix);
+            if self.log.earlier(ix, *first) {
+                *first = ix;
+            }
+        }
         if let Some(declared) = &op.declares {
             self.declare(op, declared);
         }
@@ -381,10 +427,8 @@ impl Resource {
 
     /// Which operation an operation lost to, if it did.
     pub(super) fn lost_to(&self, op: Ix) -> Option<OpId> {
-        match self.resolution.receipt(&self.log, op)? {
-            Receipt::Over { by } | Receipt::Fallen { by, .. } => Some(self.log.op(by).id.clone()),
-            Receipt::Void => None,
-        }
+        let by = self.resolution.receipt(&self.log, op)?.by()?;
+        Some(self.log.op(by).id.clone())
     }
 
     pub(super) fn fate(&self, op: Ix) -> Fate {

@@ -67,6 +67,26 @@ impl Resource {
         }
     }
 
+    /// The operation under way at this site, and which attempt at it this is.
+    pub fn running(&self) -> Option<(&OpId, u32)> {
+        match self.work {
+            Work::Running(pending) | Work::Checking(pending) => {
+                Some((&self.log.op(pending.op).id, pending.attempt))
+            }
+            Work::Idle | Work::Stuck | Work::Clearing => None,
+        }
+    }
+
+    fn start(&self, pending: Pending) -> Effect {
+        let op = self.log.op(pending.op).clone();
+        Effect::Run { run: self.run_id(pending), op, timeout: self.timeout() }
+    }
+
+    /// How long a command may take.
+    fn timeout(&self) -> Option<Millis> {
+        self.config().timeout.map(Millis::from)
+    }
+
     /// Starts the next step of the plan, if nothing is under way.
     pub(super) fn advance(&mut self, here: &SiteId, out: &mut Outbox) {
         if !self.is_idle() {
@@ -79,8 +99,7 @@ impl Resource {
                 let attempt = self.reply_to(op, here).map_or(0, |reply| reply.attempt) + 1;
                 let pending = Pending { op, attempt, fresh };
                 out.persist(self.intent(pending));
-                let run = self.run_id(pending);
-                out.run(Effect::Run { run, op: self.log.op(op).clone() });
+                out.run(self.start(pending));
                 self.work = Work::Running(pending);
             }
             Step::Clear => {
@@ -99,7 +118,8 @@ impl Resource {
 
     fn clear(&mut self, out: &mut Outbox) {
         if let Some(command) = self.config().reset.clone() {
-            out.run(Effect::Clear { resource: self.id().clone(), command });
+            let (resource, timeout) = (self.id().clone(), self.timeout());
+            out.run(Effect::Clear { resource, command, timeout });
             self.work = Work::Clearing;
         }
     }
@@ -194,10 +214,10 @@ impl Replica {
             // for the second time says so to a site that starts again meanwhile.
             resource.journal.doubt();
             out.persist(resource.intent(pending));
-            out.run(Effect::Run { run: run.clone(), op: resource.log.op(pending.op).clone() });
+            out.run(resource.start(pending));
         } else if let Some(command) = resource.config().check.clone() {
             resource.work = Work::Checking(pending);
-            out.run(Effect::Check { run: run.clone(), command });
+            out.run(Effect::Check { run: run.clone(), command, timeout: resource.timeout() });
         } else {
             out.tell(Event::Unknown(run.clone()));
             let output = "the site lost power during the run; nobody knows if it took effect";
@@ -222,7 +242,7 @@ impl Replica {
         let Some(pending) = resource.pending(run) else { return };
         if resource.fate(pending.op) == Fate::Kept {
             resource.work = Work::Running(pending);
-            out.run(Effect::Run { run: run.clone(), op: resource.log.op(pending.op).clone() });
+            out.run(resource.start(pending));
         } else {
             resource.work = Work::Idle;
             self.proceed(&run.resource, out);

@@ -14,6 +14,7 @@
 //! as operations arrive; what an arrival costs depends on how many operations are concurrent with
 //! it, not on how many there are.
 
+mod account;
 mod order;
 mod standing;
 mod tangle;
@@ -24,6 +25,7 @@ use alloc::{
     vec::Vec,
 };
 
+pub use self::account::{Account, Reset};
 use self::standing::Standing;
 use crate::{
     id::Kind,
@@ -61,6 +63,16 @@ pub enum Receipt {
         /// The row of the matrix that says so, from 1.
         row: Option<usize>,
     },
+}
+
+impl Receipt {
+    /// The operation that it was lost to; nothing for one that failed by itself.
+    pub fn by(self) -> Option<Ix> {
+        match self {
+            Self::Void => None,
+            Self::Over { by } | Self::Fallen { by, .. } => Some(by),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -40,6 +40,8 @@ pub struct Storm {
     resources: Vec<Planned>,
     names: Vec<SiteId>,
     submitted: u64,
+    /// A request that may be asked for again, at any site.
+    last: Option<Submission>,
     agreed: u64,
 }
 
@@ -93,7 +95,7 @@ impl Storm {
             site.skew = rng.i64(-300_000..300_000);
         }
         let resources = (0..rng.usize(1..=4)).map(|n| planned(rng, n, &names)).collect();
-        Self { world, settings, resources, names, submitted: 0, agreed: 0 }
+        Self { world, settings, resources, names, submitted: 0, last: None, agreed: 0 }
     }
 
     pub fn rage(&mut self) {
@@ -118,6 +120,10 @@ impl Storm {
     fn submit(&mut self) {
         let rng = &mut self.world.rng;
         let site = rng.usize(0..self.names.len());
+        if let Some(again) = self.last.take_if(|_| rng.u8(0..6) == 0) {
+            self.world.submit(site, again);
+            return;
+        }
         let planned = &self.resources[rng.usize(0..self.resources.len())];
         let replica = self.world.sites[site].replica.as_ref();
         let known = replica.and_then(|replica| replica.resource(&planned.id)).is_some();
@@ -138,8 +144,12 @@ impl Storm {
             // Who declares a repair with a command that adds would tell a lie, too.
             force: rng.u8(0..12) == 0 && (kind == "set" || !planned.truthful),
             keep_going: rng.u8(0..10) == 0,
+            key: (rng.u8(0..4) == 0).then(|| format!("key {}", rng.u8(0..30)).parse().unwrap()),
             wait: Millis(rng.u64(0..=PATIENCE)),
         };
+        if submission.key.is_some() {
+            self.last = Some(submission.clone());
+        }
         self.world.submit(site, submission);
     }
 

@@ -122,7 +122,7 @@ fn done(effect: &Effect) -> String {
     match effect {
         Effect::Persist(durable) => format!("writes {}", written(durable)),
         Effect::Send { to, message } => format!("to {to}: {}", said(message)),
-        Effect::Run { run, op } => format!("runs {} {}", name(run), op.kind),
+        Effect::Run { run, op, .. } => format!("runs {} {}", name(run), op.kind),
         Effect::Recall(run) => format!("looks for the result of {}", name(run)),
         Effect::Check { run, .. } => format!("checks {}", name(run)),
         Effect::Clear { resource, .. } => format!("runs Reset of {resource}"),

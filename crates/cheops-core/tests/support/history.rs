@@ -80,6 +80,7 @@ pub fn operation(id: OpId, kind: &str, at: Timestamp, parents: Vec<OpId>) -> Ope
         action: Action::command("true"),
         reset: false,
         keep_going: false,
+        key: None,
         declares: None,
     }
 }

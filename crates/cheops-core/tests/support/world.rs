@@ -561,7 +561,7 @@ impl<A: App, W: Watch> World<A, W> {
         match effect {
             Effect::Persist(durable) => self.persist(n, durable),
             Effect::Send { to, message } => self.send(n, &to, message, asked),
-            Effect::Run { run, op } => {
+            Effect::Run { run, op, .. } => {
                 self.next_command += 1;
                 let number = self.next_command;
                 let site = &mut self.sites[n];
