@@ -1,7 +1,8 @@
-//! What surrounds the core at a site.
-//!
-//! For now that is one thing, [`wire`]: how the values of [`cheops_core`] are written, between sites
-//! and on disk. The parts of the agent that own sockets, disks, clocks and processes will use it,
-//! and nothing else here serialises.
+//! The agent of a site: it owns the disk, the sockets, the clock and the child processes, and
+//! carries out what the core decides.
 
+pub mod api;
+pub mod config;
+pub mod engine;
+pub mod node;
 pub mod wire;

@@ -1,0 +1,3 @@
+//! The HTTP API of an agent.
+
+pub mod model;

@@ -1,0 +1,329 @@
+//! A site's configuration: a TOML file, or flags alone, made into one checked value.
+//!
+//! What must stay true: each setting has a default except the site's name; a setting that is
+//! misspelt is an error, not a default; no other module reads the file or the environment.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use cheops_core::{duration, id::SiteId};
+use serde::Deserialize;
+
+/// Where the API listens, as the original program does.
+pub const API_PORT: u16 = 8079;
+/// Where an agent listens for other agents.
+pub const PEERS_PORT: u16 = 8078;
+
+/// Everything that an agent is told when it starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The name of the site.
+    pub site: SiteId,
+    /// Where the agent keeps what it must not lose.
+    pub data: PathBuf,
+    /// Where commands run.
+    pub work: PathBuf,
+    /// Where the API listens.
+    pub api: SocketAddr,
+    /// Where the agent listens for other agents.
+    pub peers: SocketAddr,
+    /// The other sites, and where their agents listen: `host:port`.
+    pub sites: BTreeMap<SiteId, String>,
+    /// How commands are run.
+    pub runs: Runs,
+    /// How links are kept.
+    pub links: Links,
+    /// How much is stored.
+    pub store: Store,
+}
+
+/// How commands are run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Runs {
+    /// How many commands run at the same time.
+    pub parallel: usize,
+    /// How long one may run, unless its resource says otherwise.
+    pub timeout: Duration,
+    /// How many bytes of its output go into the reply.
+    pub output: usize,
+    /// How many bytes of its output are kept in a file.
+    pub output_file: u64,
+    /// The shell: `SHELL -c COMMAND`.
+    pub shell: PathBuf,
+}
+
+/// How links are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Links {
+    /// How often a site is asked whether it is still there.
+    pub heartbeat: Duration,
+    /// How long a site may be silent before it counts as unreachable.
+    pub silence: Duration,
+    /// The longest pause between two attempts to reach a site.
+    pub retry: Duration,
+    /// How many bytes may wait to be sent to one site. What is over is dropped, and found by
+    /// comparing.
+    pub queue: usize,
+}
+
+/// How much is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Store {
+    /// With less free space than this, no operation is accepted.
+    pub reserve: u64,
+    /// The largest file that may be attached to an operation.
+    pub file: u64,
+}
+
+impl Config {
+    /// A site with this name and nothing but defaults; its data is kept in `data`.
+    pub fn new(site: SiteId, data: impl Into<PathBuf>) -> Self {
+        let data = data.into();
+        Self {
+            site,
+            work: data.join("work"),
+            data,
+            api: SocketAddr::from(([127, 0, 0, 1], API_PORT)),
+            peers: SocketAddr::from(([0, 0, 0, 0], PEERS_PORT)),
+            sites: BTreeMap::new(),
+            runs: Runs {
+                parallel: 8,
+                timeout: Duration::from_mins(5),
+                output: 64 << 10,
+                output_file: 64 << 20,
+                shell: PathBuf::from("/bin/sh"),
+            },
+            links: Links {
+                heartbeat: Duration::from_secs(2),
+                silence: Duration::from_secs(7),
+                retry: Duration::from_secs(5),
+                queue: 16 << 20,
+            },
+            store: Store { reserve: 64 << 20, file: 64 << 30 },
+        }
+    }
+
+    /// The configuration in a file. Paths in it are relative to its own directory.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let failed = |problem| ConfigError { path: path.to_owned(), problem };
+        let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+        let beside = path.parent().unwrap_or(Path::new("."));
+        Self::from_toml(&text, beside).map_err(failed)
+    }
+
+    /// The configuration in a text; paths are relative to a directory.
+    pub fn from_toml(text: &str, beside: &Path) -> Result<Self, String> {
+        let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+        let site: SiteId = file.site.parse().map_err(|error| format!("`site`: {error}"))?;
+        let mut config = Self::new(site, beside.join(file.data.unwrap_or("data".into())));
+        if let Some(work) = file.work {
+            config.work = beside.join(work);
+        }
+        set(&mut config.api, file.listen.api);
+        set(&mut config.peers, file.listen.peers);
+        for peer in file.peers {
+            let name = peer.name.parse().map_err(|error| format!("`peer.name`: {error}"))?;
+            config.add_site(name, peer.address)?;
+        }
+        let Config { runs, links, store, .. } = &mut config;
+        set(&mut runs.parallel, file.runs.parallel);
+        set(&mut runs.output, file.runs.output);
+        set(&mut runs.output_file, file.runs.output_file);
+        set(&mut runs.shell, file.runs.shell);
+        set(&mut runs.timeout, span("runs.timeout", file.runs.timeout)?);
+        set(&mut links.heartbeat, span("links.heartbeat", file.links.heartbeat)?);
+        set(&mut links.silence, span("links.silence", file.links.silence)?);
+        set(&mut links.retry, span("links.retry", file.links.retry)?);
+        set(&mut links.queue, file.links.queue);
+        set(&mut store.reserve, file.store.reserve);
+        set(&mut store.file, file.store.file);
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Adds another site.
+    pub fn add_site(&mut self, name: SiteId, address: String) -> Result<(), String> {
+        if name == self.site {
+            return Err(format!("`{name}` is this site itself; a peer is another one"));
+        }
+        let port = address.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
+        if !matches!(port, Some((host, Ok(_))) if !host.is_empty()) {
+            return Err(format!(
+                "`{address}`, the address of `{name}`, is not HOST:PORT; its agent listens on port {PEERS_PORT} by default"
+            ));
+        }
+        if self.sites.contains_key(&name) {
+            return Err(format!("the peer `{name}` is named twice"));
+        }
+        self.sites.insert(name, address);
+        Ok(())
+    }
+
+    /// Whether the settings make sense together.
+    pub fn check(&self) -> Result<(), String> {
+        if self.runs.parallel == 0 {
+            return Err("`runs.parallel` must be at least 1, or nothing would ever run".into());
+        }
+        if self.links.heartbeat.is_zero() || self.links.retry.is_zero() {
+            return Err("`links.heartbeat` and `links.retry` must be longer than 0s".into());
+        }
+        if self.links.silence <= self.links.heartbeat {
+            return Err("`links.silence` must be longer than `links.heartbeat`".into());
+        }
+        Ok(())
+    }
+}
+
+/// A configuration that can't be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the configuration {path} can't be used: {problem}", path = path.display())]
+pub struct ConfigError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+fn set<T>(setting: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *setting = value;
+    }
+}
+
+fn span(name: &str, text: Option<String>) -> Result<Option<Duration>, String> {
+    let parse = |text: String| duration::parse(&text).map_err(|error| format!("`{name}`: {error}"));
+    text.map(parse).transpose()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    site: String,
+    data: Option<PathBuf>,
+    work: Option<PathBuf>,
+    #[serde(default)]
+    listen: ListenSection,
+    #[serde(default, rename = "peer")]
+    peers: Vec<PeerSection>,
+    #[serde(default)]
+    runs: RunsSection,
+    #[serde(default)]
+    links: LinksSection,
+    #[serde(default)]
+    store: StoreSection,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct ListenSection {
+    api: Option<SocketAddr>,
+    peers: Option<SocketAddr>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PeerSection {
+    name: String,
+    address: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct RunsSection {
+    parallel: Option<usize>,
+    timeout: Option<String>,
+    output: Option<usize>,
+    output_file: Option<u64>,
+    shell: Option<PathBuf>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct LinksSection {
+    heartbeat: Option<String>,
+    silence: Option<String>,
+    retry: Option<String>,
+    queue: Option<usize>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct StoreSection {
+    reserve: Option<u64>,
+    file: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Config, String> {
+        Config::from_toml(text, Path::new("/etc/cheops"))
+    }
+
+    #[test]
+    fn a_name_is_enough() {
+        let config = read("site = 'site1'").unwrap();
+        assert_eq!(config, Config::new("site1".parse().unwrap(), "/etc/cheops/data"));
+    }
+
+    #[test]
+    fn all_settings() {
+        let config = read(
+            r#"
+            site = "site1"
+            data = "/var/lib/cheops"
+            work = "here"
+            [listen]
+            api = "127.0.0.1:1"
+            peers = "[::]:2"
+            [[peer]]
+            name = "site2"
+            address = "10.0.0.2:8078"
+            [runs]
+            parallel = 3
+            timeout = "1m"
+            output = 10
+            output_file = 20
+            shell = "/bin/bash"
+            [links]
+            heartbeat = "1s"
+            silence = "3s"
+            retry = "2s"
+            queue = 30
+            [store]
+            reserve = 40
+            file = 50
+            "#,
+        )
+        .unwrap();
+        assert_eq!(config.data, Path::new("/var/lib/cheops"));
+        assert_eq!(config.work, Path::new("/etc/cheops/here"));
+        assert_eq!(config.sites[&"site2".parse().unwrap()], "10.0.0.2:8078");
+        assert_eq!(config.runs.timeout, Duration::from_mins(1));
+        assert_eq!((config.runs.output, config.runs.output_file), (10, 20));
+        assert_eq!(config.links.silence, Duration::from_secs(3));
+        assert_eq!((config.store.reserve, config.store.file), (40, 50));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, expected) in [
+            ("", "missing field `site`"),
+            ("site = 'a&b'", "`site`: `a&b` is not a site name"),
+            ("site = 'a'\nsitee = 1", "unknown field `sitee`"),
+            ("site = 'a'\n[[peer]]\nname = 'a'\naddress = 'h:1'", "is this site itself"),
+            ("site = 'a'\n[[peer]]\nname = 'b'\naddress = 'h'", "is not HOST:PORT"),
+            ("site = 'a'\n[runs]\ntimeout = 'soon'", "`runs.timeout`"),
+            ("site = 'a'\n[runs]\nparallel = 0", "must be at least 1"),
+            ("site = 'a'\n[links]\nheartbeat = '9s'", "`links.silence` must be longer"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

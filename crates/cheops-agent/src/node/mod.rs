@@ -1,0 +1,281 @@
+//! The node: the single owner of the [`Replica`].
+//!
+//! Inputs come in through a [`Handle`]; the replica decides; the effects go out through [`Hands`],
+//! in order, and not before what must be durable is. Two workers share this:
+//! - the *decider* takes all inputs that wait, lets the replica handle them, and puts what must be
+//!   written into one batch with what is to be done after;
+//! - the *committer*, a thread of its own, makes the batch durable and then does the rest. While
+//!   it waits for the disk, the decider fills the next batch: that is the group commit.
+//!
+//! What must stay true:
+//! - only the decider touches the replica;
+//! - nothing is sent, run, answered or shown before what it rests on is durable. The one exception
+//!   is a read while the disk fails: it is answered from memory, for there is nothing else to show;
+//! - a disk that fails stops what needs it, and nothing is lost: the batch is tried again until
+//!   there is room, and whoever asks meanwhile is told to come back.
+
+mod commit;
+mod decide;
+mod feed;
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use cheops_core::{
+    id::SiteId,
+    replica::{self, Answer, Effect, Input, Replica, Submission, Ticket},
+    time::{Millis, Now},
+};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+
+pub use self::feed::{Feed, change, command, rfc3339, run};
+use crate::engine::{Engine, Reader};
+
+/// How many inputs may wait for the decider. Whoever brings more waits.
+const INBOX: usize = 1_024;
+/// How many changes a reader of the feed may be behind before it misses some.
+const FEED: usize = 4_096;
+
+/// What carries out the effects that leave the node. Called in the order of the effects, from a
+/// thread that others wait for: it must not block.
+pub trait Hands: Send + 'static {
+    /// Sends a message to another site; it may get lost.
+    fn send(&mut self, to: &SiteId, message: replica::Message);
+
+    /// Starts a run, a recall, a check, a clearing or a show.
+    fn run(&mut self, effect: Effect);
+
+    /// A resource was forgotten: its files may go.
+    fn forgotten(&mut self, resource: &cheops_core::id::ResourceId);
+}
+
+/// Whether the site can write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// It can.
+    Well,
+    /// There is less room left than the reserve.
+    Full {
+        /// How many bytes are free.
+        free: u64,
+    },
+    /// Writing failed, and is tried again.
+    Stalled {
+        /// Why.
+        why: String,
+    },
+}
+
+/// Why a request for an operation was not taken in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Busy {
+    /// There is no room.
+    #[error("the disk is full: {0} bytes are free where the agent stores its data")]
+    Full(u64),
+    /// Writing fails.
+    #[error("the agent can't write: {0}")]
+    Stalled(String),
+    /// The agent is going down.
+    #[error("the agent is stopping")]
+    Stopping,
+}
+
+/// The agent is going down; nobody will answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the agent is stopping")]
+pub struct Stopping;
+
+/// What comes in for the decider.
+enum Letter {
+    Input(Input),
+    Submit(Box<Submission>, mpsc::UnboundedSender<Answer>),
+    Read(Box<dyn FnOnce(&Replica) -> Release + Send>),
+    Stop,
+}
+
+/// Hands out a value once it may be seen.
+type Release = Box<dyn FnOnce() + Send>;
+
+/// The way to the node, for everyone.
+#[derive(Clone)]
+pub struct Handle {
+    inputs: mpsc::Sender<Letter>,
+    /// Requests of people and programs have a way of their own, so that they are answered even
+    /// while inputs have to wait for the disk.
+    requests: mpsc::Sender<Letter>,
+    health: watch::Receiver<Health>,
+    feed: Feed,
+    tickets: Arc<AtomicU64>,
+    clock: Clock,
+}
+
+/// The other ends of a [`Handle`], for [`start`].
+pub struct Inbox {
+    inputs: mpsc::Receiver<Letter>,
+    requests: mpsc::Receiver<Letter>,
+    health: watch::Sender<Health>,
+    feed: Feed,
+    clock: Clock,
+}
+
+/// A handle, before there is a node. What needs the node and what the node needs can so be made one
+/// after the other.
+pub fn channel(clock: Clock) -> (Handle, Inbox) {
+    let (to_inputs, inputs) = mpsc::channel(INBOX);
+    let (to_requests, requests) = mpsc::channel(INBOX);
+    let (to_health, health) = watch::channel(Health::Well);
+    let feed = Feed::new(broadcast::channel(FEED).0);
+    let handle = Handle {
+        inputs: to_inputs,
+        requests: to_requests,
+        health,
+        feed: feed.clone(),
+        tickets: Arc::default(),
+        clock,
+    };
+    (handle, Inbox { inputs, requests, health: to_health, feed, clock })
+}
+
+/// Starts the node. It stops when [`Handle::stop`] is called or all handles are gone, after the
+/// last batch is durable.
+pub fn start(
+    inbox: Inbox,
+    replica: Replica,
+    engine: Box<dyn Engine>,
+    hands: Box<dyn Hands>,
+    reserve: u64,
+) -> Running {
+    let Inbox { inputs, requests, health, feed, clock } = inbox;
+    let reader = engine.reader();
+    feed.reads_from(reader.clone());
+    let site = replica.here().clone();
+    let (batches, work) = mpsc::channel(1);
+    let health = Arc::new(health);
+    let committer = commit::Committer::new(engine, hands, feed.clone(), health.clone(), site);
+    let thread =
+        std::thread::Builder::new().name("commit".into()).spawn(move || committer.work(work));
+    let decider = decide::Decider::new(replica, clock, batches, health.subscribe());
+    let watch = tokio::spawn(commit::watch_room(reader, health, reserve));
+    let task = tokio::spawn(async move {
+        decider.work(inputs, requests).await;
+        watch.abort();
+    });
+    Running { task, thread: Mutex::new(thread.ok()) }
+}
+
+/// A node at work.
+pub struct Running {
+    task: tokio::task::JoinHandle<()>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+impl Running {
+    /// Waits until the node has stopped and all is durable.
+    pub async fn stopped(self) {
+        let _ = self.task.await;
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let _ =
+            tokio::task::spawn_blocking(move || thread.map(std::thread::JoinHandle::join)).await;
+    }
+}
+
+impl Handle {
+    /// Asks for an operation. The answers come one by one; [`Answer::Done`] is the last.
+    pub async fn submit(
+        &self,
+        mut submission: Submission,
+    ) -> Result<mpsc::UnboundedReceiver<Answer>, Busy> {
+        match &*self.health.borrow() {
+            Health::Well => {}
+            Health::Full { free } => return Err(Busy::Full(*free)),
+            Health::Stalled { why } => return Err(Busy::Stalled(why.clone())),
+        }
+        submission.ticket = Ticket(self.tickets.fetch_add(1, Ordering::Relaxed));
+        // As many answers come as a resource has sites, and a few more.
+        let (to_answers, answers) = mpsc::unbounded_channel();
+        let letter = Letter::Submit(Box::new(submission), to_answers);
+        self.requests.send(letter).await.map_err(|_| Busy::Stopping)?;
+        Ok(answers)
+    }
+
+    /// Looks at the replica. The value is handed out once all that it may rest on is durable.
+    /// Others wait meanwhile: it must be quick.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Replica) -> T + Send + 'static,
+    ) -> Result<T, Stopping> {
+        let (to_value, value) = oneshot::channel();
+        let read = move |replica: &Replica| -> Release {
+            let seen = look(replica);
+            Box::new(move || {
+                // Whoever asked may be gone.
+                let _ = to_value.send(seen);
+            })
+        };
+        self.requests.send(Letter::Read(Box::new(read))).await.map_err(|_| Stopping)?;
+        value.await.map_err(|_| Stopping)
+    }
+
+    /// Tells the node what happened. Waits while the node has more to do than it can keep.
+    pub async fn tell(&self, input: Input) -> Result<(), Stopping> {
+        self.inputs.send(Letter::Input(input)).await.map_err(|_| Stopping)
+    }
+
+    /// Whether the site can write.
+    pub fn health(&self) -> Health {
+        self.health.borrow().clone()
+    }
+
+    /// What changes at this site.
+    pub fn feed(&self) -> &Feed {
+        &self.feed
+    }
+
+    /// The time, as the replica is told it.
+    pub fn now(&self) -> Now {
+        self.clock.now()
+    }
+
+    /// Stops the node, after what was told before.
+    pub async fn stop(&self) {
+        let _ = self.inputs.send(Letter::Stop).await;
+    }
+}
+
+/// The two clocks of this process.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    start: Instant,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self { start: Instant::now() }
+    }
+}
+
+impl Clock {
+    /// The time.
+    pub fn now(&self) -> Now {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let millis =
+            |span: std::time::Duration| Millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
+        Now { wall: millis(since_1970), steady: millis(self.start.elapsed()) }
+    }
+
+    /// When a time on the steady clock is.
+    fn instant(&self, steady: Millis) -> Instant {
+        let day = std::time::Duration::from_secs(86_400);
+        let span = std::time::Duration::from_millis(steady.0);
+        // A time that the clock can't express is far away; looking again tomorrow is soon enough.
+        self.start.checked_add(span).unwrap_or_else(|| Instant::now() + day)
+    }
+}
+
+/// The reader of an engine, for the feed.
+pub(crate) type SharedReader = Arc<dyn Reader>;
