@@ -190,6 +190,8 @@ pub struct ResourceQuery {
     /// Ask no other site, even if the resource is not known here.
     #[serde(default)]
     pub local: bool,
+    /// As this site sees it.
+    pub at: Option<String>,
 }
 
 /// An operation, and what became of it.
@@ -626,11 +628,6 @@ pub enum Happened {
         peer: String,
         /// What was wrong.
         why: String,
-    },
-    /// The reader was too slow, and so many changes were left out; ask again with `since`.
-    Missed {
-        /// How many.
-        count: u64,
     },
 }
 

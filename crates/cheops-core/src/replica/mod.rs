@@ -28,6 +28,7 @@ use alloc::{
     sync::Arc,
     vec::Vec,
 };
+use core::ops::Bound;
 
 use self::{
     alarm::{Alarm, Alarms},
@@ -229,6 +230,14 @@ impl Replica {
     /// The resources that exist here.
     pub fn resources(&self) -> impl Iterator<Item = &Resource> {
         self.resources.values()
+    }
+
+    /// Those with ids in a range.
+    pub fn resources_from(
+        &self,
+        range: (Bound<ResourceId>, Bound<ResourceId>),
+    ) -> impl Iterator<Item = &Resource> {
+        self.resources.range(range).map(|(_, resource)| resource)
     }
 
     /// One of them.
