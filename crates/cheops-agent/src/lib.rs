@@ -5,4 +5,5 @@ pub mod api;
 pub mod config;
 pub mod engine;
 pub mod node;
+pub mod peers;
 pub mod wire;
