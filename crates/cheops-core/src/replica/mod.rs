@@ -227,6 +227,12 @@ impl Replica {
         &self.here
     }
 
+    /// A digest of all that is known here of what this site shares with another. Two sites with
+    /// equal digests know the same of it.
+    pub fn shared_digest(&self, site: &SiteId) -> u64 {
+        self.shared.get(site).copied().unwrap_or(0)
+    }
+
     /// The resources that exist here.
     pub fn resources(&self) -> impl Iterator<Item = &Resource> {
         self.resources.values()
