@@ -190,6 +190,8 @@ pub struct ResourceQuery {
     /// Ask no other site, even if the resource is not known here.
     #[serde(default)]
     pub local: bool,
+    /// Ask this site instead, for what it knows.
+    pub at: Option<String>,
 }
 
 /// An operation, and what became of it.
