@@ -1,55 +1,64 @@
 //! The `cheops` program: reads its arguments, calls a verb, and turns what it says into text on the
 //! two streams and an exit status. What a verb does is in [`command`], one file each.
 
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-};
+use std::{env, ffi::OsString, process::ExitCode};
 
 use clap::Parser;
 
 use crate::{
-    command::{Command, Output},
-    report::Failure,
+    command::{Command, Context, Output},
+    report::Exit,
 };
 
+mod client;
 mod command;
+mod feed;
 mod input;
 mod report;
+mod screen;
 mod sites;
+mod spelling;
+mod supervise;
+mod table;
+mod words;
 
 /// Makes the sites of an application work together.
 #[derive(Debug, Parser)]
-#[command(name = "cheops", version, max_term_width = 100)]
+#[command(
+    name = "cheops",
+    version,
+    max_term_width = 100,
+    after_help = "Exit status: 0 all is well; 1 something is wrong (a site said KO, sites differ, there are \
+                  problems); 2 bad input, or the agent refused; 3 no answer in time, and the work goes on; \
+                  4 no agent answers."
+)]
 struct Arguments {
     /// How to write the result
-    #[arg(short, long, global = true, value_enum, default_value_t = Output::Text)]
+    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
     output: Output,
+    /// Where the agent is: http://HOST:PORT; without it `CHEOPS_AGENT`, or the one on this machine
+    #[arg(long, global = true, value_name = "URL")]
+    agent: Option<String>,
     #[command(subcommand)]
     command: Command,
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let result = arguments.command.run(arguments.output).and_then(|outcome| {
-        write(&outcome.text)?;
+    let arguments: Vec<OsString> = env::args_os().collect();
+    // First of all, since every command that a site runs starts with it.
+    if let Some(directory) = supervise::asked(&arguments) {
+        return supervise::run(directory);
+    }
+    let Arguments { output, agent, command } =
+        Arguments::parse_from(spelling::with_verb(arguments));
+    let context = Context { output, agent };
+    let result = command.run(&context).and_then(|outcome| {
+        screen::print(&outcome.text)?;
         Ok(outcome.exit)
     });
-    match result {
+    let exit: Exit = match result {
         Ok(exit) => exit,
         Err(failure) => failure.show(),
-    }
-}
-
-/// Writes to standard output. A reader that has seen enough (`| head`) is not a failure.
-fn write(text: &str) -> Result<(), Failure> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::input("cannot write the result")
-                .caused_by(error)
-                .hint("is the disk full?"))
-        }
-        _ => Ok(()),
-    }
+    };
+    exit.into()
 }

@@ -26,8 +26,26 @@ const ERROR: Style = AnsiColor::Red.on_default().bold();
 const HINT: Style = AnsiColor::Cyan.on_default().bold();
 const MARK: Style = AnsiColor::Red.on_default();
 
-/// The exit status for input that cannot be used.
-const BAD_INPUT: u8 = 2;
+/// How a verb ends, for whoever only looks at the exit status. The numbers don't change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// All went as it was asked for.
+    Fine = 0,
+    /// Something is wrong: a site said KO, sites differ, there are problems.
+    Wrong = 1,
+    /// The input can't be used, or the agent refused it. Nothing was done.
+    Refused = 2,
+    /// There was no answer in time; the work goes on.
+    Silent = 3,
+    /// No agent can be reached.
+    Unreachable = 4,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
 
 /// Why a verb did not do what it was asked to.
 #[derive(Debug)]
@@ -36,13 +54,18 @@ pub(crate) struct Failure {
     source: Option<(String, Range<usize>)>,
     cause: Option<String>,
     hint: Option<String>,
-    exit: u8,
+    exit: Exit,
 }
 
 impl Failure {
     /// Bad input, in a few words: `invalid scope`.
     pub(crate) fn input(message: impl Into<String>) -> Self {
-        Self { message: message.into(), source: None, cause: None, hint: None, exit: BAD_INPUT }
+        Self::new(Exit::Refused, message)
+    }
+
+    /// Something that went wrong, in a few words, with the exit status that says so.
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { message: message.into(), source: None, cause: None, hint: None, exit }
     }
 
     /// A scope, or a place, that is wrong.
@@ -75,11 +98,24 @@ impl Failure {
         Self { hint: Some(hint.into()), ..self }
     }
 
+    /// The exit status.
+    pub(crate) fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    /// On one line, for a table: what is wrong, and why.
+    pub(crate) fn line(&self) -> String {
+        match &self.cause {
+            Some(cause) => clean(&format!("{}: {cause}", self.message)),
+            None => clean(&self.message),
+        }
+    }
+
     /// Writes the failure to standard error and gives its exit status.
-    pub(crate) fn show(&self) -> ExitCode {
+    pub(crate) fn show(&self) -> Exit {
         // With standard error closed there is nobody left to tell.
         let _ = anstream::stderr().write_all(self.render().as_bytes());
-        ExitCode::from(self.exit)
+        self.exit
     }
 
     fn render(&self) -> String {
@@ -138,8 +174,13 @@ pub(crate) fn clean(text: &str) -> String {
         .collect()
 }
 
+/// A text of several lines, each of them [`clean`].
+pub(crate) fn clean_lines(text: &str) -> impl Iterator<Item = String> {
+    text.lines().map(clean)
+}
+
 /// At most so many characters from the start.
-fn first(text: &str, most: usize) -> String {
+pub(crate) fn first(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         None => text.to_owned(),
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -1,6 +1,6 @@
 //! `cheops matrix`: what a matrix means, before anything depends on it.
 
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use cheops_core::matrix::{Config, Entry, Finding, Severity, What, check};
 use clap::{Args, Subcommand};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Outcome, Output, play};
 use crate::{
     input,
-    report::{Failure, clean},
+    report::{Exit, Failure, clean},
 };
 
 /// How many pairs without an entry are explained; the text is much the same for each, so that the
@@ -63,11 +63,9 @@ fn run_check(arguments: &Check, output: Output) -> Result<Outcome, Failure> {
     let findings = check(&config.matrix);
     let contradicts = findings.iter().any(|finding| finding.severity == Severity::Problem);
     Ok(Outcome {
-        text: match output {
-            Output::Text => in_words(&config, &findings),
-            Output::Json => format!("{:#}\n", in_json(&findings)),
-        },
-        exit: if contradicts { ExitCode::FAILURE } else { ExitCode::SUCCESS },
+        text: output
+            .local(|| in_words(&config, &findings), || format!("{:#}\n", in_json(&findings)))?,
+        exit: if contradicts { Exit::Wrong } else { Exit::Fine },
     })
 }
 

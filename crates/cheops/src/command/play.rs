@@ -13,13 +13,12 @@ use cheops_core::{
 use serde_json::Value;
 use unicode_width::UnicodeWidthStr;
 
-use super::{Outcome, Output};
+use super::{Outcome, Output, graph};
 use crate::{
     input,
     report::{Failure, clean},
+    words::shown,
 };
-
-mod graph;
 
 /// The most operations that a drawing is readable for.
 const DRAWN: usize = 60;
@@ -45,10 +44,7 @@ pub(crate) fn run(arguments: &Arguments, output: Output) -> Result<Outcome, Fail
     let history = History::from_json(&text).map_err(|error| {
         Failure::json(format!("invalid history `{}`", path.display()), &text, error)
     })?;
-    Ok(Outcome::success(match output {
-        Output::Text => in_words(&history),
-        Output::Json => in_json(&history),
-    }))
+    Ok(Outcome::success(output.local(|| in_words(&history), || in_json(&history))?))
 }
 
 /// By hand, because the order of the fields is part of how it reads.
@@ -85,7 +81,7 @@ fn at_sites(history: &History) -> String {
         );
     }
     let sites: Vec<&SiteId> = history.sites().into_iter().collect();
-    shown(sites, |site| at_site(history, site), skipped_sites).concat()
+    shown(sites, SHOWN, |site| at_site(history, site), skipped_sites).concat()
 }
 
 fn skipped_sites(count: usize) -> String {
@@ -133,6 +129,7 @@ fn block(history: &History) -> String {
     let places = (1..).zip(history.block());
     let rows = shown(
         places.collect(),
+        SHOWN,
         |(place, &op)| [vec![format!("{place}.")], cells(history, op)].concat(),
         skipped,
     );
@@ -147,7 +144,7 @@ fn dropped(history: &History) -> String {
         row.extend([format!("by {by}"), dropped.because]);
         row
     };
-    format!("\nDropped\n{}", listed(&shown(history.dropped(), row, skipped)))
+    format!("\nDropped\n{}", listed(&shown(history.dropped(), SHOWN, row, skipped)))
 }
 
 fn at_site(history: &History, site: &SiteId) -> String {
@@ -171,7 +168,7 @@ fn at_site(history: &History, site: &SiteId) -> String {
     let rows: Vec<Vec<String>> = phases
         .into_iter()
         .flat_map(|(name, acts)| {
-            let mut rows = shown(acts, row, skipped);
+            let mut rows = shown(acts, SHOWN, row, skipped);
             if rows.is_empty() {
                 rows.push(vec!["nothing".into()]);
             }
@@ -190,26 +187,6 @@ const DECIDE: &str = "needs a decision: what it ran can't be undone, and there i
 
 fn skipped(count: usize) -> Vec<String> {
     vec!["…".into(), format!("{count} more")]
-}
-
-/// The items of a list as they are shown; of a long one the start and the end.
-fn shown<T, R>(items: Vec<T>, row: impl Fn(T) -> R, skipped: impl Fn(usize) -> R) -> Vec<R> {
-    let (head, tail) = SHOWN;
-    let count = items.len();
-    // To skip a single item saves no room.
-    if count <= head + tail + 1 {
-        return items.into_iter().map(row).collect();
-    }
-    let mut rows = Vec::new();
-    for (n, item) in items.into_iter().enumerate() {
-        if n == head {
-            rows.push(skipped(count - head - tail));
-        }
-        if n < head || n >= count - tail {
-            rows.push(row(item));
-        }
-    }
-    rows
 }
 
 /// A table, or a word where it would be empty.

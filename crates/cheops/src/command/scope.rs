@@ -43,10 +43,8 @@ pub(crate) fn run(arguments: &Arguments, output: Output) -> Result<Outcome, Fail
     }
     let here = arguments.here.as_deref().map(|name| site(name, catalogue.as_ref())).transpose()?;
     let explained = Explained { scope: &scope, catalogue: catalogue.as_ref(), here };
-    Ok(Outcome::success(match output {
-        Output::Text => explained.text(),
-        Output::Json => format!("{:#}\n", explained.json()),
-    }))
+    let text = output.local(|| explained.text(), || format!("{:#}\n", explained.json()))?;
+    Ok(Outcome::success(text))
 }
 
 /// The site of `--here`.

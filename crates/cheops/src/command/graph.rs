@@ -20,14 +20,14 @@ use std::collections::BTreeMap;
 use cheops_core::{history::History, id::SiteId, log::Ix};
 
 /// A line of a drawing.
-pub(super) struct Line {
-    pub(super) drawn: String,
+pub(in crate::command) struct Line {
+    pub(in crate::command) drawn: String,
     /// The operation that stands in this line; none where lines fork and join.
-    pub(super) op: Option<Ix>,
+    pub(in crate::command) op: Option<Ix>,
 }
 
 /// Draws a history, each operation as the sign that stands for it.
-pub(super) fn draw(history: &History, sign: impl Fn(Ix) -> char) -> Vec<Line> {
+pub(in crate::command) fn draw(history: &History, sign: impl Fn(Ix) -> char) -> Vec<Line> {
     let (width, lane_of) = lanes(history);
     let mut canvas = Canvas { columns: vec![None; width], lanes: width, waiting: BTreeMap::new() };
     let parents: BTreeMap<Ix, Vec<Ix>> =

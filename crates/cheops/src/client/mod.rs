@@ -1,0 +1,415 @@
+//! A small HTTP client for the API of one agent.
+//!
+//! Verbs call it as if it were not asynchronous: a runtime of one thread inside does the work while
+//! a call waits. What must stay true: every wait has an end, except that for the next line of a
+//! stream that has none; what comes in is bounded; whatever goes wrong becomes a [`Failure`] that
+//! says what to do.
+
+mod address;
+mod lines;
+
+use std::{cell::RefCell, env, future::Future, io, path, time::Duration};
+
+use bytes::Bytes;
+use cheops_agent::api::model::{Problem, Stored};
+use futures_util::{future::join_all, stream};
+use http_body_util::{BodyExt, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Frame, Incoming},
+    client::conn::http1::{self, SendRequest},
+    header,
+};
+use hyper_util::rt::TokioIo;
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{
+    fs::File,
+    io::AsyncReadExt,
+    net::TcpStream,
+    runtime::{self, Runtime},
+    time::timeout,
+};
+
+pub(crate) use self::{
+    address::{Address, Path},
+    lines::{Lines, Next},
+};
+use crate::report::{Exit, Failure, first};
+
+/// The agent that is asked if nobody says which.
+const DEFAULT: &str = "http://127.0.0.1:8079";
+
+/// The variable that names the agent.
+const VARIABLE: &str = "CHEOPS_AGENT";
+
+/// How long it may take to connect.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// How long an answer may take to begin, and to go on, unless a verb says otherwise. Questions that
+/// an agent passes on to other sites wait for these, and commands for a resource's own time limit.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// The longest document that is taken in.
+const LONGEST: usize = 256 << 20;
+
+/// How much of a file is read at a time.
+const CHUNK: usize = 64 << 10;
+
+type Body = UnsyncBoxBody<Bytes, io::Error>;
+
+/// A request.
+pub(crate) struct Ask<'a> {
+    method: Method,
+    path: &'a Path,
+    body: Body,
+    /// What sort of body it is.
+    content: &'static str,
+    /// How long the body is, if that is known.
+    length: Option<u64>,
+    /// What sort of answer is wanted.
+    accept: &'static str,
+    /// How long the answer may take to begin.
+    patience: Duration,
+}
+
+impl<'a> Ask<'a> {
+    /// A request without a body.
+    pub(crate) fn new(method: Method, path: &'a Path) -> Self {
+        Self {
+            method,
+            path,
+            body: empty(),
+            content: "application/json",
+            length: None,
+            accept: "application/json, application/problem+json",
+            patience: PATIENCE,
+        }
+    }
+
+    pub(crate) fn get(path: &'a Path) -> Self {
+        Self::new(Method::GET, path)
+    }
+
+    /// With an answer that must begin within a time.
+    pub(crate) fn within(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// With a document for a body.
+    pub(crate) fn json(self, value: &impl Serialize) -> Result<Self, Failure> {
+        let bytes = serde_json::to_vec(value).map_err(unsayable)?;
+        let length = Some(bytes.len() as u64);
+        Ok(Self {
+            body: Full::from(bytes).map_err(|never| match never {}).boxed_unsync(),
+            length,
+            ..self
+        })
+    }
+
+    fn request(self, agent: &Address) -> Result<Request<Body>, Failure> {
+        let mut request = Request::builder()
+            .uri(self.path.as_str())
+            .header(header::HOST, agent.authority())
+            .header(header::ACCEPT, self.accept);
+        if let Some(length) = self.length {
+            request = request.header(header::CONTENT_LENGTH, length);
+        }
+        if self.method == Method::POST {
+            request = request.header(header::CONTENT_TYPE, self.content);
+        }
+        request.method(self.method).body(self.body).map_err(unsayable)
+    }
+}
+
+fn unsayable(error: impl std::fmt::Display) -> Failure {
+    Failure::input("cannot make a request of this").caused_by(error)
+}
+
+/// The agent, and a connection to it.
+#[derive(Debug)]
+pub(crate) struct Client {
+    runtime: Runtime,
+    agent: Address,
+    idle: RefCell<Option<SendRequest<Body>>>,
+}
+
+impl Client {
+    /// A client for the agent at an address, or at that of the environment, or at the default one.
+    pub(crate) fn new(agent: Option<&str>) -> Result<Self, Failure> {
+        let named = env::var(VARIABLE).ok().filter(|name| !name.is_empty());
+        let (text, origin) = match (agent, &named) {
+            (Some(agent), _) => (agent, "`--agent`"),
+            (None, Some(agent)) => (agent.as_str(), VARIABLE),
+            (None, None) => (DEFAULT, "the default"),
+        };
+        let agent = Address::parse(text).map_err(|why| {
+            Failure::input(format!("invalid address of an agent in {origin}"))
+                .at(text, 0..text.len())
+                .caused_by(why)
+                .hint(format!("for example {DEFAULT}"))
+        })?;
+        Self::at(agent)
+    }
+
+    /// A client for the agent at an address.
+    pub(crate) fn at(agent: Address) -> Result<Self, Failure> {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| {
+            Failure::new(Exit::Wrong, "cannot start")
+                .caused_by(error)
+                .hint("is the machine out of memory or of file descriptors?")
+        })?;
+        Ok(Self { runtime, agent, idle: RefCell::new(None) })
+    }
+
+    /// A document.
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &Path) -> Result<T, Failure> {
+        self.wait(self.document(Ask::get(path)))
+    }
+
+    /// A document, if it comes soon.
+    pub(crate) fn get_within<T: DeserializeOwned>(
+        &self,
+        path: &Path,
+        patience: Duration,
+    ) -> Result<T, Failure> {
+        self.wait(self.document(Ask::get(path).within(patience)))
+    }
+
+    /// Several documents, asked for at the same time.
+    pub(crate) fn get_each<T: DeserializeOwned>(&self, paths: &[Path]) -> Vec<Result<T, Failure>> {
+        self.wait(join_all(paths.iter().map(|path| self.document(Ask::get(path)))))
+    }
+
+    /// The document that answers a request with a body.
+    pub(crate) fn post<T: DeserializeOwned>(
+        &self,
+        path: &Path,
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        self.wait(self.document(Ask::new(Method::POST, path).json(body)?))
+    }
+
+    /// The documents that answer several requests without a body, made at the same time.
+    pub(crate) fn post_each<T: DeserializeOwned>(&self, paths: &[Path]) -> Vec<Result<T, Failure>> {
+        let each = paths.iter().map(|path| self.document(Ask::new(Method::POST, path)));
+        self.wait(join_all(each))
+    }
+
+    /// Asks for something to be done that has no answer but that it was.
+    pub(crate) fn tell(&self, path: &Path) -> Result<(), Failure> {
+        self.wait(async {
+            let response = self.send(Ask::new(Method::POST, path)).await?;
+            self.whole(response, PATIENCE).await.map(|_| ())
+        })
+    }
+
+    /// The lines of the answer to a request, as they come.
+    pub(crate) fn lines<T: DeserializeOwned>(&self, ask: Ask<'_>) -> Result<Lines<'_, T>, Failure> {
+        let ask = Ask { accept: "application/x-ndjson, application/problem+json", ..ask };
+        Ok(Lines::new(self, self.wait(self.send(ask))?.into_body()))
+    }
+
+    /// Sends a file.
+    pub(crate) fn upload(&self, local: &path::Path) -> Result<Stored, Failure> {
+        let unreadable = |error: io::Error| {
+            Failure::input(format!("cannot read the file `{}`", local.display()))
+                .caused_by(error)
+                .hint("check the path, and that you may read it")
+        };
+        self.wait(async {
+            let file = File::open(local).await.map_err(unreadable)?;
+            let about = file.metadata().await.map_err(unreadable)?;
+            if about.is_dir() {
+                return Err(unreadable(io::ErrorKind::IsADirectory.into())
+                    .hint("pack it: tar -cf DIR.tar DIR, and attach that"));
+            }
+            let length = about.is_file().then_some(about.len());
+            let path = Path::api("files");
+            self.document(Ask {
+                body: content(file, length),
+                length,
+                content: "application/octet-stream",
+                ..Ask::new(Method::POST, &path)
+            })
+            .await
+        })
+    }
+
+    /// Bytes, given to `take` as they come.
+    pub(crate) fn download(
+        &self,
+        path: &Path,
+        mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        self.wait(async {
+            let mut body = self.send(Ask::get(path)).await?.into_body();
+            while let Some(frame) = self.within(PATIENCE, body.frame()).await? {
+                let frame = frame.map_err(|error| self.broken(&error))?;
+                if let Ok(data) = frame.into_data() {
+                    take(&data)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn wait<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(future)
+    }
+
+    async fn document<T: DeserializeOwned>(&self, ask: Ask<'_>) -> Result<T, Failure> {
+        let patience = ask.patience;
+        let response = self.send(ask).await?;
+        self.read(&self.whole(response, patience).await?)
+    }
+
+    /// Sends a request, and waits until the answer begins. An answer that is an error is a failure.
+    async fn send(&self, ask: Ask<'_>) -> Result<Response<Incoming>, Failure> {
+        let patience = ask.patience;
+        let mut request = ask.request(&self.agent)?;
+        let idle = self.idle.borrow_mut().take().filter(SendRequest::is_ready);
+        let mut connection = match idle {
+            Some(idle) => idle,
+            None => self.connect().await?,
+        };
+        let response = loop {
+            match self.within(patience, connection.try_send_request(request)).await? {
+                Ok(response) => break response,
+                Err(mut error) => match error.take_message() {
+                    // The agent closed the connection while nobody used it: nothing was sent.
+                    Some(unsent) => {
+                        request = unsent;
+                        connection = self.connect().await?;
+                    }
+                    None => return Err(self.broken(&error.into_error())),
+                },
+            }
+        };
+        if response.status().is_success() {
+            // It is ready again when the answer was read; until then others take a new one.
+            *self.idle.borrow_mut() = Some(connection);
+            return Ok(response);
+        }
+        let status = response.status();
+        let body = self.whole(response, patience).await.unwrap_or_default();
+        Err(self.refusal(status, &body))
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Body>, Failure> {
+        let unreachable = |why: String| {
+            Failure::new(Exit::Unreachable, format!("no agent answers at {}", self.agent))
+                .caused_by(why)
+                .hint(
+                    "is it running? Start one with `cheops agent`, or say where it is with --agent \
+                     or CHEOPS_AGENT",
+                )
+        };
+        let stream = match timeout(CONNECT, TcpStream::connect(self.agent.socket())).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return Err(unreachable(error.to_string())),
+            Err(_) => return Err(unreachable(format!("nothing within {}s", CONNECT.as_secs()))),
+        };
+        // Requests are small, and each waits for its answer.
+        let _ = stream.set_nodelay(true);
+        let (sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| unreachable(error.to_string()))?;
+        // What breaks it is told to the request that is under way.
+        tokio::spawn(connection);
+        Ok(sender)
+    }
+
+    async fn whole(
+        &self,
+        response: Response<Incoming>,
+        patience: Duration,
+    ) -> Result<Bytes, Failure> {
+        let body = Limited::new(response.into_body(), LONGEST).collect();
+        match self.within(patience, body).await? {
+            Ok(body) => Ok(body.to_bytes()),
+            Err(error) => Err(self.broken(&*error)),
+        }
+    }
+
+    async fn within<F: Future>(&self, patience: Duration, future: F) -> Result<F::Output, Failure> {
+        timeout(patience, future).await.map_err(|_| {
+            Failure::new(
+                Exit::Silent,
+                format!(
+                    "the agent at {} has not answered within {}s",
+                    self.agent,
+                    patience.as_secs()
+                ),
+            )
+            .hint("what it was asked to do may still be done; look with `cheops get problems`")
+        })
+    }
+
+    fn read<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, Failure> {
+        serde_json::from_slice(bytes).map_err(|error| {
+            Failure::new(
+                Exit::Wrong,
+                format!("cannot read the answer of the agent at {}", self.agent),
+            )
+            .caused_by(error)
+            .hint("is it a Cheops agent, of the same version as this program?")
+        })
+    }
+
+    fn broken(&self, error: &(dyn std::error::Error + 'static)) -> Failure {
+        let cause =
+            error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"));
+        Failure::new(Exit::Unreachable, format!("the agent at {} broke off", self.agent))
+            .caused_by(cause)
+            .hint("was it stopped? What it had accepted is kept; look with `cheops get problems`")
+    }
+
+    /// What an agent refused, in its own words.
+    fn refusal(&self, status: StatusCode, body: &[u8]) -> Failure {
+        let exit = match status.as_u16() {
+            408 | 504 => Exit::Silent,
+            400..=499 | 503 | 507 => Exit::Refused,
+            _ => Exit::Wrong,
+        };
+        if let Ok(problem) = serde_json::from_slice::<Problem>(body) {
+            return told(exit, problem);
+        }
+        let text = String::from_utf8_lossy(body);
+        let failure = Failure::new(exit, format!("the agent at {} answered {status}", self.agent))
+            .hint("is it a Cheops agent, of the same version as this program?");
+        match text.trim() {
+            "" => failure,
+            text => failure.caused_by(first(text, 200)),
+        }
+    }
+}
+
+/// A problem that an agent told, as a failure.
+pub(crate) fn told(exit: Exit, problem: Problem) -> Failure {
+    let failure = Failure::new(exit, problem.title);
+    let failure =
+        if problem.detail.is_empty() { failure } else { failure.caused_by(problem.detail) };
+    if problem.hint.is_empty() { failure } else { failure.hint(problem.hint) }
+}
+
+fn empty() -> Body {
+    Full::default().map_err(|never| match never {}).boxed_unsync()
+}
+
+/// A file as a body, read as it is sent.
+fn content(file: File, length: Option<u64>) -> Body {
+    let chunks = stream::try_unfold((file, length), async |(mut file, left)| {
+        let most = left.map_or(CHUNK, |left| CHUNK.min(usize::try_from(left).unwrap_or(CHUNK)));
+        let mut chunk = bytes::BytesMut::with_capacity(most);
+        // A file that grows meanwhile is sent as long as it was; what was promised is in the header.
+        let read = (&mut file).take(most as u64).read_buf(&mut chunk).await?;
+        let left = left.map(|left| left - read as u64);
+        match (read, left) {
+            (0, Some(1..)) => Err(io::Error::other("the file has become shorter")),
+            (0, _) => Ok(None),
+            _ => Ok(Some((Frame::data(chunk.freeze()), (file, left)))),
+        }
+    });
+    StreamBody::new(chunks).boxed_unsync()
+}

@@ -1,0 +1,299 @@
+//! `cheops agent`: the agent of a site, until it is stopped.
+
+use std::{
+    env, fs,
+    io::{self, IsTerminal},
+    net::SocketAddr,
+    path::PathBuf,
+};
+
+use cheops_agent::{Agent, config::Config};
+use cheops_core::id::SiteId;
+use clap::ValueEnum;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use super::Outcome;
+use crate::report::{Exit, Failure};
+
+/// Where an agent keeps its data if nobody says so.
+const DATA: &str = "cheops-data";
+
+/// The variable that names the site, as in the original program.
+const SITE: &str = "MYFQDN";
+
+/// What is logged if nobody says so.
+const LOGGED: &str = "info";
+
+/// Run the agent of this site
+///
+/// A configuration file, options, or both: options win. The site's name is that of `--site`, of the
+/// file, of MYFQDN, or the host's. What is logged is set with `CHEOPS_LOG` or `RUST_LOG` (`debug`,
+/// `cheops_agent=trace`).
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The site's configuration, in TOML
+    #[arg(long, value_name = "SITE.toml")]
+    config: Option<PathBuf>,
+    /// The site's name
+    #[arg(long)]
+    site: Option<String>,
+    /// Where to keep what must not be lost
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Where commands run
+    #[arg(long, value_name = "DIR")]
+    work: Option<PathBuf>,
+    /// Where the API listens
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    api: Option<SocketAddr>,
+    /// Where to listen for other agents
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    peers: Option<SocketAddr>,
+    /// Another site, and where its agent listens for others; may be given more than once
+    #[arg(long = "peer", value_name = "NAME=HOST:PORT")]
+    others: Vec<String>,
+    /// How to write the log
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+    /// Stop when the process that started this one ends
+    #[arg(long, hide = true)]
+    end_with_parent: bool,
+}
+
+/// How a log is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    Text,
+    /// For programs: a JSON object a line
+    Json,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Failure> {
+    let config = configuration(arguments, |name| env::var(name).ok(), host_name)?;
+    if arguments.end_with_parent {
+        end_with_parent()?;
+    }
+    log_to_stderr(arguments.log_format)?;
+    serve(config)?;
+    Ok(Outcome::silent(Exit::Fine))
+}
+
+/// Runs the agent until it is told to stop.
+fn serve(config: Config) -> Result<(), Failure> {
+    let failed = |why: String| Failure::input(format!("cannot run the agent of {}", config.site)).caused_by(why);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| failed(error.to_string()))?;
+    runtime.block_on(async {
+        let mut end = signal(SignalKind::terminate()).map_err(|error| failed(error.to_string()))?;
+        let agent = Agent::start(config.clone()).await.map_err(|error| failed(error.to_string()))?;
+        tokio::select! {
+            _ = end.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+        tracing::info!("stopping; commands that run go on");
+        agent.stop().await;
+        Ok(())
+    })
+}
+
+/// What the file, the options and the environment amount to.
+fn configuration(
+    arguments: &Arguments,
+    variable: impl Fn(&str) -> Option<String>,
+    host_name: impl Fn() -> Option<String>,
+) -> Result<Config, Failure> {
+    let mut config = match &arguments.config {
+        Some(path) => Config::read(path).map_err(|error| {
+            Failure::input(format!("invalid configuration `{}`", path.display()))
+                .caused_by(error.problem)
+                .hint("a name is enough: site = 'site1'")
+        })?,
+        None => Config::new(site_name(arguments, variable, host_name)?, DATA),
+    };
+    if let Some(site) = &arguments.site {
+        config.site = site_of(site, "--site")?;
+    }
+    if let Some(data) = &arguments.data {
+        let default_work = config.work == config.data.join("work");
+        config.data.clone_from(data);
+        if default_work {
+            config.work = data.join("work");
+        }
+    }
+    if let Some(work) = &arguments.work {
+        config.work.clone_from(work);
+    }
+    config.api = arguments.api.unwrap_or(config.api);
+    config.peers = arguments.peers.unwrap_or(config.peers);
+    for text in &arguments.others {
+        let invalid = || {
+            Failure::input("invalid peer")
+                .at(text, 0..text.len())
+                .hint("for example --peer site2=10.0.0.2:8078")
+        };
+        let (name, address) =
+            text.split_once('=').ok_or_else(|| invalid().caused_by("there is no `=`"))?;
+        let name: SiteId = name.parse().map_err(|error| invalid().caused_by(error))?;
+        // An option wins over the file, and is still an error if it is given twice.
+        let is_first = !arguments.others.iter().any(|other| {
+            !std::ptr::eq(other, text)
+                && other.split_once('=').is_some_and(|(other, _)| other == name.as_str())
+        });
+        if is_first {
+            config.sites.remove(&name);
+        }
+        config.add_site(name, address.to_owned()).map_err(|why| invalid().caused_by(why))?;
+    }
+    if config.sites.contains_key(&config.site) {
+        return Err(Failure::input(format!("the site `{}` is its own peer", config.site))
+            .hint("name this site with --site, and only the others as peers"));
+    }
+    config.check().map_err(|why| Failure::input("invalid configuration").caused_by(why))?;
+    Ok(config)
+}
+
+fn site_name(
+    arguments: &Arguments,
+    variable: impl Fn(&str) -> Option<String>,
+    host_name: impl Fn() -> Option<String>,
+) -> Result<SiteId, Failure> {
+    if let Some(site) = &arguments.site {
+        return site_of(site, "--site");
+    }
+    if let Some(site) = variable(SITE).filter(|site| !site.is_empty()) {
+        return site_of(&site, SITE);
+    }
+    match host_name() {
+        Some(host) => site_of(&host, "the host's name"),
+        None => Err(Failure::input("this site has no name").hint("name it with --site")),
+    }
+}
+
+fn site_of(text: &str, origin: &str) -> Result<SiteId, Failure> {
+    text.parse().map_err(|error| {
+        Failure::input(format!("invalid name of a site in {origin}"))
+            .at(text, 0..text.len())
+            .caused_by(error)
+            .hint("name the site with --site")
+    })
+}
+
+fn host_name() -> Option<String> {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let file = || fs::read_to_string("/etc/hostname").ok().map(|name| name.trim().to_owned());
+    Some(name).filter(|name| !name.is_empty()).or_else(file).filter(|name| !name.is_empty())
+}
+
+/// Asks the system to stop this process when its parent ends, however that ends.
+fn end_with_parent() -> Result<(), Failure> {
+    let term = rustix::process::Signal::TERM;
+    rustix::process::set_parent_process_death_signal(Some(term)).map_err(|error| {
+        Failure::new(Exit::Wrong, "cannot follow the parent process").caused_by(error)
+    })
+}
+
+/// Standard error, because standard output is for results.
+fn log_to_stderr(format: LogFormat) -> Result<(), Failure> {
+    let variable =
+        ["CHEOPS_LOG", "RUST_LOG"].into_iter().find_map(|name| Some((name, env::var(name).ok()?)));
+    let (name, directives) = variable.unwrap_or(("the default", LOGGED.to_owned()));
+    let filter = EnvFilter::try_new(&directives).map_err(|error| {
+        Failure::input(format!("invalid filter for the log in {name}"))
+            .at(&directives, 0..directives.len())
+            .caused_by(error)
+            .hint("for example `debug`, or `info,cheops_agent=trace`")
+    })?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    match format {
+        LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
+        LogFormat::Json => log.json().init(),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn configured(line: &[&str], site: Option<&str>, host: Option<&str>) -> Result<Config, String> {
+        let line =
+            Line::try_parse_from([&["agent"], line].concat()).map_err(|error| error.to_string())?;
+        let variable = |name: &str| site.filter(|_| name == "MYFQDN").map(str::to_owned);
+        configuration(&line.arguments, variable, || host.map(str::to_owned))
+            .map_err(|failure| failure.line())
+    }
+
+    #[test]
+    fn a_site_has_a_name_from_somewhere() {
+        let name = |line, variable, host| {
+            configured(line, variable, host).map(|config| config.site.to_string())
+        };
+        assert_eq!(name(&["--site", "a"], Some("b"), Some("c")), Ok("a".to_owned()));
+        assert_eq!(name(&[], Some("b"), Some("c")), Ok("b".to_owned()));
+        assert_eq!(name(&[], Some(""), Some("c")), Ok("c".to_owned()));
+        assert_eq!(name(&[], None, None), Err("this site has no name".to_owned()));
+    }
+
+    #[test]
+    fn options_win_over_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("site.toml");
+        fs::write(
+            &file,
+            "site = 'a'\n[listen]\napi = '127.0.0.1:1'\n[[peer]]\nname = 'b'\naddress = 'h:1'",
+        )
+        .unwrap();
+        let file = file.to_str().unwrap();
+
+        let config = configured(&["--config", file], None, None).unwrap();
+        assert_eq!(config, Config::read(Path::new(file)).unwrap());
+
+        let line = [
+            "--config",
+            file,
+            "--site",
+            "c",
+            "--api",
+            "127.0.0.1:2",
+            "--peer",
+            "b=h:2",
+            "--data",
+            "/d",
+        ];
+        let config = configured(&line, None, None).unwrap();
+        assert_eq!((config.site.as_str(), config.api.port()), ("c", 2));
+        assert_eq!(config.sites[&"b".parse().unwrap()], "h:2");
+        assert_eq!(
+            (config.data.as_path(), config.work.as_path()),
+            (Path::new("/d"), Path::new("/d/work"))
+        );
+    }
+
+    #[test]
+    fn what_can_not_be_used_is_said() {
+        for (line, expected) in [
+            (&["--site", "a&b"][..], "is not a site name"),
+            (&["--site", "a", "--peer", "b"], "there is no `=`"),
+            (&["--site", "a", "--peer", "b=h"], "is not HOST:PORT"),
+            (&["--site", "a", "--peer", "a=h:1"], "is this site itself"),
+            (&["--site", "a", "--peer", "b=h:1", "--peer", "b=h:2"], "named twice"),
+            (&["--config", "/is/not/there"], "No such file"),
+            (&["--api", "here"], "invalid socket address"),
+        ] {
+            let error = configured(line, None, Some("host")).unwrap_err();
+            assert!(error.contains(expected), "{line:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! `cheops delete`: a resource goes away, on all of its sites.
+
+use hyper::Method;
+
+use super::{
+    Context, Outcome, ask,
+    exec::{answers::Asked, progress},
+};
+use crate::{client::Ask, report::Failure};
+
+/// Delete a resource on all of its sites
+///
+/// Deletion is an operation of the kind `delete`: what is concurrent with it meets it by the matrix.
+/// The resource is forgotten once all sites have run it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The resource
+    #[arg(value_name = "ID")]
+    id: String,
+    /// The command that removes it from the application, at each site
+    #[arg(long, allow_hyphen_values = true)]
+    command: Option<String>,
+    /// How long to wait for the replies of all sites; `0s` not at all
+    #[arg(long, value_name = "DURATION", default_value = "30s")]
+    wait: String,
+    /// A name for this request: the same again is the same operation
+    #[arg(long)]
+    key: Option<String>,
+    /// Who asks; without it `CHEOPS_AUTHOR`, or the user's name
+    #[arg(long)]
+    author: Option<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, Failure> {
+    let id = ask::resource(&arguments.id)?;
+    let wait = ask::duration("--wait", &arguments.wait)?;
+    let path = ask::resource_path(&id)
+        .query("command", arguments.command.as_deref())
+        .query("wait", Some(&arguments.wait))
+        .query("author", ask::author(arguments.author.as_deref())?)
+        .query("key", arguments.key.as_deref());
+    let client = context.client()?;
+    let asked = Asked { id: &id, wait, keep_going: false };
+    progress::follow(&client, Ask::new(Method::DELETE, &path), asked, context.output)
+}

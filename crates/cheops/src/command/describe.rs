@@ -1,0 +1,195 @@
+//! `cheops describe`: all about one resource that a person wants to see at once.
+
+use std::{collections::BTreeMap, fmt::Write};
+
+use cheops_agent::api::model::{Fate, Operation, Resource};
+
+use super::{
+    Context, Outcome, View, ask,
+    get::operations::{COMMAND, runs},
+};
+use crate::{
+    report::{Failure, clean, clean_lines, first},
+    table::{Cell, Table},
+    words::{self, BOLD, NONE, shown},
+};
+
+/// How much of a long list is shown, at its start and at its end.
+const SHOWN: (usize, usize) = (10, 20);
+
+/// How many operations are asked for.
+const LIMIT: usize = 1000;
+
+/// How much of a digest stands in a table.
+const DIGEST: usize = 12;
+
+/// Describe a resource: its state, how each site is doing, the block, what was dropped and why
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The resource
+    #[arg(value_name = "ID")]
+    id: String,
+}
+
+pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, Failure> {
+    let id = ask::resource(&arguments.id)?;
+    let path = ask::resource_path(&id).query("limit", Some(LIMIT));
+    let resource: Resource = context.client()?.get(&path)?;
+    Ok(Outcome::success(context.output.write(&resource)?))
+}
+
+impl View for Resource {
+    fn text(&self, wide: bool) -> String {
+        let parts = [
+            summary(self),
+            titled("Sites", &at_sites(self)),
+            titled(&block_title(self), &block(self, wide)),
+            titled("Dropped", &dropped(self, wide)),
+            config(self),
+        ];
+        parts.join("\n")
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![format!("resource/{}", self.summary.id)]
+    }
+}
+
+fn summary(resource: &Resource) -> String {
+    let about = &resource.summary;
+    let mut table = Table::untitled();
+    table.row([Cell::from("Resource"), Cell::styled(&about.id, BOLD)]);
+    table.row([Cell::from("State"), words::state(about.state)]);
+    if about.deleting {
+        table.row(["".into(), Cell::styled("is being deleted", words::OPEN)]);
+    }
+    table.row([Cell::from("Sites"), about.sites.join(", ").into()]);
+    let operations = format!("{}, {} in the block", about.operations, about.block);
+    table.row([Cell::from("Operations"), operations.into()]);
+    let updated = about.updated.as_deref();
+    let updated =
+        updated.map_or_else(|| NONE.to_owned(), |at| format!("{} ({at})", words::ago(at)));
+    table.row([Cell::from("Updated"), updated.into()]);
+    table.row([Cell::from("Seen by"), Cell::from(&resource.seen_by)]);
+    table.render()
+}
+
+fn titled(title: &str, table: &Table) -> String {
+    let rows = if table.is_empty() { "  none\n".to_owned() } else { table.render() };
+    format!("{BOLD}{title}{BOLD:#}\n{rows}")
+}
+
+fn at_sites(resource: &Resource) -> Table {
+    let mut table = Table::new(["SITE", "OK", "KO", "UNKNOWN", "WAITING", "SHOWN"]).indented(2);
+    for at in &resource.by_site {
+        let bad = |count: usize, style| match count {
+            0 => Cell::from("0"),
+            _ => Cell::styled(count.to_string(), style),
+        };
+        let shown =
+            at.shown.as_deref().map_or(NONE, |digest| digest.get(..DIGEST).unwrap_or(digest));
+        table.row([
+            Cell::from(&at.site),
+            at.ok.to_string().into(),
+            bad(at.ko, words::BAD),
+            bad(at.unknown, words::BAD),
+            bad(at.waiting, words::OPEN),
+            shown.into(),
+        ]);
+    }
+    table
+}
+
+fn block_title(resource: &Resource) -> String {
+    format!(
+        "Block ({} of {})",
+        resource.summary.block,
+        words::count(resource.summary.operations, "operation")
+    )
+}
+
+fn block(resource: &Resource, wide: bool) -> Table {
+    let operations: BTreeMap<&str, &Operation> =
+        resource.operations.iter().map(|operation| (operation.id.as_str(), operation)).collect();
+    let mut table =
+        Table::new(["#", "OPERATION", "KIND", "RUNS", "WHEN", "AUTHOR", "COMMAND"]).indented(2);
+    let first_place = resource.summary.block.saturating_sub(resource.block_ids.len()) + 1;
+    let places: Vec<(usize, &String)> = (first_place..).zip(&resource.block_ids).collect();
+    let row = |(place, id): (usize, &String)| {
+        let mut row: Vec<Cell> = vec![format!("{place}.").into(), Cell::from(id)];
+        if let Some(operation) = operations.get(id.as_str()) {
+            row.extend([
+                Cell::from(&operation.kind),
+                runs(operation),
+                words::ago(&operation.at).into(),
+                Cell::from(&operation.author),
+                command(operation, wide),
+            ]);
+        }
+        row
+    };
+    let skipped = |count| vec!["…".into(), format!("{count} more").into()];
+    let rows = if wide {
+        places.into_iter().map(row).collect()
+    } else {
+        shown(places, SHOWN, row, skipped)
+    };
+    table.rows(rows);
+    table
+}
+
+fn dropped(resource: &Resource, wide: bool) -> Table {
+    let mut table =
+        Table::new(["OPERATION", "KIND", "FATE", "BY", "WHY", "AUTHOR", "COMMAND"]).indented(2);
+    let dropped: Vec<&Operation> =
+        resource.operations.iter().filter(|operation| operation.fate != Fate::Kept).collect();
+    let row = |operation: &Operation| {
+        let receipt = operation.receipt.as_ref();
+        vec![
+            Cell::from(&operation.id),
+            Cell::from(&operation.kind),
+            words::fate(operation.fate),
+            receipt.and_then(|receipt| receipt.by.as_deref()).unwrap_or(NONE).into(),
+            receipt.map_or(NONE, |receipt| receipt.why.as_str()).into(),
+            Cell::from(&operation.author),
+            command(operation, wide),
+        ]
+    };
+    let skipped = |count| vec!["…".into(), format!("{count} more").into()];
+    let rows = if wide {
+        dropped.into_iter().map(row).collect()
+    } else {
+        shown(dropped, SHOWN, row, skipped)
+    };
+    table.rows(rows);
+    table
+}
+
+fn command(operation: &Operation, wide: bool) -> Cell {
+    if wide {
+        Cell::from(&operation.command)
+    } else {
+        first(&clean(&operation.command), COMMAND).into()
+    }
+}
+
+/// The configuration as it is written: an entry of the matrix is a line.
+fn config(resource: &Resource) -> String {
+    let mut text = format!("{BOLD}Configuration{BOLD:#}\n");
+    let fields: Vec<(&String, &serde_json::Value)> =
+        resource.config.as_object().into_iter().flatten().collect();
+    if fields.is_empty() {
+        text += "  none: all operations stay, in any order\n";
+    }
+    for (name, value) in fields {
+        // Writing to a string can't fail.
+        let _ = match value.as_array() {
+            Some(entries) => entries.iter().try_fold((), |(), entry| {
+                writeln!(text, "  {} {}", clean(name), clean(&entry.to_string()))
+            }),
+            None => clean_lines(&value.to_string())
+                .try_fold((), |(), line| writeln!(text, "  {} {line}", clean(name))),
+        };
+    }
+    text
+}

@@ -1,0 +1,266 @@
+//! What is known of an operation while its answers come in: a tally, and the last words about it.
+//!
+//! Pure: it takes answers and gives text, so that what an operator reads can be tested without an
+//! agent.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use cheops_agent::api::model::{Answer, Run, RunStatus, Submitted};
+use cheops_core::{duration, id::ResourceId};
+
+use crate::{
+    client,
+    command::View,
+    report::{Exit, Failure, clean},
+    words,
+};
+
+/// What was asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) id: &'a ResourceId,
+    pub(crate) wait: Duration,
+    /// It counts even if it fails at the site that receives it.
+    pub(crate) keep_going: bool,
+}
+
+/// What is known so far.
+#[derive(Debug)]
+pub(crate) struct Tally<'a> {
+    asked: Asked<'a>,
+    operation: Option<String>,
+    sites: Vec<String>,
+    runs: BTreeMap<String, Run>,
+    superseded_by: Option<String>,
+    /// The agent has said that nothing more will come.
+    done: bool,
+}
+
+impl<'a> Tally<'a> {
+    pub(crate) fn new(asked: Asked<'a>) -> Self {
+        Self {
+            asked,
+            operation: None,
+            sites: Vec::new(),
+            runs: BTreeMap::new(),
+            superseded_by: None,
+            done: false,
+        }
+    }
+
+    /// Takes in an answer. One that tells of an error is a failure.
+    pub(crate) fn take(&mut self, answer: Answer) -> Result<(), Failure> {
+        match answer {
+            Answer::Accepted { operation, sites } => {
+                self.operation = Some(operation);
+                self.sites = sites;
+            }
+            Answer::Running { .. } => {}
+            Answer::Reply(run) => {
+                self.runs.insert(run.site.clone(), run);
+            }
+            Answer::Superseded { by } => self.superseded_by = Some(by),
+            // Who did not wait has not waited in vain.
+            Answer::Timeout { .. } if self.asked.wait.is_zero() => {}
+            Answer::Timeout { sites } => sites.into_iter().for_each(|site| self.silent(site)),
+            Answer::Done => self.done = true,
+            Answer::Error(problem) => return Err(client::told(Exit::Wrong, problem)),
+        }
+        Ok(())
+    }
+
+    /// Nothing more will come, for whatever reason: who has not answered is silent.
+    pub(crate) fn give_up(&mut self) {
+        if self.superseded_by.is_none() && !self.asked.wait.is_zero() {
+            let silent = self.sites.iter().filter(|site| !self.runs.contains_key(*site));
+            let silent: Vec<String> = silent.cloned().collect();
+            for site in silent {
+                self.silent(site);
+            }
+        }
+    }
+
+    fn silent(&mut self, site: String) {
+        self.runs.entry(site.clone()).or_insert(Run {
+            site,
+            status: RunStatus::Timeout,
+            attempt: None,
+            took_ms: None,
+            output: None,
+        });
+    }
+
+    pub(crate) fn is_accepted(&self) -> bool {
+        self.operation.is_some()
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// The sites whose replies are waited for.
+    pub(crate) fn sites(&self) -> &[String] {
+        &self.sites
+    }
+
+    /// The sites that have said nothing in time.
+    pub(crate) fn silent_sites(&self) -> Vec<&str> {
+        self.with(RunStatus::Timeout)
+    }
+
+    fn with(&self, status: RunStatus) -> Vec<&str> {
+        let runs = self.runs.values().filter(|run| run.status == status);
+        runs.map(|run| run.site.as_str()).collect()
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        let some = |status| self.runs.values().any(|run| run.status == status);
+        if some(RunStatus::Ko) || some(RunStatus::Unknown) || self.superseded_by.is_some() {
+            Exit::Wrong
+        } else if some(RunStatus::Timeout) {
+            Exit::Silent
+        } else {
+            Exit::Fine
+        }
+    }
+
+    /// The last words: how it went, and what to do if not all is well.
+    pub(crate) fn summary(&self) -> String {
+        let id = self.asked.id;
+        let operation = self.operation.as_deref().unwrap_or("the operation");
+        let (ok, all) = (self.with(RunStatus::Ok), self.sites.len());
+        let mut lines = vec![match (&self.superseded_by, ok.len()) {
+            (Some(by), _) => format!("{id}: {operation} is set aside: {by} won"),
+            (None, 0) if self.asked.wait.is_zero() && self.runs.is_empty() => {
+                format!("{id}: {operation} is accepted; follow it with: cheops watch {id}")
+            }
+            (None, n) if n == all && n <= 5 => {
+                format!("{id}: {operation} is OK on {}", words::listed(&ok))
+            }
+            (None, n) if n == all => format!("{id}: {operation} is OK on all {n} sites"),
+            (None, n) => format!("{id}: {operation} is OK on {n} of {}", words::count(all, "site")),
+        }];
+        if self.superseded_by.is_some() {
+            lines.push(format!("why: cheops describe {id}"));
+        }
+        let failed = self.with(RunStatus::Ko);
+        let origin = operation.rsplit_once(':').map_or("", |(site, _)| site);
+        if failed.contains(&origin) && !self.asked.keep_going {
+            lines.push(format!(
+                "{origin} received it and failed, so it takes no part anywhere; correct the command and send it again"
+            ));
+        } else if !failed.is_empty() {
+            lines.push(format!(
+                "{} failed; look with: cheops describe {id}",
+                words::listed(&failed)
+            ));
+        }
+        let unknown = self.with(RunStatus::Unknown);
+        if !unknown.is_empty() {
+            lines.push(format!(
+                "{} can't tell whether it took effect; look there, then repair with: cheops exec --id {id} --force …",
+                words::listed(&unknown)
+            ));
+        }
+        let silent = self.silent_sites();
+        if !silent.is_empty() && self.superseded_by.is_none() {
+            lines.push(format!(
+                "{} did not answer within {}; the work goes on: cheops describe {id}",
+                words::listed(&silent),
+                duration::print(self.asked.wait)
+            ));
+        }
+        lines.into_iter().map(|line| clean(&line) + "\n").collect()
+    }
+
+    /// All of it, for programs.
+    pub(crate) fn submitted(&self) -> Submitted {
+        Submitted {
+            operation: self.operation.clone().unwrap_or_default(),
+            runs: self.runs.values().cloned().collect(),
+            superseded_by: self.superseded_by.clone(),
+        }
+    }
+}
+
+impl View for Submitted {
+    fn text(&self, _wide: bool) -> String {
+        String::new()
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![format!("operation/{}", self.operation)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(site: &str, status: RunStatus) -> Answer {
+        Answer::Reply(Run {
+            site: site.into(),
+            status,
+            attempt: Some(1),
+            took_ms: Some(1),
+            output: None,
+        })
+    }
+
+    fn accepted() -> Answer {
+        let sites = ["site1", "site2", "site3"].map(str::to_owned).to_vec();
+        Answer::Accepted { operation: "site1:7".into(), sites }
+    }
+
+    #[test]
+    fn last_words_and_exit_status() {
+        use RunStatus::{Ko, Ok, Unknown};
+        let timeout = |site: &str| Answer::Timeout { sites: vec![site.into()] };
+        for (answers, exit, expected) in [
+            (
+                vec![reply("site1", Ok), reply("site2", Ok), reply("site3", Ok)],
+                Exit::Fine,
+                "web: site1:7 is OK on site1, site2 and site3\n",
+            ),
+            (
+                vec![reply("site1", Ok), reply("site2", Ko), reply("site3", Ok)],
+                Exit::Wrong,
+                "web: site1:7 is OK on 2 of 3 sites\nsite2 failed; look with: cheops describe web\n",
+            ),
+            (
+                vec![reply("site1", Ko)],
+                Exit::Wrong,
+                "web: site1:7 is OK on 0 of 3 sites\nsite1 received it and failed, so it takes no \
+                 part anywhere; correct the command and send it again\nsite2 and site3 did not \
+                 answer within 30s; the work goes on: cheops describe web\n",
+            ),
+            (
+                vec![reply("site1", Ok), reply("site2", Ok), timeout("site3")],
+                Exit::Silent,
+                "web: site1:7 is OK on 2 of 3 sites\nsite3 did not answer within 30s; the work goes \
+                 on: cheops describe web\n",
+            ),
+            (
+                vec![reply("site1", Ok), reply("site2", Unknown), reply("site3", Ok)],
+                Exit::Wrong,
+                "web: site1:7 is OK on 2 of 3 sites\nsite2 can't tell whether it took effect; look \
+                 there, then repair with: cheops exec --id web --force …\n",
+            ),
+            (
+                vec![reply("site1", Ok), Answer::Superseded { by: "site2:7".into() }],
+                Exit::Wrong,
+                "web: site1:7 is set aside: site2:7 won\nwhy: cheops describe web\n",
+            ),
+        ] {
+            let id = "web".parse().unwrap();
+            let asked = Asked { id: &id, wait: Duration::from_secs(30), keep_going: false };
+            let mut tally = Tally::new(asked);
+            for answer in [vec![accepted()], answers].concat() {
+                tally.take(answer).unwrap();
+            }
+            tally.give_up();
+            assert_eq!(tally.summary(), expected);
+            assert_eq!(tally.exit(), exit, "{expected}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Tells how an operation goes while it goes.
+//!
+//! On a terminal each site has a line that changes from waiting to running to how it went; to a file
+//! or a pipe goes one line for each reply as it comes. What must stay true: what is said at the end
+//! does not depend on which of the two it was.
+
+use std::{
+    io::{self, IsTerminal},
+    time::{Duration, Instant},
+};
+
+use anstream::{AutoStream, ColorChoice};
+use cheops_agent::api::model::{Answer, Run};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+use super::answers::{Asked, Tally};
+use crate::{
+    client::{Ask, Client, Next},
+    command::{Outcome, Output},
+    report::{Exit, Failure, clean, clean_lines},
+    screen,
+    table::{padded, widest},
+    words,
+};
+
+/// How much longer than asked for an agent may take to say that the time is over.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// The most sites that have a line of their own on a terminal.
+const LIVE: usize = 40;
+
+/// Sends a request that makes an operation, and tells how it goes.
+pub(crate) fn follow(
+    client: &Client,
+    request: Ask<'_>,
+    asked: Asked<'_>,
+    output: Output,
+) -> Result<Outcome, Failure> {
+    let patience = asked.wait.saturating_add(GRACE);
+    let mut lines = client.lines::<Answer>(request.within(patience))?;
+    let mut tally = Tally::new(asked);
+    let mut display = Display::new(output);
+    let deadline = Instant::now() + patience;
+    while !tally.is_done() {
+        match lines.next_within(deadline.saturating_duration_since(Instant::now())) {
+            Ok(Next::Line(answer)) => {
+                let is_idle = asked.wait.is_zero() && matches!(answer, Answer::Timeout { .. });
+                let told = answer.clone();
+                tally.take(answer)?;
+                if !is_idle {
+                    display.tell(&told, &tally)?;
+                }
+            }
+            Ok(Next::Nothing | Next::End) => break,
+            // What was accepted is kept, so the rest can be looked up.
+            Err(failure) if tally.is_accepted() && failure.exit() == Exit::Unreachable => break,
+            Err(failure) => return Err(failure),
+        }
+    }
+    if !tally.is_accepted() {
+        return Err(Failure::new(
+            Exit::Silent,
+            "the agent has not said whether it accepted the operation",
+        )
+        .hint(format!(
+            "look with `cheops get operations {}` before you send it again, or send it with --key",
+            asked.id
+        )));
+    }
+    let told_before = tally.silent_sites().len();
+    tally.give_up();
+    if tally.silent_sites().len() > told_before {
+        let sites = tally.silent_sites().into_iter().map(str::to_owned).collect();
+        display.tell(&Answer::Timeout { sites }, &tally)?;
+    }
+    display.end();
+    let text = if output.is_text() { tally.summary() } else { output.write(&tally.submitted())? };
+    Ok(Outcome { text, exit: tally.exit() })
+}
+
+/// Where the progress is told.
+enum Display {
+    /// Nowhere: a program reads the result.
+    None,
+    /// One line for each reply.
+    Plain { wide: bool },
+    /// A line for each site that changes.
+    Live(Live),
+}
+
+struct Live {
+    lines: MultiProgress,
+    sites: Vec<(String, ProgressBar)>,
+}
+
+impl Display {
+    fn new(output: Output) -> Self {
+        if !output.is_text() {
+            return Self::None;
+        }
+        if output == Output::Table && screen::is_terminal() && io::stderr().is_terminal() {
+            return Self::Live(Live { lines: MultiProgress::new(), sites: Vec::new() });
+        }
+        Self::Plain { wide: output == Output::Wide }
+    }
+
+    fn tell(&mut self, answer: &Answer, tally: &Tally<'_>) -> Result<(), Failure> {
+        match (&mut *self, answer) {
+            (Self::Live(_), Answer::Accepted { sites, .. }) if sites.len() > LIVE => {
+                *self = Self::Plain { wide: false };
+                Ok(())
+            }
+            (Self::Live(live), _) => {
+                live.tell(answer);
+                Ok(())
+            }
+            (Self::Plain { wide }, answer) => screen::print(&plain(answer, tally.sites(), *wide)),
+            (Self::None, _) => Ok(()),
+        }
+    }
+
+    fn end(&mut self) {
+        if let Self::Live(live) = self {
+            for (_, line) in &live.sites {
+                line.abandon();
+            }
+        }
+    }
+}
+
+/// An answer as a line: `site1  OK  12ms  output`.
+fn plain(answer: &Answer, sites: &[String], wide: bool) -> String {
+    let width = widest(sites.iter().map(String::as_str));
+    match answer {
+        Answer::Reply(run) => {
+            let mut text = format!("{}  {}\n", padded(&run.site, width), told(run, !wide));
+            if wide {
+                let lines = clean_lines(run.output.as_deref().unwrap_or_default());
+                text.extend(lines.map(|line| format!("    {line}\n")));
+            }
+            text
+        }
+        Answer::Timeout { sites } => {
+            let style = words::OPEN;
+            let line =
+                |site: &String| format!("{}  {style}TIMEOUT{style:#}\n", padded(site, width));
+            sites.iter().map(line).collect::<Vec<_>>().concat()
+        }
+        _ => String::new(),
+    }
+}
+
+/// How a run went: status, time, and the start of what it printed.
+fn told(run: &Run, with_output: bool) -> String {
+    let style = words::run_style(run.status);
+    let mut parts = vec![format!("{style}{}{style:#}", words::word(run.status))];
+    parts.extend(run.took_ms.map(words::took));
+    let output = clean(&words::first_line(run.output.as_deref().unwrap_or_default()));
+    if with_output && !output.is_empty() {
+        parts.push(output);
+    }
+    parts.join("  ")
+}
+
+impl Live {
+    fn tell(&mut self, answer: &Answer) {
+        match answer {
+            Answer::Accepted { sites, .. } => {
+                let width = widest(sites.iter().map(String::as_str));
+                for site in sites {
+                    let line = self.lines.add(ProgressBar::new_spinner());
+                    if let Ok(style) = ProgressStyle::with_template("{prefix}  {msg} {elapsed}") {
+                        line.set_style(style);
+                    }
+                    line.set_prefix(padded(site, width));
+                    line.set_message("waiting");
+                    line.enable_steady_tick(Duration::from_millis(200));
+                    self.sites.push((site.clone(), line));
+                }
+            }
+            Answer::Running { site } => {
+                if let Some(line) = self.line(site) {
+                    line.set_message("running");
+                }
+            }
+            Answer::Reply(run) => self.finish(&run.site, told(run, true)),
+            Answer::Timeout { sites } => {
+                let style = words::OPEN;
+                for site in sites {
+                    self.finish(site, format!("{style}TIMEOUT{style:#}"));
+                }
+            }
+            Answer::Superseded { .. } => {
+                let open = self.sites.iter().filter(|(_, line)| !line.is_finished());
+                let open: Vec<String> = open.map(|(site, _)| site.clone()).collect();
+                for site in open {
+                    self.finish(&site, "set aside".to_owned());
+                }
+            }
+            Answer::Done | Answer::Error(_) => {}
+        }
+    }
+
+    fn line(&self, site: &str) -> Option<&ProgressBar> {
+        self.sites.iter().find(|(name, _)| name == site).map(|(_, line)| line)
+    }
+
+    fn finish(&self, site: &str, message: String) {
+        let Some(line) = self.line(site) else { return };
+        let colours = AutoStream::choice(&io::stderr()) != ColorChoice::Never;
+        let message =
+            if colours { message } else { anstream::adapter::strip_str(&message).to_string() };
+        if let Ok(style) = ProgressStyle::with_template("{prefix}  {msg}") {
+            line.set_style(style);
+        }
+        line.disable_steady_tick();
+        line.abandon_with_message(message);
+    }
+}

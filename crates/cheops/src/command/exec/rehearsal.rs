@@ -1,0 +1,94 @@
+//! What an operation would do, for `--dry-run`.
+
+use cheops_agent::api::model::{PlannedStep, Rehearsal};
+
+use crate::{
+    command::View,
+    report::clean,
+    table::{Cell, Table},
+    words::{self, NONE},
+};
+
+/// How much of a block is shown, at its start and at its end.
+const SHOWN: (usize, usize) = (5, 10);
+
+impl View for Rehearsal {
+    fn text(&self, _wide: bool) -> String {
+        let mut text =
+            "Nothing was done. This is what it would do, as far as is known here.\n".to_owned();
+        if let Some(known) = &self.known {
+            text +=
+                &clean(&format!("The key belongs to {known} already: nothing new would be made."));
+            text.push('\n');
+            return text;
+        }
+        if self.reset {
+            text += "It would reset: all that it follows would be over.\n";
+        }
+        let mut blocks = Table::untitled().indented(2);
+        blocks.row(["before".into(), block(&self.before).into()]);
+        blocks.row(["after".into(), block(&self.after).into()]);
+        text += "\nBlock\n";
+        text += &blocks.render();
+        if !self.dropped.is_empty() {
+            let mut table = Table::untitled().indented(2);
+            for dropped in &self.dropped {
+                let by = dropped.receipt.by.as_deref().unwrap_or(NONE);
+                table.row([
+                    Cell::from(&dropped.operation),
+                    format!("by {by}").into(),
+                    Cell::from(&dropped.receipt.why),
+                ]);
+            }
+            text += "\nWould leave the block\n";
+            text += &table.render();
+        }
+        let mut table = Table::untitled().indented(2);
+        for (site, steps) in &self.sites {
+            let mut name = site.as_str();
+            if steps.is_empty() {
+                table.row([name.into(), Cell::from("nothing")]);
+            }
+            for step in steps {
+                table.row([name.into(), step_in_words(step).into()]);
+                name = "";
+            }
+        }
+        if !table.is_empty() {
+            text += "\nEach site would run\n";
+            text += &table.render();
+        }
+        text
+    }
+
+    fn names(&self) -> Vec<String> {
+        let new = self.after.iter().filter(|id| !self.before.contains(id));
+        self.known.iter().chain(new).map(|id| format!("operation/{id}")).collect()
+    }
+}
+
+fn block(ids: &[String]) -> String {
+    if ids.is_empty() {
+        return "nothing".to_owned();
+    }
+    let skipped = |count| format!("… {count} more …");
+    words::shown(ids.to_vec(), SHOWN, |id| id, skipped).join("  ")
+}
+
+fn step_in_words(step: &PlannedStep) -> String {
+    match step {
+        PlannedStep::Run { operation, kind, replaces, again } => {
+            let mut text = format!("{operation} ({kind})");
+            if *replaces {
+                text += ", replaces the state";
+            }
+            if *again {
+                text += ", again";
+            }
+            text
+        }
+        PlannedStep::Clear => "the Reset command".to_owned(),
+        PlannedStep::Decide => "nothing: a person must decide".to_owned(),
+        PlannedStep::More => "and so on".to_owned(),
+    }
+}

@@ -1,0 +1,193 @@
+//! `cheops site`: the other sites, as an agent sees them, and the links to them.
+
+use cheops_agent::api::model::{Pong, SiteState};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::{Context, List, Outcome, View, ask, get::sites};
+use crate::{
+    client::Path,
+    report::{Exit, Failure, clean},
+    table::{Cell, Table},
+    words::{self, NONE},
+};
+
+/// Look at the sites, and pause the links to them
+#[derive(Debug, Subcommand)]
+pub(crate) enum Arguments {
+    /// List the sites
+    #[command(visible_alias = "ls")]
+    List,
+    /// Ask sites whether they answer, and how long that takes
+    ///
+    /// The exit status is 3 if one does not.
+    Ping(Ping),
+    /// Pause the link to a site, to rehearse a cut
+    ///
+    /// Both sites go on accepting work. The agent's own site stands for all of its links.
+    Pause(Pause),
+    /// Resume the link to a site
+    Resume(Resume),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Ping {
+    /// The sites; all without this
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Pause {
+    /// The sites
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+    /// Resume by itself after so long: `10m`
+    #[arg(long = "for", value_name = "DURATION")]
+    time: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Resume {
+    /// The sites
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, Failure> {
+    match arguments {
+        Arguments::List => {
+            let sites = sites::fetch(&context.client()?, &[])?;
+            Ok(Outcome::success(context.output.write(&sites)?))
+        }
+        Arguments::Ping(Ping { names }) => ping(names, context),
+        Arguments::Pause(Pause { names, time }) => {
+            if let Some(time) = time {
+                ask::duration("--for", time)?;
+            }
+            each(names, context, "pause", SiteState::Paused, time.as_deref())
+        }
+        Arguments::Resume(Resume { names }) => {
+            each(names, context, "resume", SiteState::Reachable, None)
+        }
+    }
+}
+
+fn each(
+    names: &[String],
+    context: &Context,
+    verb: &str,
+    wanted: SiteState,
+    time: Option<&str>,
+) -> Result<Outcome, Failure> {
+    let client = context.client()?;
+    let mut links = Vec::new();
+    for site in names {
+        client.tell(&Path::api("sites").then(site).then(verb).query("for", time))?;
+        links.push(Link { site: site.clone(), wanted, time: time.map(str::to_owned) });
+    }
+    Ok(Outcome::success(context.output.write(&Links { links })?))
+}
+
+/// What the links to sites were asked to be.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+struct Links {
+    links: Vec<Link>,
+}
+
+#[derive(Debug, Serialize)]
+struct Link {
+    site: String,
+    wanted: SiteState,
+    #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
+    time: Option<String>,
+}
+
+impl View for Links {
+    fn text(&self, _wide: bool) -> String {
+        let line = |Link { site, wanted, time }: &Link| {
+            let how_long = time.as_ref().map(|time| format!(" for {time}")).unwrap_or_default();
+            clean(&match wanted {
+                SiteState::Paused => {
+                    format!("paused {site}{how_long}; resume with: cheops site resume '{site}'")
+                }
+                _ => format!("resumed {site}"),
+            })
+        };
+        self.links.iter().map(line).collect::<Vec<_>>().join("\n") + "\n"
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.links.iter().map(|link| format!("site/{}", link.site)).collect()
+    }
+}
+
+fn ping(names: &[String], context: &Context) -> Result<Outcome, Failure> {
+    let client = context.client()?;
+    let asked = sites::fetch(&client, names)?.sites;
+    let asked = asked.into_iter().filter(|site| !names.is_empty() || site.state != SiteState::Here);
+    let names: Vec<String> = asked.map(|site| site.name).collect();
+    let paths: Vec<Path> =
+        names.iter().map(|name| Path::api("sites").then(name).then("ping")).collect();
+    let mut pings = Vec::new();
+    let mut exit = Exit::Fine;
+    for (site, pong) in names.into_iter().zip(client.post_each::<Pong>(&paths)) {
+        match pong {
+            Ok(pong) => {
+                pings.push(Pinged { site, round_trip_ms: Some(pong.round_trip_ms), error: None });
+            }
+            // It is this agent that does not answer.
+            Err(failure) if failure.exit() == Exit::Unreachable => return Err(failure),
+            Err(failure) => {
+                exit = Exit::Silent;
+                pings.push(Pinged { site, round_trip_ms: None, error: Some(failure.line()) });
+            }
+        }
+    }
+    Ok(Outcome { text: context.output.write(&Pings { pings })?, exit })
+}
+
+/// What sites answered to a ping.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+struct Pings {
+    pings: Vec<Pinged>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Pinged {
+    site: String,
+    round_trip_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl List for Pings {
+    type Item = Pinged;
+
+    fn items(&self) -> &[Pinged] {
+        &self.pings
+    }
+
+    fn name(ping: &Pinged) -> String {
+        format!("site/{}", ping.site)
+    }
+
+    fn table(&self, _wide: bool) -> Table {
+        let mut table = Table::new(["SITE", "RTT", "ERROR"]);
+        for ping in &self.pings {
+            let (trip, style) = match ping.round_trip_ms {
+                Some(millis) => (words::round_trip(millis), words::GOOD),
+                None => ("no answer".to_owned(), words::BAD),
+            };
+            let error = ping.error.as_deref().unwrap_or(NONE);
+            table.row([Cell::from(&ping.site), Cell::styled(trip, style), error.into()]);
+        }
+        table
+    }
+
+    fn empty(&self) -> String {
+        "There are no other sites.".to_owned()
+    }
+}

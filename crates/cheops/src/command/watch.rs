@@ -1,0 +1,111 @@
+//! `cheops watch`: what changes, as it changes.
+
+use cheops_agent::api::model::{Change, Happened};
+use cheops_core::id::ResourceId;
+use jiff::Timestamp;
+
+use super::{Context, Outcome, Output, ask, json_line, yaml};
+use crate::{
+    client::{Ask, Path},
+    feed::Feed,
+    report::{Exit, Failure, clean, first},
+    screen,
+    words::{self, BAD, GOOD, OPEN},
+};
+
+/// How much of a command or an output is shown.
+const SHOWN: usize = 80;
+
+/// Watch what changes, everywhere or at one resource
+///
+/// Goes on until it is interrupted. A feed that breaks off is taken up again where it was.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Only this resource
+    #[arg(value_name = "ID")]
+    id: Option<String>,
+    /// Begin after this number, which `-o wide` and `-o json` show; without it, now
+    #[arg(long, value_name = "NUMBER")]
+    since: Option<u64>,
+    /// End when all that is known was told
+    #[arg(long)]
+    once: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, Failure> {
+    let id = arguments.id.as_deref().map(ask::resource).transpose()?;
+    let client = context.client()?;
+    let resource = id.as_ref().map(ResourceId::as_str);
+    if arguments.once {
+        let path = Path::api("changes")
+            .query("since", Some(arguments.since.unwrap_or(0)))
+            .query("resource", resource)
+            .query("once", Some(true));
+        let mut lines = client.lines::<Change>(Ask::get(&path))?;
+        while let Some(change) = lines.next()? {
+            screen::print(&told(&change, context.output)?)?;
+        }
+        return Ok(Outcome::silent(Exit::Fine));
+    }
+    let mut feed = Feed::open(&client, resource, arguments.since)?;
+    while !screen::is_closed() {
+        let change = feed.next()?;
+        screen::print(&told(&change, context.output)?)?;
+    }
+    Ok(Outcome::silent(Exit::Fine))
+}
+
+fn told(change: &Change, output: Output) -> Result<String, Failure> {
+    match output {
+        Output::Json => json_line(change),
+        Output::Yaml => Ok(format!("---\n{}", yaml(change)?)),
+        Output::Name => {
+            Ok(change.resource.as_ref().map(|id| format!("resource/{id}\n")).unwrap_or_default())
+        }
+        Output::Table | Output::Wide => {
+            let number = change.seq.filter(|_| output == Output::Wide);
+            let number = number.map(|seq| format!("{seq}  ")).unwrap_or_default();
+            Ok(format!("{number}{}  {}\n", words::clock(Timestamp::now()), in_words(change)))
+        }
+    }
+}
+
+fn in_words(change: &Change) -> String {
+    let about = change.resource.as_deref().map(|id| format!("{}  ", clean(id))).unwrap_or_default();
+    let (style, text) = match &change.what {
+        Happened::Operation { id, kind, author, command, .. } => {
+            (anstyle::Style::new(), format!("{id}  {kind} by {author}: {}", first(command, SHOWN)))
+        }
+        Happened::Reply { operation, run } => {
+            let took =
+                run.took_ms.map(|took| format!(" in {}", words::took(took))).unwrap_or_default();
+            let output = words::first_line(run.output.as_deref().unwrap_or_default());
+            let output =
+                if output.is_empty() { output } else { format!(": {}", first(&output, SHOWN)) };
+            let status = words::word(run.status);
+            (
+                words::run_style(run.status),
+                format!("{operation}  {status} at {}{took}{output}", run.site),
+            )
+        }
+        Happened::Deleted => (OPEN, "is gone from all of its sites".to_owned()),
+        Happened::NeedsDecision => (BAD, format!("needs a decision at {}", change.site)),
+        Happened::Unknown { operation } => {
+            (BAD, format!("{operation}  nobody knows whether it took effect at {}", change.site))
+        }
+        Happened::SiteReturned { peer } => {
+            (GOOD, format!("{peer} can be reached from {}", change.site))
+        }
+        Happened::SiteLost { peer } => {
+            (BAD, format!("{peer} can't be reached from {} any more", change.site))
+        }
+        Happened::Refused { peer, why } => (BAD, format!("refused what {peer} said: {why}")),
+        Happened::Missed { count } => (
+            OPEN,
+            format!(
+                "{count} changes were left out, since this reader was too slow; ask again with --since"
+            ),
+        ),
+    };
+    format!("{about}{style}{}{style:#}", clean(&text))
+}

@@ -1,0 +1,49 @@
+//! Standard output: the one place that writes to it.
+//!
+//! What must stay true: colours reach a terminal and nothing else; a reader that has seen enough
+//! (`| head`) is not a failure. A verb that goes on for ever asks [`is_closed`] whether it still
+//! has one.
+
+use std::{
+    io::{self, IsTerminal, Write},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use crate::report::{Exit, Failure};
+
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Writes text, with colours if a terminal reads it.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = anstream::stdout().lock();
+    written(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
+}
+
+/// Writes bytes as they are.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    written(stdout.write_all(bytes).and_then(|()| stdout.flush()))
+}
+
+/// Whether a person reads along.
+pub(crate) fn is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// Whether nobody reads any more.
+pub(crate) fn is_closed() -> bool {
+    CLOSED.load(Ordering::Relaxed)
+}
+
+fn written(result: io::Result<()>) -> Result<(), Failure> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            CLOSED.store(true, Ordering::Relaxed);
+            Ok(())
+        }
+        Err(error) => Err(Failure::new(Exit::Refused, "cannot write the result")
+            .caused_by(error)
+            .hint("is the disk full?")),
+        Ok(()) => Ok(()),
+    }
+}
