@@ -108,9 +108,9 @@ pub struct ResourceSummary {
     /// The sites that it exists on.
     pub sites: Vec<String>,
     /// How many operations are known.
-    pub operations: usize,
+    pub operation_count: usize,
     /// How many of them are in the block.
-    pub block: usize,
+    pub block_length: usize,
     /// When the newest of them was received.
     pub updated: Option<String>,
 }

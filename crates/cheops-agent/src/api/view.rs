@@ -27,8 +27,8 @@ pub(super) fn summary(resource: &replica::Resource) -> ResourceSummary {
         state: state(resource),
         deleting: false,
         sites: names(resource.sites().iter()),
-        operations: resource.log().len(),
-        block: resource.resolution().block().len(),
+        operation_count: resource.log().len(),
+        block_length: resource.resolution().block().len(),
         updated: (!resource.log().is_empty()).then(|| rfc3339(newest.wall())),
     }
 }
