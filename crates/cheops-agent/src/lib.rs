@@ -4,5 +4,7 @@
 pub mod api;
 pub mod config;
 pub mod engine;
+pub mod files;
 pub mod node;
+pub mod run;
 pub mod wire;
