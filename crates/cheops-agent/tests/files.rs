@@ -60,7 +60,7 @@ enum Does {
     Sends(Vec<u8>),
     /// Breaks off after so many bytes.
     Breaks(Vec<u8>, usize),
-    /// Sends so many bytes and then nothing.
+    /// Sends up to this byte and then nothing.
     Stalls(Vec<u8>, usize),
     /// Does not answer.
     Silent,
@@ -105,9 +105,7 @@ impl Fetch for World {
                 let sent = &all[from..(from + count).min(all.len())];
                 parts(sent).chain(stream::iter([Err(broken())])).boxed()
             }
-            Does::Stalls(all, count) => {
-                parts(&all[from..from + count]).chain(stream::pending()).boxed()
-            }
+            Does::Stalls(all, count) => parts(&all[from..count]).chain(stream::pending()).boxed(),
             Does::Silent => return std::future::pending().boxed(),
             Does::Away => return std::future::ready(Err(broken())).boxed(),
         };
@@ -186,7 +184,7 @@ async fn a_fetch_goes_on_where_it_broke_off() {
     let world = World::new(&[
         ("a", Does::Breaks(content.clone(), 20_000)),
         ("b", Does::Away),
-        ("c", Does::Stalls(content.clone(), 10_000)),
+        ("c", Does::Stalls(content.clone(), 30_000)),
         ("d", Does::Silent),
         ("e", Does::Sends(content.clone())),
     ]);

@@ -40,10 +40,6 @@ fn run_id(id: &str, number: u64) -> RunId {
     RunId { resource: id.parse().unwrap(), op, attempt: 1 }
 }
 
-fn milliseconds(count: u64) -> Option<Duration> {
-    Some(Duration::from_millis(count))
-}
-
 /// The processes whose command line holds this text.
 fn processes(text: &str) -> usize {
     let cmdline = |entry: fs::DirEntry| fs::read(entry.path().join("cmdline")).ok();
@@ -123,7 +119,7 @@ async fn a_command_that_takes_too_long_is_asked_to_end_and_then_made_to() {
         ),
     ] {
         let start = Instant::now();
-        let reply = site.exec(id, &line, milliseconds(300)).await;
+        let reply = site.exec(id, &line, Some(Duration::from_millis(300))).await;
         let took = start.elapsed().as_secs_f64();
         assert_eq!(reply.outcome, Outcome::Ko, "{id}");
         assert!(reply.output.starts_with("begun\n"), "{id}: {}", reply.output);
