@@ -173,19 +173,19 @@ fn a_power_cut_after_any_call_to_the_system_loses_nothing_that_was_acknowledged(
     let mut random = fastrand::Rng::with_seed(4);
     let (mut acknowledged, mut cuts) = (0, 0);
     for (at, call) in calls.iter().enumerate() {
-        let kept = disk.apply(at, call);
+        let changed = disk.apply(at, call);
         acknowledged = disk.said().rsplit("acknowledged ").next().map_or(0, |text| {
             let digits = text.lines().next().unwrap_or_default();
             digits.parse().unwrap_or(acknowledged)
         });
         // What is not synced is all gone, or some of it is there, in any order.
-        let states =
-            [kept.durable.then(|| disk.synced()), kept.any.then(|| disk.some(&mut random))];
-        for (state, what) in states.into_iter().zip(["all", "some"]) {
-            let Some(state) = state else { continue };
+        let outcomes =
+            [changed.durable.then(|| disk.synced()), changed.any.then(|| disk.some(&mut random))];
+        for (after, what) in outcomes.into_iter().zip(["all", "some"]) {
+            let Some(after) = after else { continue };
             let place = memory();
             let store = place.path().join("store");
-            state.write(place.path());
+            after.write(place.path());
             let context = format!("call {at} ({}), {what} unsynced lost", call.name);
             all_there(&mut open(&store), acknowledged, &context);
             let why = std::fs::read_to_string(store.join("broken-1/why")).unwrap_or_default();

@@ -35,7 +35,8 @@ pub(crate) struct Call {
     began: usize,
 }
 
-/// The calls that did not fail, in the order in which they returned.
+/// The calls that did not fail, in the order in which they returned; but a file is closed when the
+/// call begins, since others can get its number before it returns.
 pub(crate) fn read(log: &Path) -> Vec<Call> {
     let mut calls = Vec::new();
     let mut unfinished = HashMap::new();
@@ -44,12 +45,20 @@ pub(crate) fn read(log: &Path) -> Vec<Call> {
         let line = line.trim_start();
         if let Some(begin) = line.strip_suffix(" <unfinished ...>") {
             unfinished.insert(process.to_owned(), (begin.to_owned(), calls.len()));
+            if let Some(number) = begin.strip_prefix("close(") {
+                let arguments = vec![number.trim_end_matches(')').to_owned()];
+                let (name, began) = ("close".to_owned(), calls.len());
+                calls.push(Call { name, arguments, result: 0, began });
+            }
             continue;
         }
         let (line, began) = match line.split_once(" resumed>") {
             Some((_, end)) => {
-                let (begin, began) = unfinished.remove(process).unwrap();
-                (begin + end, began)
+                let (head, began) = unfinished.remove(process).unwrap();
+                if head.starts_with("close(") {
+                    continue;
+                }
+                (head + end, began)
             }
             None => (line.to_owned(), calls.len()),
         };
@@ -260,14 +269,13 @@ impl Disk {
             return false;
         }
         let mut changed = false;
-        let node = match self.now.get(&path) {
-            Some(node) => *node,
-            None => {
-                let node = Node::File(self.inodes.len());
-                self.inodes.push(Inode::default());
-                changed = self.name(at, None, Some((path.clone(), node)));
-                node
-            }
+        let node = if let Some(node) = self.now.get(&path) {
+            *node
+        } else {
+            let node = Node::File(self.inodes.len());
+            self.inodes.push(Inode::default());
+            changed = self.name(at, None, Some((path.clone(), node)));
+            node
         };
         if let Node::File(inode) = node
             && flags.contains(&"O_TRUNC")

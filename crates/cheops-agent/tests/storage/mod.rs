@@ -4,7 +4,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, ExitStatus},
     sync::Arc,
     time::Duration,
 };
@@ -58,7 +58,7 @@ pub(crate) fn resource(number: u64) -> ResourceId {
 
 /// An operation of 500 bytes. Each third one is of this site.
 pub(crate) fn operation(number: u64) -> Durable {
-    let site = if number % 3 == 0 { "here" } else { "there" };
+    let site = if number.is_multiple_of(3) { "here" } else { "there" };
     let operation = |line: &str| Operation {
         id: OpId { site: site.parse().unwrap(), number },
         resource: resource(number),
@@ -95,7 +95,7 @@ impl Drop for Mounted {
 
 pub(crate) fn run(program: &str, arguments: &[&str]) {
     let status = Command::new(program).args(arguments).status();
-    assert!(status.as_ref().is_ok_and(|status| status.success()), "{program}: {status:?}");
+    assert!(status.as_ref().is_ok_and(ExitStatus::success), "{program}: {status:?}");
 }
 
 pub(crate) fn mount(arguments: &[&str], at: &Path) -> Mounted {

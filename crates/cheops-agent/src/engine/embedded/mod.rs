@@ -16,6 +16,8 @@ mod frame;
 mod read;
 mod rebuild;
 mod store;
+#[cfg(test)]
+mod tests;
 
 use std::{
     fs::File,
