@@ -1,8 +1,16 @@
 //! The agent of a site: it owns the disk, the sockets, the clock and the child processes, and
 //! carries out what the core decides.
 
+mod agent;
 pub mod api;
 pub mod config;
 pub mod engine;
+pub mod files;
+pub mod metrics;
 pub mod node;
+pub mod peers;
+pub mod problems;
+pub mod run;
 pub mod wire;
+
+pub use self::agent::{Agent, StartError};

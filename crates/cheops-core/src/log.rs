@@ -28,7 +28,8 @@ use crate::{
 pub struct Ix(u32);
 
 impl Ix {
-    pub(crate) fn usize(self) -> usize {
+    /// How many operations came before it.
+    pub fn usize(self) -> usize {
         self.0 as usize
     }
 }

@@ -3,7 +3,7 @@
 //! An operation is immutable once written. What happens to it later (it falls, it is over, it
 //! fails) is never written into it, but derived from the log and the replies.
 
-use alloc::{boxed::Box, sync::Arc};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::mem::size_of;
 
 use crate::{
@@ -147,6 +147,15 @@ impl Action {
     /// A command line without files.
     pub fn command(line: impl Into<Box<str>>) -> Self {
         Self::Command { line: line.into(), files: Box::default() }
+    }
+
+    /// All files that it brings: those of a command, the body of a request.
+    pub fn attachments(&self) -> Vec<&Attachment> {
+        match self {
+            Self::Command { files, .. } => files.iter().collect(),
+            Self::Http(request) => request.body.iter().collect(),
+            Self::Steps(steps) => steps.iter().flat_map(Self::attachments).collect(),
+        }
     }
 
     fn weight(&self) -> usize {

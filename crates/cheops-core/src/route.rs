@@ -15,7 +15,7 @@ use core::time::Duration;
 
 use crate::{
     id::{ServiceName, SiteId, Sites},
-    scope::{Catalogue, Scope, ScopeError, Target, evaluate},
+    scope::{Catalogue, Place, Scope, ScopeError, Target, evaluate},
 };
 
 /// What a request does with the application's state.
@@ -82,6 +82,19 @@ pub fn decide(
         legs = alternatives.iter().flat_map(|target| view.legs(target, request)).collect();
     }
     Ok(Route::new(legs))
+}
+
+/// The sites that a resource is to exist on, for a place that someone names to create it: of
+/// alternatives, the first that works. Nothing if the place spreads it, so that no site would hold
+/// all of it.
+pub fn home(
+    place: &Place,
+    here: &SiteId,
+    catalogue: &Catalogue,
+) -> Result<Option<Sites>, ScopeError> {
+    let target = evaluate(place, catalogue)?;
+    let mut parts = View { here, catalogue }.parts(&target);
+    Ok(if parts.len() == 1 { parts.pop() } else { None })
 }
 
 /// How the sites look from here.
@@ -248,6 +261,22 @@ mod tests {
     #[test]
     fn a_service_that_is_not_named_stays_here() {
         assert_eq!(route("b", "compute", Access::Write, ""), ".");
+    }
+
+    #[test]
+    fn a_resource_exists_where_its_place_says() {
+        for (place, unreachable, expected) in [
+            ("b", "", "b"),
+            ("a & c", "", "a & c"),
+            ("a & (b; c)", "b", "a & c"),
+            ("b; c & d", "b", "c & d"),
+            ("*", "", "a & b & c & d & e"),
+            ("a % b", "", ""),
+        ] {
+            let place = crate::scope::parse_place(place).unwrap();
+            let home = home(&place, &"a".parse().unwrap(), &catalogue(unreachable)).unwrap();
+            assert_eq!(home.map(|sites| sites.to_string()).unwrap_or_default(), expected);
+        }
     }
 
     #[test]

@@ -5,8 +5,6 @@
 
 use std::{ffi::OsString, path::Path, process::ExitCode};
 
-use crate::report::{Exit, Failure};
-
 /// The directory of the run, if this process is to supervise one.
 pub(crate) fn asked(arguments: &[OsString]) -> Option<&Path> {
     match arguments {
@@ -17,8 +15,5 @@ pub(crate) fn asked(arguments: &[OsString]) -> Option<&Path> {
 
 /// Supervises a run.
 pub(crate) fn run(directory: &Path) -> ExitCode {
-    Failure::new(Exit::Wrong, format!("cannot supervise the run in `{}`", directory.display()))
-        .caused_by("this program was built without runs")
-        .show()
-        .into()
+    cheops_agent::run::supervise(directory)
 }

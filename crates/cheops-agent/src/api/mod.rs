@@ -1,3 +1,220 @@
-//! The HTTP API of an agent.
+//! The HTTP API of an agent: for people, programs and the other agents.
+//!
+//! What must stay true:
+//! - a handler asks the node and the others and words what they say; it decides nothing about
+//!   operations;
+//! - a request that another site has to answer is passed on at most once, so that none can go round
+//!   in circles;
+//! - every error is `application/problem+json`, with what to do.
 
+mod changes;
+mod error;
+mod health;
 pub mod model;
+mod original;
+mod pass;
+mod problems;
+mod resources;
+mod show;
+mod sites;
+mod submit;
+mod upload;
+mod view;
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Request},
+    http::{StatusCode, Uri},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+};
+use cheops_core::{
+    id::{ResourceId, SiteId},
+    scope::Catalogue,
+};
+use utoipa::OpenApi;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+pub use self::error::ApiError;
+use crate::{
+    config::Config,
+    files::Files,
+    metrics::Metrics,
+    node,
+    peers::{Peers, State},
+    problems::Noted,
+    run::Runner,
+};
+
+/// The longest body that is not a file, in bytes.
+pub const MAX_BODY: usize = 2 << 20;
+
+/// All that the handlers need.
+pub struct Context {
+    /// What the agent was told when it started.
+    pub config: Config,
+    /// The node.
+    pub node: node::Handle,
+    /// The links to the other sites.
+    pub peers: Peers,
+    /// What runs commands.
+    pub runner: Runner,
+    /// The files that operations bring.
+    pub files: Files,
+    /// What was noted for an operator.
+    pub noted: Noted,
+    /// What is counted.
+    pub metrics: Metrics,
+}
+
+/// The context, for everyone.
+pub type Shared = Arc<Context>;
+
+impl Context {
+    /// The name of this site.
+    pub fn here(&self) -> &SiteId {
+        &self.config.site
+    }
+
+    /// What is known of the sites now.
+    pub fn catalogue(&self) -> Catalogue {
+        let peers = self.peers.view();
+        let names = peers.iter().map(|peer| peer.site.clone()).chain([self.here().clone()]);
+        let mut catalogue = Catalogue::new(names);
+        for peer in peers {
+            if let Some(round_trip) = peer.round_trip {
+                catalogue.measure(self.here().clone(), peer.site.clone(), round_trip);
+            }
+            catalogue.set_reachable(peer.site.clone(), peer.state == State::Reachable);
+        }
+        catalogue
+    }
+
+    /// Other sites in the order in which to ask them: those that can be reached, the nearest first.
+    pub fn reachable<'a>(&self, among: impl IntoIterator<Item = &'a SiteId>) -> Vec<SiteId> {
+        let peers = self.peers.view();
+        let among: Vec<&SiteId> = among.into_iter().collect();
+        let mut found: Vec<_> =
+            peers.iter().filter(|p| p.state == State::Reachable && among.contains(&&p.site)).collect();
+        found.sort_by_key(|peer| peer.round_trip.unwrap_or(std::time::Duration::MAX));
+        found.into_iter().map(|peer| peer.site.clone()).collect()
+    }
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Cheops",
+        description = "Makes the sites of an unmodified application work together.",
+    ),
+    tags(
+        (name = "operations", description = "Ask for changes of resources"),
+        (name = "resources", description = "Look at resources"),
+        (name = "sites", description = "The sites and the links between them"),
+        (name = "agent", description = "How the agent is doing"),
+        (name = "original", description = "As the original program has it"),
+    )
+)]
+struct Document;
+
+/// The API, for the listener of this site and for the calls of other agents.
+pub fn router(context: Shared) -> Router {
+    let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(sites::list))
+        .routes(routes!(sites::ping))
+        .routes(routes!(sites::pause))
+        .routes(routes!(sites::resume))
+        .routes(routes!(resources::list))
+        .routes(routes!(resources::get, submit::delete))
+        .routes(routes!(submit::submit))
+        .routes(routes!(resources::operation))
+        .routes(routes!(resources::output))
+        .routes(routes!(show::show))
+        .routes(routes!(problems::list))
+        .routes(routes!(changes::follow))
+        .routes(routes!(upload::store))
+        .routes(routes!(upload::content))
+        .routes(routes!(original::exec))
+        .routes(routes!(original::show))
+        .routes(routes!(original::show_local))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::metrics))
+        .split_for_parts();
+    let document = Arc::new(document);
+    router
+        .route(
+            "/openapi.json",
+            axum::routing::get(move || {
+                let document = document.clone();
+                async move { axum::Json(&*document).into_response() }
+            }),
+        )
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn_with_state(context.clone(), count))
+        .layer(tower_http::catch_panic::CatchPanicLayer::custom(broken))
+        .with_state(context)
+}
+
+/// Counts requests and how long they take.
+async fn count(
+    axum::extract::State(context): axum::extract::State<Shared>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let start = Instant::now();
+    let method = request.method().clone();
+    let response = next.run(request).await;
+    context.metrics.answered(&method, response.status(), start.elapsed());
+    response
+}
+
+async fn unknown_path(uri: Uri) -> ApiError {
+    ApiError::not_found(
+        "unknown-path",
+        format!("there is nothing at {}", uri.path()),
+        "see /openapi.json for the paths",
+    )
+}
+
+async fn wrong_method() -> ApiError {
+    ApiError::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "wrong-method",
+        "this path exists, but not with this method",
+        "see /openapi.json for the methods of each path",
+    )
+}
+
+fn broken(_: Box<dyn std::any::Any + Send>) -> Response {
+    ApiError::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "broken",
+        "the agent met a case that it was not made for",
+        "look into its log, and report it",
+    )
+    .into_response()
+}
+
+/// A resource's id, from a path.
+fn resource_id(text: &str) -> Result<ResourceId, ApiError> {
+    Ok(text.parse()?)
+}
+
+/// A site that is known here.
+fn known_site(context: &Context, text: &str) -> Result<SiteId, ApiError> {
+    let site: SiteId = text.parse()?;
+    let catalogue = context.catalogue();
+    if catalogue.knows(&site) {
+        return Ok(site);
+    }
+    let hint = match catalogue.suggest(text) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "see /api/v1/sites for the sites that are known".to_owned(),
+    };
+    Err(ApiError::not_found("unknown-site", format!("no site `{site}` is known here"), hint))
+}

@@ -190,7 +190,7 @@ pub struct ResourceQuery {
     /// Ask no other site, even if the resource is not known here.
     #[serde(default)]
     pub local: bool,
-    /// Ask this site instead, for what it knows.
+    /// As this site sees it.
     pub at: Option<String>,
 }
 
@@ -628,11 +628,6 @@ pub enum Happened {
         peer: String,
         /// What was wrong.
         why: String,
-    },
-    /// The reader was too slow, and so many changes were left out; ask again with `since`.
-    Missed {
-        /// How many.
-        count: u64,
     },
 }
 

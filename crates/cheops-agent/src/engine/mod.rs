@@ -8,9 +8,11 @@
 //!   silence, and never keeps the agent from starting;
 //! - a forgotten resource leaves nothing behind but the record that it was forgotten.
 
-use std::{io, sync::Arc};
+pub mod embedded;
 
-use cheops_core::replica::Durable;
+use std::{fmt, io, ops::RangeInclusive, sync::Arc};
+
+use cheops_core::{id::ResourceId, replica::Durable};
 
 /// The place of something in what a site has written, from 1.
 pub type Seq = u64;
@@ -49,4 +51,33 @@ pub struct EngineError {
     pub place: String,
     /// What went wrong, and what to do.
     pub problem: String,
+}
+
+/// Something that was written and can't be read any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// Its numbers. Empty if it had none.
+    pub seqs: RangeInclusive<Seq>,
+    /// The resource that it was of, if that is known. What came after it of this resource is not
+    /// handed out until a marker.
+    pub resource: Option<ResourceId>,
+    /// What is lost.
+    pub what: String,
+    /// Why, as far as that is known.
+    pub why: String,
+    /// The highest number of this site's own stream that the engine has seen for the resource. The
+    /// site must not give it, or one below it, to anything else.
+    pub floor: u64,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lost: {}", self.what)?;
+        match (self.seqs.start(), self.seqs.end()) {
+            (first, last) if first > last => {}
+            (first, last) if first == last => write!(f, " (number {first})")?,
+            (first, last) => write!(f, " (numbers {first} to {last})")?,
+        }
+        write!(f, ": {}", self.why)
+    }
 }

@@ -42,7 +42,7 @@ impl Committer {
         while let Some(batch) = batches.blocking_recv() {
             if !batch.durables.is_empty() {
                 let last = self.append(&batch.durables);
-                self.publish(&batch.durables, last);
+                self.feed.wrote(&self.here, &batch.durables, last);
             }
             for then in batch.then {
                 self.carry_out(then);
@@ -76,10 +76,6 @@ impl Committer {
         }
     }
 
-    fn publish(&mut self, durables: &[Durable], last: Seq) {
-        self.feed.wrote(&self.here, durables, last);
-    }
-
     fn carry_out(&mut self, then: Then) {
         match then {
             Then::Do(Effect::Send { to, message }) => self.hands.send(&to, message),
@@ -94,6 +90,7 @@ impl Committer {
     }
 
     fn tell(&mut self, event: Event) {
+        self.hands.tell(&event);
         if let Event::Refused { from, resource, why } = &event {
             tracing::warn!(%from, %resource, "what a peer said was not taken in: {why}");
         }

@@ -8,7 +8,7 @@ use tokio::{
     time,
 };
 
-use super::{Clock, Health, Letter, Release};
+use super::{Clock, Feed, Health, Letter, Release};
 
 /// How many inputs are handled for one batch at most.
 const ROUND: usize = 512;
@@ -44,6 +44,7 @@ pub(super) struct Decider {
     clock: Clock,
     batches: mpsc::Sender<Batch>,
     health: watch::Receiver<Health>,
+    feed: Feed,
     answers: HashMap<Ticket, mpsc::UnboundedSender<Answer>>,
     next: Batch,
 }
@@ -54,8 +55,9 @@ impl Decider {
         clock: Clock,
         batches: mpsc::Sender<Batch>,
         health: watch::Receiver<Health>,
+        feed: Feed,
     ) -> Self {
-        Self { replica, clock, batches, health, answers: HashMap::new(), next: Batch::default() }
+        Self { replica, clock, batches, health, feed, answers: HashMap::new(), next: Batch::default() }
     }
 
     pub(super) async fn work(
@@ -125,6 +127,11 @@ impl Decider {
     /// An input, unless it would fill a disk that has no room: peers keep what they have and send it
     /// again when the two compare.
     fn input(&mut self, input: Input) {
+        match &input {
+            Input::PeerUp(site) => self.feed.link(self.replica.here(), site, true),
+            Input::PeerDown(site) => self.feed.link(self.replica.here(), site, false),
+            _ => {}
+        }
         let brings_records =
             matches!(&input, Input::Received { message: Message::Records { .. }, .. });
         if !(brings_records && *self.health.borrow() != Health::Well) {

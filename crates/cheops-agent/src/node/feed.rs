@@ -67,6 +67,13 @@ impl Feed {
         let _ = self.live.send(Arc::new(change));
     }
 
+    /// Tells that a site can be reached again, or no more.
+    pub(super) fn link(&self, here: &SiteId, peer: &SiteId, up: bool) {
+        let peer = peer.to_string();
+        let what = if up { Happened::SiteReturned { peer } } else { Happened::SiteLost { peer } };
+        self.publish(Change { seq: None, site: here.to_string(), resource: None, what });
+    }
+
     pub(super) fn wrote(&self, here: &SiteId, durables: &[Durable], last: Seq) {
         if self.live.receiver_count() == 0 {
             return;

@@ -28,7 +28,7 @@ use std::{
 
 use cheops_core::{
     id::SiteId,
-    replica::{self, Answer, Effect, Input, Replica, Submission, Ticket},
+    replica::{self, Answer, Effect, Event, Input, Replica, Submission, Ticket},
     time::{Millis, Now},
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -50,8 +50,8 @@ pub trait Hands: Send + 'static {
     /// Starts a run, a recall, a check, a clearing or a show.
     fn run(&mut self, effect: Effect);
 
-    /// A resource was forgotten: its files may go.
-    fn forgotten(&mut self, resource: &cheops_core::id::ResourceId);
+    /// Something happened that others than the requester may want to know.
+    fn tell(&mut self, event: &Event);
 }
 
 /// Whether the site can write.
@@ -159,7 +159,7 @@ pub fn start(
     let committer = commit::Committer::new(engine, hands, feed.clone(), health.clone(), site);
     let thread =
         std::thread::Builder::new().name("commit".into()).spawn(move || committer.work(work));
-    let decider = decide::Decider::new(replica, clock, batches, health.subscribe());
+    let decider = decide::Decider::new(replica, clock, batches, health.subscribe(), feed);
     let watch = tokio::spawn(commit::watch_room(reader, health, reserve));
     let task = tokio::spawn(async move {
         decider.work(inputs, requests).await;

@@ -22,6 +22,7 @@ mod action;
 mod config;
 mod durable;
 mod error;
+pub mod frame;
 mod list;
 mod message;
 mod names;

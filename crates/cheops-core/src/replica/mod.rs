@@ -28,6 +28,7 @@ use alloc::{
     sync::Arc,
     vec::Vec,
 };
+use core::ops::Bound;
 
 use self::{
     alarm::{Alarm, Alarms},
@@ -226,9 +227,23 @@ impl Replica {
         &self.here
     }
 
+    /// A digest of all that is known here of what this site shares with another. Two sites with
+    /// equal digests know the same of it.
+    pub fn shared_digest(&self, site: &SiteId) -> u64 {
+        self.shared.get(site).copied().unwrap_or(0)
+    }
+
     /// The resources that exist here.
     pub fn resources(&self) -> impl Iterator<Item = &Resource> {
         self.resources.values()
+    }
+
+    /// Those with ids in a range.
+    pub fn resources_from(
+        &self,
+        range: (Bound<ResourceId>, Bound<ResourceId>),
+    ) -> impl Iterator<Item = &Resource> {
+        self.resources.range(range).map(|(_, resource)| resource)
     }
 
     /// One of them.

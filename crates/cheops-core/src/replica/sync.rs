@@ -88,7 +88,7 @@ impl Replica {
     /// The digest of what is known here of a stretch that is shared with a site.
     fn digest(&self, site: &SiteId, stretch: &Stretch) -> u64 {
         if *stretch == Stretch::default() {
-            return self.shared.get(site).copied().unwrap_or(0);
+            return self.shared_digest(site);
         }
         self.shared_with(site, stretch).fold(0_u64, |sum, r| sum.wrapping_add(r.digest()))
     }

@@ -7,9 +7,10 @@ use std::{
     path::PathBuf,
 };
 
-use cheops_agent::config::Config;
+use cheops_agent::{Agent, config::Config};
 use cheops_core::id::SiteId;
 use clap::ValueEnum;
+use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use super::Outcome;
@@ -80,10 +81,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Failure> {
 }
 
 /// Runs the agent until it is told to stop.
-#[expect(clippy::needless_pass_by_value, reason = "the agent keeps it")]
 fn serve(config: Config) -> Result<(), Failure> {
-    Err(Failure::new(Exit::Wrong, format!("cannot run the agent of {}", config.site))
-        .caused_by("this program was built without an agent: not connected"))
+    let failed = |why: String| Failure::input(format!("cannot run the agent of {}", config.site)).caused_by(why);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| failed(error.to_string()))?;
+    runtime.block_on(async {
+        let mut end = signal(SignalKind::terminate()).map_err(|error| failed(error.to_string()))?;
+        let agent = Agent::start(config.clone()).await.map_err(|error| failed(error.to_string()))?;
+        tokio::select! {
+            _ = end.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+        tracing::info!("stopping; commands that run go on");
+        agent.stop().await;
+        Ok(())
+    })
 }
 
 /// What the file, the options and the environment amount to.

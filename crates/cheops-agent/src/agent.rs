@@ -1,0 +1,271 @@
+//! An agent: all parts put together, from a configuration to a site at work.
+//!
+//! The order in which they start is the order of who needs whom: the store gives the replica back,
+//! the links and the runner get a way to the node, the node gets hands to reach them, and the doors
+//! open last.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    net::SocketAddr,
+    ops::Bound,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    body::{Body, Bytes},
+    http::{Request, StatusCode, header},
+};
+use cheops_core::{
+    id::{ResourceId, SiteId},
+    replica::{Effect, Event, Message, Replica, Settings},
+};
+use futures_util::{TryStreamExt, future::BoxFuture, stream::BoxStream};
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time};
+
+use crate::{
+    api::{self, Context, Shared},
+    config::Config,
+    engine::{
+        EngineError,
+        embedded::{Embedded, Options},
+    },
+    files::{Content, Fetch, Files},
+    metrics::Metrics,
+    node::{self, Clock, Hands},
+    peers::Peers,
+    problems::Noted,
+    run::{Runner, Setup},
+};
+
+/// How long requests may take to end when the agent stops.
+const FAREWELL: Duration = Duration::from_secs(3);
+/// How long a file that no operation names is kept: it may have been sent for one that comes.
+const UNUSED: Duration = Duration::from_hours(24);
+/// How often unused files are looked for.
+const SWEEP: Duration = Duration::from_hours(1);
+
+/// Why an agent can't start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The store can't be used.
+    #[error(transparent)]
+    Store(#[from] EngineError),
+    /// A directory can't be used.
+    #[error("the directory {} can't be used: {error}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// An address can't be listened on.
+    #[error("can't listen on {address} for {what}: {error}; is another agent running?")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// For whom.
+        what: &'static str,
+        /// Why not.
+        error: io::Error,
+    },
+}
+
+/// An agent at work.
+pub struct Agent {
+    context: Shared,
+    api: SocketAddr,
+    node: node::Running,
+    server: JoinHandle<()>,
+    sweeper: JoinHandle<()>,
+    stop: watch::Sender<bool>,
+}
+
+impl Agent {
+    /// Starts an agent. When this returns, it accepts requests.
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        for path in [&config.data, &config.work] {
+            let failed = |error| StartError::Directory { path: path.clone(), error };
+            tokio::fs::create_dir_all(path).await.map_err(failed)?;
+        }
+        let listener = listen(config.api, "the API").await?;
+        let api = listener.local_addr().unwrap_or(config.api);
+        let noted = Noted::default();
+        let (replica, engine) = restore(&config, &noted).await?;
+
+        let (handle, inbox) = node::channel(Clock::default());
+        let peers = Peers::bind(&config, handle.clone()).await.map_err(|error| {
+            StartError::Listen { address: config.peers, what: "other agents", error }
+        })?;
+        let directory = |path: PathBuf| move |error| StartError::Directory { path, error };
+        let store = config.data.join("files");
+        let files =
+            Files::open(store.clone(), config.store.file).map_err(directory(store))?;
+        let scratch = config.data.join("runs");
+        let setup = Setup::new(
+            config.runs.clone(),
+            config.site.clone(),
+            config.work.clone(),
+            scratch.clone(),
+        );
+        let fetch = Arc::new(FromPeers(peers.clone()));
+        let runner = setup
+            .and_then(|setup| Runner::start(setup, files.clone(), fetch, handle.clone()))
+            .map_err(directory(scratch))?;
+        let hands = AgentHands { peers: peers.clone(), runner: runner.clone(), noted: noted.clone() };
+        let reserve = config.store.reserve;
+        let node = node::start(inbox, replica, Box::new(engine), Box::new(hands), reserve);
+
+        let metrics = Metrics::default();
+        let context =
+            Arc::new(Context { config, node: handle, peers, runner, files, noted, metrics });
+        let router = api::router(context.clone());
+        context.peers.serve(router.clone());
+        let (stop, mut stopping) = watch::channel(false);
+        let server = tokio::spawn(async move {
+            let stopped = async move {
+                let _ = stopping.wait_for(|stop| *stop).await;
+            };
+            if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stopped).await {
+                tracing::error!("the API has stopped: {error}");
+            }
+        });
+        let sweeper = tokio::spawn(sweep(context.clone()));
+        let (site, peers) = (context.here(), context.peers.address());
+        tracing::info!(%site, %api, %peers, "the agent is at work");
+        Ok(Self { context, api, node, server, sweeper, stop })
+    }
+
+    /// Where its API listens.
+    pub fn api(&self) -> SocketAddr {
+        self.api
+    }
+
+    /// Stops the agent. Commands that run go on; their results are found when it starts again.
+    pub async fn stop(self) {
+        self.sweeper.abort();
+        let _ = self.stop.send(true);
+        let _ = time::timeout(FAREWELL, self.server).await;
+        self.context.peers.stop().await;
+        self.context.node.stop().await;
+        self.node.stopped().await;
+    }
+}
+
+async fn listen(address: SocketAddr, what: &'static str) -> Result<TcpListener, StartError> {
+    let failed = |error| StartError::Listen { address, what, error };
+    TcpListener::bind(address).await.map_err(failed)
+}
+
+/// Opens the store, and makes the replica as it was.
+async fn restore(config: &Config, noted: &Noted) -> Result<(Replica, Embedded), StartError> {
+    let (path, site, noted) = (config.data.join("store"), config.site.clone(), noted.clone());
+    let opened = tokio::task::spawn_blocking(move || open(&path, site, &noted)).await;
+    Ok(opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?)
+}
+
+fn open(path: &Path, site: SiteId, noted: &Noted) -> Result<(Replica, Embedded), EngineError> {
+    let mut engine = Embedded::open(path, Options::of(site.clone()))?;
+    let mut failure = None;
+    let written = engine.written().map_while(|read| read.map_err(|error| failure = Some(error)).ok());
+    let replica = Replica::restore(site, Settings::default(), written);
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    for damage in engine.damage() {
+        tracing::error!("{damage}");
+        noted.damaged(damage.to_string());
+    }
+    Ok((replica, engine))
+}
+
+/// How the node reaches the rest of the agent.
+struct AgentHands {
+    peers: Peers,
+    runner: Runner,
+    noted: Noted,
+}
+
+impl Hands for AgentHands {
+    fn send(&mut self, to: &SiteId, message: Message) {
+        self.peers.send(to, message);
+    }
+
+    fn run(&mut self, effect: Effect) {
+        self.runner.give(effect);
+    }
+
+    fn tell(&mut self, event: &Event) {
+        if let Event::Refused { from, resource, why } = event {
+            self.noted.refused(from, resource, why);
+        }
+    }
+}
+
+/// Files of other sites, over the links.
+struct FromPeers(Peers);
+
+impl Fetch for FromPeers {
+    fn fetch(
+        &self,
+        site: &SiteId,
+        content: Content,
+        offset: u64,
+    ) -> BoxFuture<'static, io::Result<BoxStream<'static, io::Result<Bytes>>>> {
+        let (peers, site) = (self.0.clone(), site.clone());
+        Box::pin(async move {
+            let content = blake3::Hash::from_bytes(content).to_hex();
+            let request = Request::get(format!("/api/v1/files/{content}"))
+                .header(header::RANGE, format!("bytes={offset}-"))
+                .body(Body::empty())
+                .map_err(io::Error::other)?;
+            let response = peers.call(&site, request).await.map_err(io::Error::other)?;
+            let expected = if offset == 0 { StatusCode::OK } else { StatusCode::PARTIAL_CONTENT };
+            if response.status() != expected {
+                return Err(io::Error::other(format!("`{site}` answered {}", response.status())));
+            }
+            let parts = response.into_body().into_data_stream().map_err(io::Error::other);
+            Ok(Box::pin(parts) as BoxStream<'static, _>)
+        })
+    }
+}
+
+/// Removes files that no operation names any more, now and then.
+async fn sweep(context: Shared) {
+    let mut ticks = time::interval(SWEEP);
+    loop {
+        ticks.tick().await;
+        let Some(in_use) = in_use(&context).await else { return };
+        let files = context.files.clone();
+        let swept = tokio::task::spawn_blocking(move || files.keep_only(&in_use, UNUSED)).await;
+        match swept {
+            Ok(Ok(0)) | Err(_) => {}
+            Ok(Ok(count)) => tracing::info!("removed {count} files that no operation names"),
+            Ok(Err(error)) => tracing::warn!("unused files could not be removed: {error}"),
+        }
+    }
+}
+
+/// The contents of all files that operations name; nothing if the agent is stopping.
+async fn in_use(context: &Context) -> Option<BTreeSet<[u8; 32]>> {
+    let mut all = BTreeSet::new();
+    let mut from: Option<ResourceId> = None;
+    loop {
+        let start = from.take().map_or(Bound::Unbounded, Bound::Excluded);
+        let look = move |replica: &Replica| {
+            let resource = replica.resources_from((start, Bound::Unbounded)).next()?;
+            let ops = resource.log().iter();
+            let contents = ops.flat_map(|(_, op)| op.action.attachments()).map(|file| file.content);
+            Some((resource.id().clone(), contents.collect::<Vec<_>>()))
+        };
+        match context.node.read(look).await.ok()? {
+            Some((id, contents)) => {
+                all.extend(contents);
+                from = Some(id);
+            }
+            None => return Some(all),
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What goes wrong in a request, as `application/problem+json`, and the extractors that say so.
+//!
+//! What must stay true: every error has a status, a sort for programs, what happened, and what to
+//! do; whatever a handler refuses, nothing was stored.
+
+use axum::{
+    body::Body,
+    extract::{
+        FromRequest, FromRequestParts, Path, Query, Request,
+        rejection::{JsonRejection, PathRejection, QueryRejection},
+    },
+    http::{HeaderValue, StatusCode, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+use cheops_core::{id::NameError, json::JsonError, replica::Refusal, scope::ScopeError};
+use serde::de::DeserializeOwned;
+
+use super::model::Problem;
+use crate::{
+    node::{Busy, Stopping},
+    peers::CallError,
+};
+
+/// A request that was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiError(pub Box<Problem>);
+
+/// What a handler gives.
+pub(super) type ApiResult<T> = Result<T, ApiError>;
+
+impl ApiError {
+    /// An error of a sort.
+    pub fn new(
+        status: StatusCode,
+        kind: &str,
+        detail: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        let title = kind.replace('-', " ");
+        Self(Box::new(Problem {
+            kind: kind.to_owned(),
+            title,
+            status: status.as_u16(),
+            detail: detail.into(),
+            hint: hint.into(),
+        }))
+    }
+
+    /// The request itself is wrong.
+    pub fn bad(kind: &str, detail: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, kind, detail, hint)
+    }
+
+    /// There is no such thing.
+    pub fn not_found(kind: &str, detail: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, kind, detail, hint)
+    }
+
+    /// No resource has this id, as far as can be seen.
+    pub fn no_resource(id: &str, not_asked: &[String]) -> Self {
+        let unseen = match not_asked {
+            [] => String::new(),
+            sites => format!("; {} could not be asked", sites.join(", ")),
+        };
+        Self::not_found(
+            "unknown-resource",
+            format!("no resource `{id}` is known{unseen}"),
+            "create it by naming its sites: cheops exec --id … --sites 'site1 & site2' --command …",
+        )
+    }
+
+    /// The site that is needed can't be reached.
+    pub fn unreachable(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            "unreachable",
+            detail,
+            "try again when the link is back, or ask an agent at one of its sites",
+        )
+    }
+
+    /// The status, which is always one that exists.
+    fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let body = serde_json::to_vec(&self.0).unwrap_or_default();
+        let mut response = (self.status(), body).into_response();
+        let kind = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        response
+    }
+}
+
+impl From<NameError> for ApiError {
+    fn from(error: NameError) -> Self {
+        let kind = format!("bad-{}", error.what.replace(' ', "-"));
+        Self::bad(&kind, error.to_string(), "use a name that keeps to this rule")
+    }
+}
+
+impl From<JsonError> for ApiError {
+    fn from(error: JsonError) -> Self {
+        let hint = error.hint.clone().unwrap_or_else(|| "see docs/merge.md".to_owned());
+        Self::bad("bad-configuration", error.to_string(), hint)
+    }
+}
+
+impl From<ScopeError> for ApiError {
+    fn from(error: ScopeError) -> Self {
+        Self::bad("bad-sites", error.to_string(), error.hint())
+    }
+}
+
+impl From<Stopping> for ApiError {
+    fn from(error: Stopping) -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "stopping",
+            error.to_string(),
+            "ask another site, or this one when it is back",
+        )
+    }
+}
+
+impl From<Busy> for ApiError {
+    fn from(busy: Busy) -> Self {
+        let (status, kind, hint) = match &busy {
+            Busy::Full(_) => (
+                StatusCode::INSUFFICIENT_STORAGE,
+                "disk-full",
+                "make room; operations are accepted again by themselves. Or ask another site",
+            ),
+            Busy::Stalled(_) => (
+                StatusCode::INSUFFICIENT_STORAGE,
+                "cannot-write",
+                "look at the disk; it is tried again every second. Or ask another site",
+            ),
+            Busy::Stopping => return Stopping.into(),
+        };
+        Self::new(status, kind, busy.to_string(), hint)
+    }
+}
+
+impl From<CallError> for ApiError {
+    fn from(error: CallError) -> Self {
+        Self::unreachable(error.to_string())
+    }
+}
+
+/// A refusal that is the requester's to mend. That the resource is elsewhere is dealt with before.
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        match &refusal {
+            Refusal::NoSites(id) => Self::no_resource(id.as_str(), &[]),
+            Refusal::Elsewhere { .. } => Self::new(
+                StatusCode::MISDIRECTED_REQUEST,
+                "elsewhere",
+                refusal.to_string(),
+                "ask one of its sites",
+            ),
+            Refusal::KeyReused { .. } => Self::new(
+                StatusCode::CONFLICT,
+                "key-reused",
+                refusal.to_string(),
+                "give each new request a key of its own",
+            ),
+        }
+    }
+}
+
+/// A JSON body.
+pub(super) struct Json<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request<Body>, state: &S) -> Result<Self, ApiError> {
+        match axum::Json::<T>::from_request(request, state).await {
+            Ok(axum::Json(value)) => Ok(Self(value)),
+            Err(rejection) => Err(bad_json(&rejection)),
+        }
+    }
+}
+
+fn bad_json(rejection: &JsonRejection) -> ApiError {
+    let detail = rejection.body_text();
+    match rejection {
+        JsonRejection::MissingJsonContentType(_) => ApiError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "wrong-content-type",
+            detail,
+            "send JSON, with the header Content-Type: application/json",
+        ),
+        JsonRejection::BytesRejection(_) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+            too_large(super::MAX_BODY)
+        }
+        _ => ApiError::bad("bad-request", detail, "see /openapi.json for what is expected"),
+    }
+}
+
+/// A body that is over the limit.
+pub(super) fn too_large(limit: usize) -> ApiError {
+    ApiError::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "too-large",
+        format!("the body is longer than {limit} bytes"),
+        "attach what is large as a file: POST /api/v1/files, or a file part of /exec",
+    )
+}
+
+/// The parts of a path.
+pub(super) struct In<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for In<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let rejected = |rejection: PathRejection| {
+            ApiError::bad("bad-path", rejection.body_text(), "see /openapi.json for the paths")
+        };
+        let Path(value) = Path::from_request_parts(parts, state).await.map_err(rejected)?;
+        Ok(Self(value))
+    }
+}
+
+/// The parameters after the `?`.
+pub(super) struct Asked<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Asked<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let rejected = |rejection: QueryRejection| {
+            let hint = "see /openapi.json for the parameters";
+            ApiError::bad("bad-parameter", rejection.body_text(), hint)
+        };
+        let Query(value) = Query::from_request_parts(parts, state).await.map_err(rejected)?;
+        Ok(Self(value))
+    }
+}

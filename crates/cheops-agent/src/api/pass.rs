@@ -1,0 +1,113 @@
+//! Passing a request on to a site that can answer it.
+//!
+//! What must stay true: what was passed on carries a mark, and is not passed on again.
+
+use axum::{
+    body::Body,
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header},
+    response::Response,
+};
+use cheops_core::id::{ResourceId, SiteId};
+use futures_util::future::join_all;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+
+use super::{
+    Context,
+    error::{ApiError, ApiResult},
+    model::ResourceQuery,
+};
+
+/// The site that passed a request on.
+const PASSED_BY: HeaderName = HeaderName::from_static("x-cheops-passed-by");
+
+/// What may stand in a path as it is.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Whether a request was passed on already.
+pub(super) fn was_passed(headers: &HeaderMap) -> bool {
+    headers.contains_key(PASSED_BY)
+}
+
+/// A text as part of a path.
+pub(super) fn encode(text: &str) -> String {
+    utf8_percent_encode(text, PATH).to_string()
+}
+
+/// A request to another agent.
+fn request(context: &Context, method: Method, path: &str) -> ApiResult<Request<Body>> {
+    let by = encode(context.here().as_str());
+    let by = HeaderValue::from_str(&by).unwrap_or_else(|_| HeaderValue::from_static("unknown"));
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .header(PASSED_BY, by)
+        .body(Body::empty())
+        .map_err(|error| ApiError::bad("bad-path", error.to_string(), "use a shorter one"))
+}
+
+/// Asks a site, and gives its answer as it is.
+pub(super) async fn get(context: &Context, site: &SiteId, path: &str) -> ApiResult<Response> {
+    Ok(context.peers.call(site, request(context, Method::GET, path)?).await?)
+}
+
+/// Sends JSON to a site, and gives its answer as it is.
+pub(super) async fn post(
+    context: &Context,
+    site: &SiteId,
+    path: &str,
+    accept: &'static str,
+    body: &impl Serialize,
+) -> ApiResult<Response> {
+    let mut request = request(context, Method::POST, path)?;
+    let json = HeaderValue::from_static("application/json");
+    request.headers_mut().insert(header::CONTENT_TYPE, json);
+    request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static(accept));
+    *request.body_mut() = Body::from(serde_json::to_vec(body).unwrap_or_default());
+    Ok(context.peers.call(site, request).await?)
+}
+
+/// Sends a body as it is to a site.
+pub(super) async fn send(
+    context: &Context,
+    site: &SiteId,
+    path: &str,
+    body: Body,
+) -> ApiResult<Response> {
+    let mut request = request(context, Method::POST, path)?;
+    *request.body_mut() = body;
+    Ok(context.peers.call(site, request).await?)
+}
+
+/// A site that knows a resource: the nearest that says so.
+pub(super) async fn find(context: &Context, id: &ResourceId) -> ApiResult<SiteId> {
+    let peers: Vec<SiteId> = context.config.sites.keys().cloned().collect();
+    let reachable = context.reachable(&peers);
+    let path = format!("/api/v1/resources/{id}?local=true&limit=0");
+    let asked = join_all(reachable.iter().map(|site| get(context, site, &path))).await;
+    let knows = |answer: &ApiResult<Response>| {
+        answer.as_ref().is_ok_and(|response| response.status() == StatusCode::OK)
+    };
+    match asked.iter().position(knows) {
+        Some(nearest) => Ok(reachable[nearest].clone()),
+        None => {
+            let missing = |(site, answer): (&SiteId, &ApiResult<Response>)| {
+                answer.is_err().then(|| site.to_string())
+            };
+            let mut not_asked: Vec<String> =
+                peers.iter().filter(|s| !reachable.contains(s)).map(ToString::to_string).collect();
+            not_asked.extend(reachable.iter().zip(&asked).filter_map(missing));
+            Err(ApiError::no_resource(id.as_str(), &not_asked))
+        }
+    }
+}
+
+impl ResourceQuery {
+    /// The same question, for the site that is to answer it itself.
+    pub(super) fn without_at(&self, path: &str) -> String {
+        let before = self.before.as_deref().map(|op| format!("&before={}", encode(op)));
+        let limit = self.limit.map(|limit| format!("&limit={limit}"));
+        let (limit, before) = (limit.unwrap_or_default(), before.unwrap_or_default());
+        format!("{path}?local=true{limit}{before}")
+    }
+}

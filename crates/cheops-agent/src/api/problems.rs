@@ -1,0 +1,70 @@
+//! Everything that needs a person, here or anywhere.
+
+use axum::{
+    extract::State,
+    http::HeaderMap,
+    response::Response,
+};
+use cheops_core::id::SiteId;
+use futures_util::future::join_all;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::{
+    Context, Shared,
+    error::{ApiResult, Asked},
+    model::{Problem, Troubles},
+    pass,
+    submit::expect_ok,
+};
+use crate::problems;
+
+/// Whose problems to list.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ProblemsQuery {
+    /// Only those of this site.
+    #[serde(default)]
+    local: bool,
+}
+
+/// What is wrong anywhere, the most urgent first, each with what to do.
+#[utoipa::path(get, path = "/api/v1/problems", tag = "agent", params(ProblemsQuery),
+    responses((status = OK, body = Troubles), (status = "default", body = Problem)))]
+pub(super) async fn list(
+    State(context): State<Shared>,
+    Asked(query): Asked<ProblemsQuery>,
+    headers: HeaderMap,
+) -> ApiResult<axum::Json<Troubles>> {
+    let mut all = problems::here(&context).await?;
+    let mut not_asked = Vec::new();
+    if !query.local && !pass::was_passed(&headers) {
+        let peers: Vec<SiteId> = context.config.sites.keys().cloned().collect();
+        let reachable = context.reachable(&peers);
+        not_asked.extend(
+            peers.iter().filter(|site| !reachable.contains(site)).map(ToString::to_string),
+        );
+        let asked = reachable.iter().map(|site| ask(&context, site));
+        for (site, answer) in reachable.iter().zip(join_all(asked).await) {
+            match answer {
+                Ok(theirs) => all.extend(theirs.problems),
+                Err(_) => not_asked.push(site.to_string()),
+            }
+        }
+        not_asked.sort();
+    }
+    all.sort_by(|a, b| {
+        let key = |t: &super::model::Trouble| (t.urgency, t.resource.clone(), t.site.clone());
+        key(a).cmp(&key(b))
+    });
+    Ok(axum::Json(Troubles { problems: all, not_asked }))
+}
+
+async fn ask(context: &Context, site: &SiteId) -> ApiResult<Troubles> {
+    let response: Response = pass::get(context, site, "/api/v1/problems?local=true").await?;
+    let response = expect_ok(response).await?;
+    let body = axum::body::to_bytes(response.into_body(), super::MAX_BODY * 8).await;
+    let unclear = || super::ApiError::unreachable(format!("`{site}` gave no answer that makes sense"));
+    let troubles = body.ok().and_then(|body| serde_json::from_slice(&body).ok());
+    troubles.ok_or_else(unclear)
+}

@@ -1,0 +1,133 @@
+//! The sites, and the links to them.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::{extract::State, http::StatusCode};
+use cheops_core::{duration, id::SiteId, replica::Replica, time::Millis};
+
+use super::{
+    Context, Shared,
+    error::{ApiError, ApiResult, Asked, In},
+    known_site,
+    model::{PauseQuery, Pong, Problem, Queue, Site, SiteState, Sites},
+};
+use crate::{node::rfc3339, peers::State as Reach};
+
+/// All sites that this one knows: who can be reached, how far away they are, and how far behind.
+#[utoipa::path(get, path = "/api/v1/sites", tag = "sites",
+    responses((status = OK, body = Sites), (status = "default", body = Problem)))]
+pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<Sites>> {
+    let peers = context.peers.view();
+    let names: Vec<SiteId> = peers.iter().map(|peer| peer.site.clone()).collect();
+    let here = context.here().clone();
+    let all: Vec<SiteId> = names.iter().cloned().chain([here.clone()]).collect();
+    let counts = context.node.read(move |replica| all.iter().map(|s| count(replica, s)).collect());
+    let counts: Vec<(usize, usize)> = counts.await?;
+    let own = counts.last().copied().unwrap_or_default();
+    let mut sites = vec![Site {
+        name: here.to_string(),
+        state: SiteState::Here,
+        address: None,
+        round_trip_ms: None,
+        last_seen: None,
+        lag_ms: Some(0),
+        queue: Queue::default(),
+        resources: own.0,
+        unanswered: own.1,
+        error: None,
+    }];
+    sites.extend(peers.into_iter().zip(counts).map(|(peer, (resources, unanswered))| Site {
+        name: peer.site.to_string(),
+        state: match peer.state {
+            Reach::Reachable => SiteState::Reachable,
+            Reach::Unreachable => SiteState::Unreachable,
+            Reach::Paused => SiteState::Paused,
+        },
+        address: Some(peer.address),
+        round_trip_ms: peer.round_trip.map(millis),
+        last_seen: peer.last_seen.map(time_of_day),
+        lag_ms: peer.lag.map(whole_millis),
+        queue: Queue { messages: peer.queue.messages, bytes: peer.queue.bytes },
+        resources,
+        unanswered,
+        error: peer.error,
+    }));
+    sites.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(axum::Json(Sites { here: here.to_string(), sites }))
+}
+
+/// How many resources a site has in common with this one, and how many of their operations it has
+/// not answered.
+fn count(replica: &Replica, site: &SiteId) -> (usize, usize) {
+    let shared = replica.resources().filter(|resource| resource.sites().contains(site));
+    shared.fold((0, 0), |(resources, unanswered), resource| {
+        (resources + 1, unanswered + resource.unanswered(site))
+    })
+}
+
+/// Asks a site whether it is there, now.
+#[utoipa::path(post, path = "/api/v1/sites/{name}/ping", tag = "sites",
+    params(("name" = String, Path, description = "The site")),
+    responses((status = OK, body = Pong), (status = "default", body = Problem)))]
+pub(super) async fn ping(
+    State(context): State<Shared>,
+    In(name): In<String>,
+) -> ApiResult<axum::Json<Pong>> {
+    let site = known_site(&context, &name)?;
+    let round_trip =
+        if site == *context.here() { Duration::ZERO } else { context.peers.ping(&site).await? };
+    Ok(axum::Json(Pong { site: site.to_string(), round_trip_ms: millis(round_trip) }))
+}
+
+/// Cuts the links between this site and another, or all links of this site if it is named itself,
+/// to rehearse a cut. They are whole again when they are resumed, when `for` has passed, or when
+/// the agent starts again.
+#[utoipa::path(post, path = "/api/v1/sites/{name}/pause", tag = "sites",
+    params(("name" = String, Path, description = "The site"), PauseQuery),
+    responses((status = NO_CONTENT), (status = "default", body = Problem)))]
+pub(super) async fn pause(
+    State(context): State<Shared>,
+    In(name): In<String>,
+    Asked(query): Asked<PauseQuery>,
+) -> ApiResult<StatusCode> {
+    let site = known_site(&context, &name)?;
+    let span = query.r#for.as_deref().map(span).transpose()?;
+    context.peers.pause(whose(&context, &site), span)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Ends a pause.
+#[utoipa::path(post, path = "/api/v1/sites/{name}/resume", tag = "sites",
+    params(("name" = String, Path, description = "The site")),
+    responses((status = NO_CONTENT), (status = "default", body = Problem)))]
+pub(super) async fn resume(
+    State(context): State<Shared>,
+    In(name): In<String>,
+) -> ApiResult<StatusCode> {
+    let site = known_site(&context, &name)?;
+    context.peers.resume(whose(&context, &site))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Whose links are meant: all, if it is this site.
+fn whose<'a>(context: &Context, site: &'a SiteId) -> Option<&'a SiteId> {
+    (site != context.here()).then_some(site)
+}
+
+/// A length of time, from a parameter.
+pub(super) fn span(text: &str) -> Result<Duration, ApiError> {
+    duration::parse(text)
+        .map_err(|error| ApiError::bad("bad-duration", error.to_string(), "write it like 30s or 10m"))
+}
+
+fn millis(span: Duration) -> f64 {
+    span.as_secs_f64() * 1_000.0
+}
+
+fn whole_millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn time_of_day(time: SystemTime) -> String {
+    rfc3339(Millis(whole_millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())))
+}

@@ -1,0 +1,481 @@
+//! Asking for operations: here, or at a site of the resource that the request is passed on to.
+//!
+//! Whatever door a request comes through, it becomes a [`Conversation`]: the operation, and what is
+//! heard of it as it is heard.
+
+use std::{
+    collections::BTreeSet,
+    time::Duration,
+};
+
+use axum::{
+    body::{Body, Bytes},
+    extract::State,
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use cheops_core::{
+    id::{Author, Key, Kind, OpId, ResourceId, SiteId, Sites},
+    json::{self, Node},
+    matrix,
+    operation::{Action, Attachment},
+    replica::{self, Refusal, Replica, Submission, Ticket},
+    route, scope,
+    time::Millis,
+};
+use futures_util::StreamExt;
+use tokio::{
+    sync::mpsc,
+    time::{self, Instant},
+};
+use tokio_util::io::ReaderStream;
+
+use super::{
+    Context, Shared,
+    error::{ApiError, ApiResult, Asked, In, Json},
+    model::{
+        Answer, DeleteQuery, Dropped, File, PlannedStep, Problem, Rehearsal, Run, RunStatus, Submit,
+        Submitted,
+    },
+    pass, resource_id,
+    sites::span,
+    view,
+};
+use crate::node::run;
+
+/// How long to wait for all replies, if the request does not say.
+pub(super) const WAIT: Duration = Duration::from_secs(30);
+/// The longest wait.
+const MAX_WAIT: Duration = Duration::from_hours(1);
+/// How long a disk that is slow may take to accept an operation, beyond the wait.
+const GRACE: Duration = Duration::from_secs(10);
+/// How often sites that are silent are asked whether they have begun.
+const LOOK: Duration = Duration::from_millis(500);
+/// The kind of an operation that does not say.
+const KIND: &str = "exec";
+/// Lines of JSON.
+pub(super) const NDJSON: &str = "application/x-ndjson";
+
+/// An operation that was accepted, and what is heard of it.
+pub(super) struct Conversation {
+    pub(super) operation: String,
+    pub(super) sites: Vec<String>,
+    /// The last is [`Answer::Done`] or [`Answer::Error`].
+    pub(super) answers: mpsc::Receiver<Answer>,
+}
+
+/// Asks for an operation. With `Accept: application/x-ndjson` the answer comes in lines, as replies
+/// arrive; otherwise at once, when all is known.
+#[utoipa::path(post, path = "/api/v1/resources/{id}/operations", tag = "operations",
+    params(("id" = String, Path, description = "The resource"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key again is the same operation")),
+    request_body = Submit,
+    responses(
+        (status = OK, description = "All sites have replied, or another operation won", body = Submitted),
+        (status = ACCEPTED, description = "Accepted; some sites have not replied yet", body = Submitted),
+        (status = "default", body = Problem)))]
+pub(super) async fn submit(
+    State(context): State<Shared>,
+    In(id): In<String>,
+    headers: HeaderMap,
+    Json(mut asked): Json<Submit>,
+) -> ApiResult<Response> {
+    let id = resource_id(&id)?;
+    if let Some(key) = headers.get("idempotency-key") {
+        let key = key.to_str().map_err(|_| bad_key())?;
+        asked.key = Some(key.to_owned());
+    }
+    let passed = pass::was_passed(&headers);
+    if asked.dry_run {
+        return rehearse(&context, &id, &asked, passed).await;
+    }
+    let conversation = converse(context, id, asked, passed).await?;
+    answer(&headers, conversation).await
+}
+
+fn bad_key() -> ApiError {
+    ApiError::bad("bad-idempotency-key", "the key is not plain text", "use letters and digits")
+}
+
+/// Deletes a resource at all of its sites.
+#[utoipa::path(delete, path = "/api/v1/resources/{id}", tag = "operations",
+    params(("id" = String, Path, description = "The resource"), DeleteQuery),
+    responses(
+        (status = OK, description = "All sites have replied", body = Submitted),
+        (status = ACCEPTED, description = "Accepted; some sites have not replied yet", body = Submitted),
+        (status = "default", body = Problem)))]
+pub(super) async fn delete(
+    State(context): State<Shared>,
+    In(id): In<String>,
+    Asked(query): Asked<DeleteQuery>,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    let asked = Submit {
+        command: query.command.unwrap_or_else(|| "true".to_owned()),
+        kind: Some("delete".to_owned()),
+        wait: query.wait,
+        author: query.author,
+        key: query.key,
+        ..Submit::default()
+    };
+    let passed = pass::was_passed(&headers);
+    let conversation = converse(context, resource_id(&id)?, asked, passed).await?;
+    answer(&headers, conversation).await
+}
+
+/// The answer in the form that was asked for.
+async fn answer(headers: &HeaderMap, conversation: Conversation) -> ApiResult<Response> {
+    if accepts(headers, NDJSON) {
+        return Ok(lines(conversation));
+    }
+    let (status, submitted) = whole(conversation).await?;
+    Ok((status, axum::Json(submitted)).into_response())
+}
+
+/// Whether a form is among those that are asked for by name.
+pub(super) fn accepts(headers: &HeaderMap, form: &str) -> bool {
+    let accept = headers.get_all(header::ACCEPT);
+    accept.iter().filter_map(|value| value.to_str().ok()).any(|value| value.contains(form))
+}
+
+/// One line of JSON for each answer.
+fn lines(conversation: Conversation) -> Response {
+    let Conversation { operation, sites, answers } = conversation;
+    let first = Answer::Accepted { operation, sites };
+    stream(NDJSON, futures_util::stream::once(async { first }).chain(received(answers)).map(line))
+}
+
+/// A value as a line.
+pub(super) fn line(value: impl serde::Serialize) -> Bytes {
+    let mut line = serde_json::to_vec(&value).unwrap_or_default();
+    line.push(b'\n');
+    line.into()
+}
+
+/// What comes out of a channel.
+pub(super) fn received<T: Send + 'static>(
+    receiver: mpsc::Receiver<T>,
+) -> impl futures_util::Stream<Item = T> + Send + 'static {
+    futures_util::stream::unfold(receiver, async |mut receiver| {
+        receiver.recv().await.map(|value| (value, receiver))
+    })
+}
+
+/// A response whose body comes bit by bit.
+pub(super) fn stream(
+    content_type: &'static str,
+    parts: impl futures_util::Stream<Item = Bytes> + Send + 'static,
+) -> Response {
+    let body = Body::from_stream(parts.map(Ok::<_, std::convert::Infallible>));
+    ([(header::CONTENT_TYPE, content_type)], body).into_response()
+}
+
+/// All that is heard, when it has been.
+async fn whole(mut conversation: Conversation) -> ApiResult<(StatusCode, Submitted)> {
+    let mut runs = Vec::new();
+    let mut superseded_by = None;
+    let mut status = StatusCode::OK;
+    while let Some(answer) = conversation.answers.recv().await {
+        match answer {
+            Answer::Reply(run) => runs.push(run),
+            Answer::Superseded { by } => superseded_by = Some(by),
+            Answer::Timeout { sites } => {
+                status = StatusCode::ACCEPTED;
+                runs.extend(sites.into_iter().map(silent));
+            }
+            Answer::Error(problem) => return Err(ApiError(Box::new(problem))),
+            Answer::Accepted { .. } | Answer::Running { .. } | Answer::Done => {}
+        }
+    }
+    runs.sort_by(|a, b| a.site.cmp(&b.site));
+    Ok((status, Submitted { operation: conversation.operation, runs, superseded_by }))
+}
+
+/// A site that has not answered in time.
+pub(super) fn silent(site: String) -> Run {
+    Run { site, status: RunStatus::Timeout, attempt: None, took_ms: None, output: None }
+}
+
+/// Asks for an operation, wherever it has to be asked for.
+pub(super) async fn converse(
+    context: Shared,
+    id: ResourceId,
+    asked: Submit,
+    passed: bool,
+) -> ApiResult<Conversation> {
+    let submission = submission(&context, &id, &asked)?;
+    let wait = submission.wait;
+    let mut answers = context.node.submit(submission).await?;
+    let patience = GRACE + Duration::from_millis(wait.0);
+    let first = time::timeout(patience, answers.recv()).await.map_err(|_| unconfirmed())?;
+    match first {
+        Some(replica::Answer::Accepted(op)) => Ok(here(context, id, op, answers).await),
+        Some(replica::Answer::Refused(Refusal::Elsewhere { sites, .. })) if !passed => {
+            let reachable = context.reachable(sites.iter());
+            let Some(site) = reachable.first() else {
+                let detail = format!("`{id}` is to exist on {sites}, and none of them can be reached");
+                return Err(ApiError::unreachable(detail));
+            };
+            there(context.clone(), site.clone(), id, asked).await
+        }
+        Some(replica::Answer::Refused(Refusal::NoSites(_))) if !passed => {
+            let site = pass::find(&context, &id).await?;
+            there(context, site, id, asked).await
+        }
+        Some(replica::Answer::Refused(refusal)) => Err(refusal.into()),
+        Some(_) | None => Err(crate::node::Stopping.into()),
+    }
+}
+
+fn unconfirmed() -> ApiError {
+    ApiError::new(
+        StatusCode::INSUFFICIENT_STORAGE,
+        "not-confirmed",
+        "the agent could not write the operation down in time; it may still, when the disk lets it",
+        "send it again with the same idempotency key, and it will not run twice",
+    )
+}
+
+/// The request, checked.
+fn submission(context: &Context, id: &ResourceId, asked: &Submit) -> ApiResult<Submission> {
+    if asked.command.trim().is_empty() {
+        return Err(ApiError::bad("no-command", "there is no command", "say what each site is to run"));
+    }
+    let sites = asked.sites.as_deref().map(|place| home(context, place)).transpose()?;
+    let config = asked.config.as_ref().map(|value| matrix::Config::read(&Node::root(value)));
+    let kind: Kind = asked.kind.as_deref().unwrap_or(KIND).parse()?;
+    let author: Author = asked.author.as_deref().unwrap_or("anonymous").parse()?;
+    let key: Option<Key> = asked.key.as_deref().map(str::parse).transpose()?;
+    let wait = asked.wait.as_deref().map(span).transpose()?.unwrap_or(WAIT).min(MAX_WAIT);
+    let files = asked.files.iter().map(|file| attachment(context, file));
+    Ok(Submission {
+        ticket: Ticket(0),
+        resource: id.clone(),
+        sites,
+        config: config.transpose()?,
+        kind,
+        author,
+        action: Action::Command {
+            line: asked.command.as_str().into(),
+            files: files.collect::<ApiResult<_>>()?,
+        },
+        force: asked.force,
+        keep_going: asked.keep_going,
+        wait: Millis::from(wait),
+        key,
+    })
+}
+
+/// A configuration, from a text.
+pub(super) fn config(text: &str) -> ApiResult<serde_json::Value> {
+    Ok(json::parse(text)?)
+}
+
+/// The sites that a place means here and now.
+pub(super) fn home(context: &Context, place: &str) -> ApiResult<Sites> {
+    let parsed = scope::parse_place(place)?;
+    let sites = route::home(&parsed, context.here(), &context.catalogue())?;
+    sites.ok_or_else(|| {
+        ApiError::bad(
+            "bad-sites",
+            format!("`{place}` spreads the resource over sites, so that none would hold all of it"),
+            "join the sites with & to have it on each",
+        )
+    })
+}
+
+fn attachment(context: &Context, file: &File) -> ApiResult<Attachment> {
+    let content = blake3::Hash::from_hex(&file.content).map_err(|_| {
+        let detail = format!("`{}` is not a BLAKE3 hash in hexadecimal", file.content);
+        ApiError::bad("bad-file", detail, "take it from the answer of POST /api/v1/files")
+    })?;
+    let bad_name = |why| ApiError::bad("bad-file-name", format!("`{}` {why}", file.name), "rename it");
+    if file.name.is_empty() || file.name.len() > 255 {
+        return Err(bad_name("is empty or longer than 255 bytes"));
+    }
+    if matches!(file.name.as_str(), "." | "..") || file.name.contains(['/', '\0', '{', '}']) {
+        return Err(bad_name("is not a file name: no slashes, no braces"));
+    }
+    let path = context.files.path(content.as_bytes());
+    let length = path.and_then(|path| path.metadata().ok()).map(|metadata| metadata.len());
+    let length = length.ok_or_else(|| {
+        let detail = format!("no file with the content {} was sent to this site", file.content);
+        ApiError::bad("unknown-file", detail, "send it first: POST /api/v1/files")
+    })?;
+    if length != file.length {
+        let detail = format!("`{}` has {length} bytes here, not {}", file.name, file.length);
+        return Err(ApiError::bad("bad-file", detail, "take it from the answer of POST /api/v1/files"));
+    }
+    Ok(Attachment { name: file.name.as_str().into(), content: *content.as_bytes(), length })
+}
+
+/// What is heard of an operation that was accepted here.
+async fn here(
+    context: Shared,
+    id: ResourceId,
+    op: OpId,
+    mut heard: mpsc::UnboundedReceiver<replica::Answer>,
+) -> Conversation {
+    let resource = id.clone();
+    let sites = context.node.read(move |r: &Replica| r.resource(&resource).map(|r| r.sites().clone()));
+    let sites = sites.await.ok().flatten();
+    let sites: Vec<SiteId> = sites.iter().flat_map(Sites::iter).cloned().collect();
+    let (to_answers, answers) = mpsc::channel(16);
+    let conversation =
+        Conversation { operation: op.to_string(), sites: view::names(&sites), answers };
+    tokio::spawn(async move {
+        let mut silent: BTreeSet<SiteId> = sites.into_iter().collect();
+        let mut looks = time::interval_at(Instant::now() + LOOK, LOOK);
+        looks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+        loop {
+            let answer = tokio::select! {
+                answer = heard.recv() => answer,
+                _ = looks.tick(), if !silent.is_empty() => {
+                    for site in begun(&context, &id, &op, &silent).await {
+                        silent.remove(&site);
+                        let running = Answer::Running { site: site.to_string() };
+                        if to_answers.send(running).await.is_err() {
+                            return;
+                        }
+                    }
+                    continue;
+                }
+            };
+            let answer = match answer {
+                Some(replica::Answer::Reply(reply)) => {
+                    silent.remove(&reply.id.site);
+                    Answer::Reply(run(&reply))
+                }
+                Some(replica::Answer::Superseded { by }) => Answer::Superseded { by: by.to_string() },
+                Some(replica::Answer::Silent(sites)) => Answer::Timeout { sites: view::names(&sites) },
+                Some(replica::Answer::Done) => Answer::Done,
+                Some(replica::Answer::Accepted(_) | replica::Answer::Refused(_)) => continue,
+                None => Answer::Error(*ApiError::from(crate::node::Stopping).0),
+            };
+            let last = matches!(answer, Answer::Done | Answer::Error(_));
+            if to_answers.send(answer).await.is_err() || last {
+                return;
+            }
+        }
+    });
+    conversation
+}
+
+/// Which of these sites are running an operation now.
+async fn begun(
+    context: &Context,
+    id: &ResourceId,
+    op: &OpId,
+    silent: &BTreeSet<SiteId>,
+) -> Vec<SiteId> {
+    let path = format!("/api/v1/resources/{id}/operations/{}?local=true", pass::encode(&op.to_string()));
+    let asked = silent.iter().map(async |site| {
+        let running = if site == context.here() {
+            let (id, op) = (id.clone(), op.clone());
+            let look = move |replica: &Replica| {
+                replica.resource(&id).and_then(|r| r.running()).is_some_and(|(now, _)| *now == op)
+            };
+            context.node.read(look).await.unwrap_or(false)
+        } else {
+            let path = path.clone();
+            let asked = time::timeout(LOOK, running_at(context, site, &path)).await;
+            asked.unwrap_or(false)
+        };
+        running.then(|| site.clone())
+    });
+    futures_util::future::join_all(asked).await.into_iter().flatten().collect()
+}
+
+async fn running_at(context: &Context, site: &SiteId, path: &str) -> bool {
+    let Ok(response) = pass::get(context, site, path).await else { return false };
+    let body = axum::body::to_bytes(response.into_body(), super::MAX_BODY).await;
+    let operation = body.ok().and_then(|b| serde_json::from_slice::<super::model::Operation>(&b).ok());
+    let Some(operation) = operation else { return false };
+    operation.runs.iter().any(|run| run.site == site.as_str() && run.status == RunStatus::Running)
+}
+
+/// Passes the request on to a site of the resource, with its files.
+async fn there(
+    context: Shared,
+    site: SiteId,
+    id: ResourceId,
+    asked: Submit,
+) -> ApiResult<Conversation> {
+    for file in &asked.files {
+        let content = blake3::Hash::from_hex(&file.content).unwrap_or_else(|_| [0; 32].into());
+        let (content, _) = context.files.open_at(content.as_bytes(), 0).await.map_err(|error| {
+            ApiError::not_found("unknown-file", error.to_string(), "send it again")
+        })?;
+        let body = Body::from_stream(ReaderStream::with_capacity(content, 64 << 10));
+        expect_ok(pass::send(&context, &site, "/api/v1/files", body).await?).await?;
+    }
+    let path = format!("/api/v1/resources/{id}/operations");
+    let response = expect_ok(pass::post(&context, &site, &path, NDJSON, &asked).await?).await?;
+    let mut parts = response.into_body().into_data_stream();
+    let (to_answers, mut answers) = mpsc::channel(16);
+    tokio::spawn(async move {
+        let mut text = Vec::new();
+        while let Some(Ok(part)) = parts.next().await {
+            text.extend_from_slice(&part);
+            while let Some(end) = text.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = text.drain(..=end).collect();
+                let Ok(answer) = serde_json::from_slice::<Answer>(&line) else { continue };
+                if to_answers.send(answer).await.is_err() {
+                    return;
+                }
+            }
+            if text.len() > super::MAX_BODY {
+                return;
+            }
+        }
+    });
+    match answers.recv().await {
+        Some(Answer::Accepted { operation, sites }) => {
+            Ok(Conversation { operation, sites, answers })
+        }
+        Some(Answer::Error(problem)) => Err(ApiError(Box::new(problem))),
+        _ => Err(ApiError::unreachable(format!(
+            "`{site}`, which the request was passed on to, broke off; it may have accepted it"
+        ))),
+    }
+}
+
+/// A response of another agent, or its error as ours.
+pub(super) async fn expect_ok(response: Response) -> ApiResult<Response> {
+    if response.status().is_success() {
+        return Ok(response);
+    }
+    let status = response.status();
+    let body = axum::body::to_bytes(response.into_body(), super::MAX_BODY).await;
+    let problem = body.ok().and_then(|body| serde_json::from_slice::<Problem>(&body).ok());
+    Err(match problem {
+        Some(problem) => ApiError(Box::new(problem)),
+        None => ApiError::unreachable(format!("another agent answered with {status}")),
+    })
+}
+
+/// What an operation would do.
+async fn rehearse(
+    context: &Context,
+    id: &ResourceId,
+    asked: &Submit,
+    passed: bool,
+) -> ApiResult<Response> {
+    let submission = submission(context, id, asked)?;
+    let now = context.node.now();
+    let look = move |replica: &Replica| { let _ = (&submission, now, replica); Ok::<(), Refusal>(()) };
+    let site = match context.node.read(look).await? {
+        Ok(rehearsal) => return Ok(axum::Json(worded(&rehearsal)).into_response()),
+        Err(Refusal::Elsewhere { sites, .. }) if !passed => {
+            let reachable = context.reachable(sites.iter());
+            let gone = || ApiError::unreachable(format!("none of {sites} can be reached"));
+            reachable.first().cloned().ok_or_else(gone)?
+        }
+        Err(Refusal::NoSites(_)) if !passed => pass::find(context, id).await?,
+        Err(refusal) => return Err(refusal.into()),
+    };
+    let path = format!("/api/v1/resources/{id}/operations");
+    pass::post(context, &site, &path, "application/json", asked).await
+}
+
+fn worded(_: &()) -> Rehearsal { todo!() }

@@ -1,0 +1,170 @@
+//! From the core's values to what the API says. Pure functions; they run where the replica is, so
+//! they look at no more than they are asked for.
+
+use std::collections::BTreeMap;
+
+use cheops_core::{
+    id::SiteId,
+    log::Ix,
+    operation::{self, SharedOperation},
+    replica,
+    resolve::{self, Account},
+};
+
+use super::model::{
+    Fate, File, Operation, Receipt, Resource, ResourceAtSite, ResourceSummary, Run, RunStatus, State,
+};
+use crate::node::{command, rfc3339, run};
+
+/// How many ids of a block are listed.
+const MAX_BLOCK: usize = 1_000;
+
+/// A resource at a glance.
+pub(super) fn summary(resource: &replica::Resource) -> ResourceSummary {
+    let newest = resource.log().newest();
+    ResourceSummary {
+        id: resource.id().to_string(),
+        state: state(resource),
+        deleting: false,
+        sites: names(resource.sites().iter()),
+        operations: resource.log().len(),
+        block: resource.resolution().block().len(),
+        updated: (!resource.log().is_empty()).then(|| rfc3339(newest.wall())),
+    }
+}
+
+/// A resource's state, with what this site alone knows.
+pub(super) fn state(resource: &replica::Resource) -> State {
+    if resource.is_stuck() {
+        return State::NeedsDecision;
+    }
+    match resource.state() {
+        replica::State::Settled => State::Settled,
+        replica::State::Pending => State::Pending,
+        replica::State::Failed => State::Failed,
+        replica::State::Diverged => State::Diverged,
+    }
+}
+
+/// A resource in full, with at most so many of its operations, the newest, or those before one.
+pub(super) fn resource(
+    here: &SiteId,
+    resource: &replica::Resource,
+    limit: usize,
+    before: Option<&cheops_core::id::OpId>,
+) -> Resource {
+    let log = resource.log();
+    let end = before.and_then(|id| log.find(id)).map_or(log.len(), Ix::usize);
+    let shown = log.iter().skip(end.saturating_sub(limit)).take(end.min(limit));
+    let receipts = resource.receipts();
+    let block = resource.resolution().block();
+    let places: BTreeMap<Ix, usize> = block.iter().copied().zip(1..).collect();
+    let operations = shown
+        .map(|(ix, op)| {
+            let account = receipts.get(&op.id);
+            operation(here, resource, op, places.get(&ix).copied(), account)
+        })
+        .collect();
+    let skipped = block.len().saturating_sub(MAX_BLOCK);
+    Resource {
+        summary: summary(resource),
+        seen_by: here.to_string(),
+        config: resource.config().to_json(),
+        block_ids: resource.block().skip(skipped).map(|op| op.id.to_string()).collect(),
+        operations,
+        version: resource.version().into_iter().map(|(s, n)| (s.to_string(), n)).collect(),
+        by_site: resource.sites().iter().map(|site| at_site(resource, site)).collect(),
+    }
+}
+
+fn at_site(resource: &replica::Resource, site: &SiteId) -> ResourceAtSite {
+    use cheops_core::plan::Outcome;
+    let (mut ok, mut ko, mut unknown, mut waiting) = (0, 0, 0, 0);
+    for op in resource.block() {
+        match resource.reply(&op.id, site).map(|reply| reply.outcome) {
+            Some(Outcome::Ok) => ok += 1,
+            Some(Outcome::Ko) => ko += 1,
+            Some(Outcome::Unknown) => unknown += 1,
+            None => waiting += 1,
+        }
+    }
+    ResourceAtSite { site: site.to_string(), ok, ko, unknown, waiting, shown: None }
+}
+
+/// An operation, and what became of it.
+pub(super) fn operation(
+    here: &SiteId,
+    resource: &replica::Resource,
+    op: &SharedOperation,
+    place: Option<usize>,
+    account: Option<&Account>,
+) -> Operation {
+    let fate = account.map_or(Fate::Kept, |account| fate(account.fate));
+    Operation {
+        id: op.id.to_string(),
+        kind: op.kind.to_string(),
+        author: op.author.to_string(),
+        at: rfc3339(op.at.wall()),
+        parents: op.parents.iter().map(ToString::to_string).collect(),
+        command: command(&op.action),
+        files: files(&op.action),
+        reset: op.reset,
+        keep_going: op.keep_going,
+        key: op.key.as_ref().map(ToString::to_string),
+        fate,
+        place,
+        receipt: account.map(receipt),
+        runs: resource.sites().iter().map(|site| at(here, resource, op, site, fate)).collect(),
+    }
+}
+
+fn at(
+    here: &SiteId,
+    resource: &replica::Resource,
+    op: &SharedOperation,
+    site: &SiteId,
+    fate: Fate,
+) -> Run {
+    if let Some(reply) = resource.reply(&op.id, site) {
+        return run(reply);
+    }
+    let running = site == here && resource.running().is_some_and(|(id, _)| *id == op.id);
+    let status = match fate {
+        _ if running => RunStatus::Running,
+        Fate::Kept => RunStatus::Waiting,
+        Fate::Over | Fate::Fallen | Fate::Void => RunStatus::Dropped,
+    };
+    Run { site: site.to_string(), status, attempt: None, took_ms: None, output: None }
+}
+
+fn fate(fate: resolve::Fate) -> Fate {
+    match fate {
+        resolve::Fate::Kept => Fate::Kept,
+        resolve::Fate::Over => Fate::Over,
+        resolve::Fate::Fallen => Fate::Fallen,
+        resolve::Fate::Void => Fate::Void,
+    }
+}
+
+/// Why an operation is not in the block.
+pub(super) fn receipt(account: &Account) -> Receipt {
+    Receipt { by: account.by.as_ref().map(ToString::to_string), why: account.because.clone() }
+}
+
+/// All files that an action brings.
+pub(super) fn files(action: &operation::Action) -> Vec<File> {
+    action.attachments().into_iter().map(file).collect()
+}
+
+fn file(attachment: &operation::Attachment) -> File {
+    File {
+        name: attachment.name.to_string(),
+        content: blake3::Hash::from_bytes(attachment.content).to_hex().to_string(),
+        length: attachment.length,
+    }
+}
+
+/// Sites, by name.
+pub(super) fn names<'a>(sites: impl IntoIterator<Item = &'a SiteId>) -> Vec<String> {
+    sites.into_iter().map(ToString::to_string).collect()
+}

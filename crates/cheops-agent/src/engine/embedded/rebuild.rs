@@ -1,0 +1,405 @@
+//! Makes a new store of all that can still be read of a broken one.
+//!
+//! Every file of the old database is searched for frames. What is found goes into a new database
+//! under the same numbers; what is missing is noted there as lost, with what the index knew of it.
+//! The old database is kept aside. What must stay true: the old one stays as it is until the new
+//! one is whole and durable, so that a rebuild that is interrupted starts again.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+use cheops_core::id::ResourceId;
+
+use super::{
+    Options,
+    disk::{self, error, explain},
+    entry::{self, Entry, Gone, Loss, Why},
+    frame::{self, HEADER, Kind},
+    store::{Items, Store, Trouble, io_error},
+};
+use crate::{
+    engine::{EngineError, Seq},
+    wire::{self, Names},
+};
+
+/// How many broken databases are kept.
+const KEPT: usize = 3;
+/// What their names begin with.
+const ASIDE: &str = "broken-";
+/// About how many bytes are written to the new database at once.
+const BATCH: usize = 1 << 20;
+/// How many of the things that are lost are named one by one.
+const NAMED: usize = 8;
+
+/// Where the database is.
+pub(super) fn database(directory: &Path) -> PathBuf {
+    directory.join("db")
+}
+
+fn unfinished(directory: &Path) -> PathBuf {
+    directory.join("db.new")
+}
+
+/// Puts right what an interrupted rebuild has left.
+pub(super) fn tidy(directory: &Path) -> io::Result<()> {
+    let new = unfinished(directory);
+    if new.exists() {
+        if database(directory).exists() {
+            fs::remove_dir_all(&new)?;
+        } else {
+            // The old one was put aside, so the new one is whole.
+            fs::rename(new, database(directory))?;
+        }
+        disk::sync_directory(directory)?;
+    }
+    Ok(())
+}
+
+/// Rebuilds the database of a directory that nobody has open. `tail`: the last number that is known
+/// to have been acknowledged.
+pub(super) fn rebuild(
+    directory: &Path,
+    options: &Options,
+    tail: Seq,
+    why: &str,
+) -> Result<(), EngineError> {
+    let old = database(directory);
+    tracing::error!("the store in {} is broken ({why}); it is rebuilt", directory.display());
+    let mut found = Found::search(&old).map_err(|failure| error(directory, explain(&failure)))?;
+    if found.is_empty() && tail == 0 {
+        // It was never in use: the machine stopped while it was made.
+        let removed = fs::remove_dir_all(&old).and_then(|()| disk::sync_directory(directory));
+        return removed.map_err(|failure| error(directory, explain(&failure)));
+    }
+    found.drop_unfinished(tail);
+    let new = unfinished(directory);
+    let built = found.write(&new, options, tail, why).map_err(|problem| {
+        // There is nothing in it that is not in the old one.
+        let _ = fs::remove_dir_all(&new);
+        error(directory, format!("it is broken ({why}) and can't be rebuilt: {problem}"))
+    })?;
+    let kept = put_aside(directory, &old).map_err(|failure| error(directory, explain(&failure)))?;
+    tracing::error!(
+        "the store in {} was rebuilt: {built} records were taken over; the broken one is kept in {}",
+        directory.display(),
+        kept.display(),
+    );
+    Ok(())
+}
+
+/// Puts the old database aside and the new one in its place.
+fn put_aside(directory: &Path, old: &Path) -> io::Result<PathBuf> {
+    let mut kept = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let name = entry?.file_name();
+        kept.extend(name.to_str().and_then(|name| name.strip_prefix(ASIDE)?.parse::<u64>().ok()));
+    }
+    kept.sort_unstable();
+    let place = |number: u64| directory.join(format!("{ASIDE}{number}"));
+    let aside = place(kept.last().map_or(1, |last| last + 1));
+    fs::rename(old, &aside)?;
+    disk::sync_directory(directory)?;
+    fs::rename(unfinished(directory), old)?;
+    disk::sync_directory(directory)?;
+    for number in kept.iter().rev().skip(KEPT - 1) {
+        // A broken database more than wanted does no harm.
+        let _ = fs::remove_dir_all(place(*number));
+    }
+    Ok(aside)
+}
+
+/// Where a frame's content is.
+#[derive(Clone, Copy)]
+struct Place {
+    file: usize,
+    at: u64,
+    length: usize,
+    batch: (Seq, Seq),
+}
+
+/// What was found in the files of a database.
+struct Found {
+    files: Vec<File>,
+    log: BTreeMap<Seq, Place>,
+    index: BTreeMap<Seq, Place>,
+    gone: BTreeMap<Seq, Gone>,
+}
+
+impl Found {
+    fn search(database: &Path) -> io::Result<Self> {
+        let (log, index, gone) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut found = Self { files: Vec::new(), log, index, gone };
+        let mut directories = vec![database.to_path_buf()];
+        while let Some(directory) = directories.pop() {
+            let entries = match fs::read_dir(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                entries => entries?,
+            };
+            for entry in entries {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    directories.push(entry.path());
+                } else {
+                    found.search_file(&entry.path())?;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn search_file(&mut self, path: &Path) -> io::Result<()> {
+        let file = File::open(path)?;
+        let number = self.files.len();
+        frame::scan(&file, 0, |at, frame| {
+            let (at, length) = (at + HEADER as u64, frame.body.len());
+            let place = Place { file: number, at, length, batch: frame.batch };
+            match frame.kind {
+                Kind::Log => {
+                    self.log.insert(frame.seq, place);
+                }
+                Kind::Index => {
+                    self.index.insert(frame.seq, place);
+                }
+                // A range can be written again when more is known of it: then it is longer, or it
+                // was lost and is forgotten now, or it was told.
+                Kind::Gone => {
+                    if let Some(gone) = Gone::decode(frame.seq, frame.body) {
+                        let better = |known: &Gone| rank(&gone) > rank(known);
+                        if self.gone.get(&frame.seq).is_none_or(better) {
+                            self.gone.insert(frame.seq, gone);
+                        }
+                    }
+                }
+            }
+        });
+        self.files.push(file);
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.log.is_empty() && self.index.is_empty() && self.gone.is_empty()
+    }
+
+    /// A batch is written whole or not at all. If the last one is not whole and is not known to
+    /// have been acknowledged, what there is of it is left out.
+    fn drop_unfinished(&mut self, tail: Seq) {
+        let Some((_, Place { batch: (first, last), .. })) = self.log.last_key_value() else {
+            return;
+        };
+        let (first, last) = (*first, *last);
+        if last > tail && self.log.range(first..=last).count() as u64 != last - first + 1 {
+            self.log.split_off(&first);
+        }
+    }
+
+    fn read(&self, place: Place) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; place.length];
+        self.files[place.file].read_exact_at(&mut bytes, place.at)?;
+        Ok(bytes)
+    }
+
+    /// Writes what was found into a new database, and notes what is missing. Says how many records
+    /// that was.
+    fn write(&self, new: &Path, options: &Options, tail: Seq, why: &str) -> Result<u64, String> {
+        let fjall = |failure: fjall::Error| match io_error(&failure) {
+            Some(failure) => explain(failure),
+            None => failure.to_string(),
+        };
+        let disk = |failure: io::Error| explain(&failure);
+        if new.exists() {
+            fs::remove_dir_all(new).map_err(disk)?;
+        }
+        let store = Store::open(new, options).map_err(fjall)?;
+        let mut holes = Holes { next: 1, holes: Vec::new() };
+        let mut items = Items::default();
+        for gone in self.gone.values() {
+            items.gone(gone);
+        }
+        let mut gone = self.gone.values().peekable();
+        let (mut names, mut count) = (Names::default(), 0);
+        let mut forgotten: BTreeMap<ResourceId, Seq> = BTreeMap::new();
+        for (seq, place) in &self.log {
+            while let Some(range) = gone.next_if(|range| range.first <= *seq) {
+                holes.skip(range);
+            }
+            if *seq < holes.next {
+                // It was forgotten, and its old bytes are still there.
+                continue;
+            }
+            let body = self.read(*place).map_err(disk)?;
+            items.log(*seq, place.batch, &body);
+            // What this program can't decode is kept; whoever reads it says so.
+            if let Ok(durable) = wire::decode_durable(&body, &mut names) {
+                items.index(*seq, place.batch, &Entry::of(&durable));
+                if let Some(resource) = entry::forgets(&durable) {
+                    forgotten.insert(resource.clone(), *seq);
+                }
+            }
+            holes.reach(*seq);
+            count += 1;
+            if items.bytes > BATCH {
+                store.write(std::mem::take(&mut items), false).map_err(fjall)?;
+            }
+        }
+        gone.for_each(|range| holes.skip(range));
+        holes.reach(tail.max(self.index.keys().last().copied().unwrap_or(0)) + 1);
+        for (seq, place) in &self.index {
+            if holes.holes.iter().any(|(first, last)| (first..=last).contains(&seq)) {
+                let body = self.read(*place).map_err(disk)?;
+                if let Some(entry) = Entry::decode(&body) {
+                    items.index(*seq, place.batch, &entry);
+                }
+            }
+        }
+        store.write(items, false).map_err(fjall)?;
+        declare(&store, &holes.holes, why).map_err(|trouble| trouble.to_string())?;
+        // Records of a forgotten resource are found again if the note that they are gone is not.
+        for (resource, seq) in forgotten {
+            let mut items = Items::default();
+            forget(&store, &resource, seq, &mut items).map_err(|trouble| trouble.to_string())?;
+            store.write(items, false).map_err(fjall)?;
+        }
+        store.sync().map_err(fjall)?;
+        Ok(count)
+    }
+}
+
+/// Removes all that was written of a resource before a number, and notes that.
+pub(super) fn forget(
+    store: &Store,
+    resource: &ResourceId,
+    before: Seq,
+    items: &mut Items,
+) -> Result<(), Trouble> {
+    let mut run: Option<Gone> = None;
+    for found in store.of_resource(resource) {
+        let (seq, _) = found?;
+        if seq >= before {
+            break;
+        }
+        items.remove(resource, seq);
+        match &mut run {
+            Some(run) if run.last + 1 == seq => run.last = seq,
+            _ => {
+                let next = Gone { first: seq, last: seq, why: Why::Forgotten };
+                if let Some(run) = run.replace(next) {
+                    items.gone(&run);
+                }
+            }
+        }
+    }
+    if let Some(run) = run {
+        items.gone(&run);
+    }
+    Ok(())
+}
+
+fn rank(gone: &Gone) -> (u8, Seq) {
+    match &gone.why {
+        Why::Lost(loss) => (u8::from(loss.told), gone.last),
+        Why::Forgotten => (2, gone.last),
+    }
+}
+
+/// Numbers that are missing without a reason.
+struct Holes {
+    next: Seq,
+    holes: Vec<(Seq, Seq)>,
+}
+
+impl Holes {
+    /// What comes next has this number.
+    fn reach(&mut self, seq: Seq) {
+        if self.next < seq {
+            self.holes.push((self.next, seq - 1));
+        }
+        self.next = self.next.max(seq + 1);
+    }
+
+    /// These are missing with a reason.
+    fn skip(&mut self, gone: &Gone) {
+        if self.next < gone.first {
+            self.holes.push((self.next, gone.first - 1));
+        }
+        self.next = self.next.max(gone.last + 1);
+    }
+}
+
+/// Notes that numbers are lost, with what the index knows of them.
+pub(super) fn declare(
+    store: &Store,
+    holes: &[(Seq, Seq)],
+    why: &str,
+) -> Result<Vec<Gone>, Trouble> {
+    if holes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let hole = |seq: Seq| {
+        let after = holes.partition_point(|(first, _)| *first <= seq);
+        after.checked_sub(1).filter(|hole| seq <= holes[*hole].1)
+    };
+    let mut known = BTreeMap::new();
+    for found in store.entries() {
+        let (seq, entry) = found?;
+        if hole(seq).is_some() {
+            known.insert(seq, entry);
+        }
+    }
+    let losses: Vec<_> =
+        holes.iter().flat_map(|(first, last)| losses(*first, *last, &known, why)).collect();
+    let mut items = Items::default();
+    for gone in &losses {
+        items.gone(gone);
+    }
+    let failed = |failure: fjall::Error| Trouble::Broken(failure.to_string());
+    store.write(items, true).map_err(failed)?;
+    Ok(losses)
+}
+
+/// The losses of a hole: one for each stretch of numbers that are of one resource, or of none that
+/// is known.
+fn losses(first: Seq, last: Seq, known: &BTreeMap<Seq, Entry>, why: &str) -> Vec<Gone> {
+    let mut stretches: Vec<(Seq, Seq, Vec<&Entry>)> = Vec::new();
+    let mut next = first;
+    for (seq, entry) in known.range(first..=last) {
+        if next < *seq {
+            stretches.push((next, seq - 1, Vec::new()));
+        }
+        next = seq + 1;
+        match stretches.last_mut() {
+            Some((_, end, entries))
+                if *end + 1 == *seq
+                    && entries.first().is_some_and(|first| first.resource == entry.resource) =>
+            {
+                *end = *seq;
+                entries.push(entry);
+            }
+            _ => stretches.push((*seq, *seq, vec![entry])),
+        }
+    }
+    if next <= last {
+        stretches.push((next, last, Vec::new()));
+    }
+    let loss = |(first, last, entries): (Seq, Seq, Vec<&Entry>)| {
+        let resource = entries.first().map(|entry| entry.resource.clone());
+        let count = last - first + 1;
+        let what = match &resource {
+            None if count == 1 => "something of a resource that is not known".to_owned(),
+            None => format!("{count} records of resources that are not known"),
+            Some(resource) => {
+                let named: Vec<_> = entries.iter().take(NAMED).map(ToString::to_string).collect();
+                let rest = entries.len() - named.len();
+                let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+                format!("{}{rest} of resource {resource}", named.join(", "))
+            }
+        };
+        let why = Why::Lost(Loss { resource, told: false, what, why: why.to_owned() });
+        Gone { first, last, why }
+    };
+    stretches.into_iter().map(loss).collect()
+}

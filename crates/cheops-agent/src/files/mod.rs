@@ -1,0 +1,273 @@
+//! The store of attached files, each by the hash of its content.
+//!
+//! ```text
+//! files/HASH        a file, whole, and on disk
+//! files/HASH.part   one that is being fetched from another site
+//! files/put-N       one that is being taken in
+//! ```
+//!
+//! What must stay true:
+//! - under the name of a hash there is the content with that hash, whole and durable, or nothing;
+//! - whatever a file's length, it passes through a buffer and is never in memory whole;
+//! - what can't be completed leaves nothing behind, except a part that a later fetch goes on with;
+//! - a file that somebody has just put is not collected before it can be used.
+
+mod fetch;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt::{Display, Write as _},
+    fs::{self, File, OpenOptions},
+    io::{self, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use tokio::task::spawn_blocking;
+
+pub use self::fetch::Fetch;
+use self::fetch::Slot;
+
+/// The hash of a file's content.
+pub type Content = [u8; 32];
+
+/// How much is gathered before it is written.
+const CHUNK: usize = 1 << 20;
+/// How long a site may send nothing before the next one is asked.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why a file could not be stored.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It is larger than what this site takes.
+    #[error(
+        "the file is larger than {largest} bytes, which is the most that this site stores; see `store.file`"
+    )]
+    TooLarge {
+        /// The limit.
+        largest: u64,
+    },
+    /// Whoever sent it stopped.
+    #[error("the file did not arrive whole: {0}")]
+    Broken(String),
+    /// The disk.
+    #[error("the file can't be stored in {place}: {error}", place = place.display())]
+    Disk {
+        /// Where.
+        place: PathBuf,
+        /// What went wrong.
+        error: io::Error,
+    },
+}
+
+/// The store. All clones are one.
+#[derive(Clone)]
+pub struct Files(Arc<Store>);
+
+struct Store {
+    directory: PathBuf,
+    largest: u64,
+    patience: Duration,
+    next: AtomicU64,
+    /// Held while a file gets its name, and while it is decided whether one is collected.
+    names: Mutex<()>,
+    fetching: Mutex<HashMap<Content, Arc<Slot>>>,
+}
+
+impl Files {
+    /// Opens the store in a directory, which is made if it is not there. No file may be larger than
+    /// `largest`.
+    pub fn open(directory: PathBuf, largest: u64) -> io::Result<Self> {
+        Self::with_patience(directory, largest, PATIENCE)
+    }
+
+    /// The same, with another time that a site may send nothing before the next one is asked.
+    pub fn with_patience(directory: PathBuf, largest: u64, patience: Duration) -> io::Result<Self> {
+        fs::create_dir_all(&directory)?;
+        for entry in fs::read_dir(&directory)? {
+            let entry = entry?;
+            if entry.file_name().as_encoded_bytes().starts_with(b"put-") {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(Self(Arc::new(Store {
+            directory: std::path::absolute(directory)?,
+            largest,
+            patience,
+            next: AtomicU64::new(0),
+            names: Mutex::default(),
+            fetching: Mutex::default(),
+        })))
+    }
+
+    /// Takes in a file, and says its hash and its length.
+    pub async fn put<S, E>(&self, content: S) -> Result<(Content, u64), FileError>
+    where
+        S: Stream<Item = Result<Bytes, E>>,
+        E: Display,
+    {
+        let mut content = pin!(content);
+        let path =
+            self.0.directory.join(format!("put-{}", self.0.next.fetch_add(1, Ordering::Relaxed)));
+        let mut draft = self.blocking(move || Draft::new(path)).await?;
+        let mut gathered = Vec::new();
+        let mut length = 0;
+        loop {
+            let part = content.next().await.transpose();
+            let part = part.map_err(|error| FileError::Broken(error.to_string()))?;
+            if let Some(part) = &part {
+                length += part.len() as u64;
+                if length > self.0.largest {
+                    return Err(FileError::TooLarge { largest: self.0.largest });
+                }
+                gathered.push(part.clone());
+            }
+            if part.is_none() || gathered.iter().map(Bytes::len).sum::<usize>() >= CHUNK {
+                let parts = std::mem::take(&mut gathered);
+                let write = move || {
+                    parts.iter().try_for_each(|part| draft.add(part))?;
+                    Ok(draft)
+                };
+                draft = self.blocking(write).await?;
+            }
+            if part.is_none() {
+                let store = self.0.clone();
+                return self.blocking(move || store.name(&draft).map(|hash| (hash, length))).await;
+            }
+        }
+    }
+
+    /// Where a file is, if it is here.
+    pub fn path(&self, content: &Content) -> Option<PathBuf> {
+        let path = self.0.path(content);
+        path.is_file().then_some(path)
+    }
+
+    /// Opens a file from an offset on, and says how long it is in all.
+    pub async fn open_at(
+        &self,
+        content: &Content,
+        offset: u64,
+    ) -> io::Result<(tokio::fs::File, u64)> {
+        let path = self.0.path(content);
+        let open = move || {
+            let mut file = File::open(path)?;
+            let length = file.metadata()?.len();
+            file.seek(SeekFrom::Start(offset))?;
+            Ok((tokio::fs::File::from_std(file), length))
+        };
+        spawn_blocking(open).await.map_err(io::Error::other)?
+    }
+
+    /// Removes what nobody uses and what was not touched for some time; says how many files. Reads
+    /// the disk.
+    pub fn keep_only(&self, in_use: &BTreeSet<Content>, older_than: Duration) -> io::Result<usize> {
+        let names: BTreeSet<_> = in_use.iter().map(hex).collect();
+        let fetching: BTreeSet<_> = lock(&self.0.fetching).keys().map(hex).collect();
+        let mut removed = 0;
+        for entry in fs::read_dir(&self.0.directory)? {
+            let path = entry?.path();
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            let part = name.strip_suffix(".part");
+            let used = match part {
+                Some(content) => fetching.contains(content),
+                None => names.contains(name) || name.starts_with("put-"),
+            };
+            if !used {
+                let _names = lock(&self.0.names);
+                if older(&path, older_than)? {
+                    fs::remove_file(&path)?;
+                    removed += 1;
+                }
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Does something with the disk, where nobody waits for it.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T, FileError> {
+        let done = spawn_blocking(work).await.map_err(io::Error::other).and_then(|done| done);
+        done.map_err(|error| FileError::Disk { place: self.0.directory.clone(), error })
+    }
+}
+
+impl Store {
+    fn path(&self, content: &Content) -> PathBuf {
+        self.directory.join(hex(content))
+    }
+
+    /// Makes a draft that is complete durable, and gives it its name.
+    fn name(&self, draft: &Draft) -> io::Result<Content> {
+        let hash = *draft.hash.finalize().as_bytes();
+        let path = self.path(&hash);
+        self.publish(&draft.file, &draft.path, &path)?;
+        Ok(hash)
+    }
+
+    /// Makes a file durable, under its name. It takes the place of one that is there already, so
+    /// that it counts as new and is not collected before whoever put it can use it.
+    fn publish(&self, file: &File, from: &Path, to: &Path) -> io::Result<()> {
+        file.sync_all()?;
+        let _names = lock(&self.names);
+        fs::rename(from, to)?;
+        let mut read_only = file.metadata()?.permissions();
+        read_only.set_readonly(true);
+        file.set_permissions(read_only)?;
+        File::open(&self.directory)?.sync_all()
+    }
+}
+
+/// A file that has no name yet. It is gone when it is dropped.
+struct Draft {
+    path: PathBuf,
+    file: File,
+    hash: blake3::Hasher,
+}
+
+impl Draft {
+    fn new(path: PathBuf) -> io::Result<Self> {
+        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        Ok(Self { path, file, hash: blake3::Hasher::new() })
+    }
+
+    fn add(&mut self, part: &[u8]) -> io::Result<()> {
+        self.hash.update(part);
+        self.file.write_all(part)
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // One that has its name by now is not found any more.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn older(path: &Path, span: Duration) -> io::Result<bool> {
+    let Some(about) = fs::metadata(path).map(Some).or_else(crate::run::missing)? else {
+        return Ok(false);
+    };
+    // A clock that was set back makes it look new; the next time will do.
+    Ok(about.modified()?.elapsed().is_ok_and(|age| age >= span))
+}
+
+fn hex(content: &Content) -> String {
+    content.iter().fold(String::with_capacity(64), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

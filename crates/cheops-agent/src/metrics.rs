@@ -1,0 +1,153 @@
+//! What is counted and measured, in the text form of Prometheus.
+//!
+//! What must stay true: labels come from the configuration and from fixed lists, never from a
+//! request, so that nobody can make the number of series grow.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::http::{Method, StatusCode};
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::Histogram,
+    },
+    registry::Registry,
+};
+
+use crate::{
+    api::Context,
+    node::Health,
+    peers::{Peer, State},
+};
+
+/// The boundaries of durations, in seconds.
+const SECONDS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0];
+
+/// All that is counted. A handle; clones share it.
+#[derive(Debug, Clone)]
+pub struct Metrics(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    registry: Registry,
+    requests: Family<Answered, Counter>,
+    durations: Histogram,
+    gauges: Gauges,
+    links: Links,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answered {
+    method: String,
+    status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Site {
+    site: String,
+}
+
+/// Of the whole site.
+#[derive(Debug, Default)]
+struct Gauges {
+    resources: Gauge,
+    operations: Gauge,
+    written: Gauge,
+    can_write: Gauge,
+    running: Gauge,
+    waiting: Gauge,
+}
+
+/// Of each link.
+#[derive(Debug, Default)]
+struct Links {
+    reachable: Family<Site, Gauge>,
+    round_trip: Family<Site, Gauge<f64, std::sync::atomic::AtomicU64>>,
+    lag: Family<Site, Gauge<f64, std::sync::atomic::AtomicU64>>,
+    queue_bytes: Family<Site, Gauge>,
+    dropped: Family<Site, Gauge>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("cheops");
+        let requests = Family::<Answered, Counter>::default();
+        registry.register("requests", "Requests to the API", requests.clone());
+        let durations = Histogram::new(SECONDS);
+        registry.register("request_seconds", "How long requests took", durations.clone());
+        let (gauges, links) = (Gauges::default(), Links::default());
+        for (name, help, gauge) in [
+            ("resources", "Resources at this site", &gauges.resources),
+            ("operations", "Operations known at this site", &gauges.operations),
+            ("written", "The number of the last record that is durable", &gauges.written),
+            ("can_write", "1 if operations are accepted", &gauges.can_write),
+            ("runs_running", "Commands that run now", &gauges.running),
+            ("runs_waiting", "Commands that wait for a place to run", &gauges.waiting),
+        ] {
+            registry.register(name, help, gauge.clone());
+        }
+        registry.register("site_reachable", "1 if there is a link", links.reachable.clone());
+        registry.register("site_round_trip_seconds", "The round trip", links.round_trip.clone());
+        let lag = "For how long the two have not been known to agree";
+        registry.register("site_lag_seconds", lag, links.lag.clone());
+        registry.register("site_queue_bytes", "What waits to be sent", links.queue_bytes.clone());
+        let dropped = "Messages that were dropped because the queue was full";
+        registry.register("site_dropped", dropped, links.dropped.clone());
+        Self(Arc::new(Inner { registry, requests, durations, gauges, links }))
+    }
+}
+
+impl Metrics {
+    /// A request was answered.
+    pub fn answered(&self, method: &Method, status: StatusCode, took: Duration) {
+        let method = match *method {
+            Method::GET | Method::POST | Method::DELETE | Method::HEAD => method.to_string(),
+            _ => "other".to_owned(),
+        };
+        let labels = Answered { method, status: status.as_u16() };
+        self.0.requests.get_or_create(&labels).inc();
+        self.0.durations.observe(took.as_secs_f64());
+    }
+
+    /// Everything, as it is now.
+    pub fn text(&self, context: &Context, resources: usize, operations: usize) -> String {
+        let Gauges { resources: n, operations: ops, written, can_write, running, waiting } =
+            &self.0.gauges;
+        n.set(signed(resources));
+        ops.set(signed(operations));
+        written.set(i64::try_from(context.node.feed().last()).unwrap_or(i64::MAX));
+        can_write.set((context.node.health() == Health::Well).into());
+        let busy = context.runner.busy();
+        running.set(signed(busy.running));
+        waiting.set(signed(busy.waiting));
+        for peer in context.peers.view() {
+            self.link(&peer);
+        }
+        let mut text = String::new();
+        match encode(&mut text, &self.0.registry) {
+            Ok(()) => text,
+            Err(error) => format!("# {error}\n# EOF\n"),
+        }
+    }
+
+    fn link(&self, peer: &Peer) {
+        let links = &self.0.links;
+        let site = Site { site: peer.site.to_string() };
+        links.reachable.get_or_create(&site).set((peer.state == State::Reachable).into());
+        if let Some(round_trip) = peer.round_trip {
+            links.round_trip.get_or_create(&site).set(round_trip.as_secs_f64());
+        }
+        if let Some(lag) = peer.lag {
+            links.lag.get_or_create(&site).set(lag.as_secs_f64());
+        }
+        links.queue_bytes.get_or_create(&site).set(signed(peer.queue.bytes));
+        links.dropped.get_or_create(&site).set(i64::try_from(peer.dropped).unwrap_or(i64::MAX));
+    }
+}
+
+fn signed(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

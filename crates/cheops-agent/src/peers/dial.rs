@@ -1,0 +1,142 @@
+//! Dials one site, for as long as there is no link with it.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use cheops_core::duration;
+use hyper::{Request, StatusCode, body::Incoming, client::conn::http2::SendRequest};
+use tokio::time::{sleep, timeout};
+
+use super::{
+    Shared, State, http,
+    link::{self, End, Link, Reading, root},
+    pace::Backoff,
+    slot::Slot,
+    transport::{self, Meter, Metered},
+};
+
+/// Sees to it that there is a link with a site, for ever.
+pub(super) async fn keep(shared: Arc<Shared>, slot: Arc<Slot>) {
+    let mut backoff = Backoff::new(shared.links.retry);
+    let mut state = slot.state();
+    let mut other = slot.state();
+    loop {
+        tokio::select! {
+            () = shared.stop.cancelled() => return,
+            _ = state.wait_for(|state| *state == State::Unreachable) => {}
+        }
+        if slot.take_fresh() {
+            backoff.reset();
+        } else {
+            tokio::select! {
+                () = shared.stop.cancelled() => return,
+                _ = other.wait_for(|state| *state != State::Unreachable) => continue,
+                () = sleep(backoff.next(fastrand::f64())) => {}
+            }
+        }
+        tokio::select! {
+            () = shared.stop.cancelled() => return,
+            // Someone else was faster, or nobody may.
+            _ = other.wait_for(|state| *state != State::Unreachable) => {}
+            tried = attempt(&shared, &slot) => if let Err(end) = tried {
+                slot.failed(&end);
+            },
+        }
+    }
+}
+
+/// Ends a connection that did not become a link.
+struct Attempt(Arc<Link>);
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if self.0.site.borrow().is_none() {
+            self.0.close(End::lost("it was given up"));
+        }
+    }
+}
+
+/// One attempt.
+async fn attempt(shared: &Arc<Shared>, slot: &Arc<Slot>) -> Result<(), End> {
+    let (site, address) = (&slot.site, &slot.address);
+    let patience = shared.links.silence;
+    let unreachable = |error| End::lost(format!("`{site}` can't be reached at {address}: {error}"));
+    let tcp = transport::connect(address, patience).await.map_err(unreachable)?;
+    let io = transport::dialled(tcp).await.map_err(unreachable)?;
+
+    let meter = Meter::new();
+    let link = Link::new(meter.clone(), shared.links.queue);
+    let attempt = Attempt(link.clone());
+    let (mut requests, connection) = timeout(patience, http::client(Metered::new(io, meter)))
+        .await
+        .map_err(|_| silent(shared, address))?
+        .map_err(|error| foreign(address, &root(&error)))?;
+    shared.tasks.spawn(http::drive(connection, link.clone()));
+
+    link.control.push(shared.hello());
+    let greeting = async {
+        let body = open(&mut requests, http::LINK, Body::new(link.control.body())).await;
+        let body = body.map_err(|why| foreign(address, &why))?;
+        let _ = link.calls.send_replace(Some(requests.clone()));
+        link::greet(shared, &link, Reading::control(body), Some(slot)).await
+    };
+    let greeted =
+        timeout(patience, greeting).await.unwrap_or_else(|_| Err(silent(shared, address)));
+    if let Err(end) = greeted {
+        link.close(end.clone());
+        return Err(end);
+    }
+    shared.tasks.spawn(open_streams(shared.clone(), link.clone(), requests));
+    drop(attempt);
+    Ok(())
+}
+
+/// Opens the other two streams of a link: for messages, and for calls the other way.
+async fn open_streams(shared: Arc<Shared>, link: Arc<Link>, mut requests: SendRequest<Body>) {
+    let open_both = async {
+        let records = Body::new(link.outbox.body());
+        let records = open(&mut requests, http::RECORDS, records).await?;
+        if !link.hand_in_records(records) {
+            return Err("the link was gone".to_owned());
+        }
+        let (reader, writer) = http::pipe();
+        let calls = open(&mut requests, http::CALLS, reader).await?;
+        Ok((calls, writer))
+    };
+    let opened = tokio::select! {
+        opened = open_both => opened,
+        () = link.ended() => return,
+    };
+    match opened {
+        Ok((calls, writer)) => http::answer(&shared, &link, http::join(calls, writer)).await,
+        Err(why) => link.close(End::lost(format!("a stream of the link was refused: {why}"))),
+    }
+}
+
+async fn open(
+    requests: &mut SendRequest<Body>,
+    path: &'static str,
+    body: Body,
+) -> Result<Incoming, String> {
+    let mut request =
+        Request::post(http::uri(path)).body(body).map_err(|error| error.to_string())?;
+    *request.version_mut() = hyper::Version::HTTP_2;
+    let response = requests.send_request(request).await.map_err(|error| root(&error))?;
+    match response.status() {
+        StatusCode::OK => Ok(response.into_body()),
+        status => Err(format!("it answers {status}")),
+    }
+}
+
+fn silent(shared: &Shared, address: &str) -> End {
+    let span = duration::print(shared.links.silence);
+    End::fault(format!(
+        "{address} took the connection and did not answer within {span}: is there an agent, and does it run?"
+    ))
+}
+
+fn foreign(address: &str, why: &str) -> End {
+    End::lost(format!(
+        "{address} does not answer as an agent does ({why}): is it the port for other agents?"
+    ))
+}

@@ -1,0 +1,439 @@
+//! Links to other agents: messages of the replica, calls, and who can be reached.
+//!
+//! There is one TCP connection between two agents, in HTTP/2, for everything that they have to tell
+//! each other. `dial` and `http` make connections, `link` makes one of them the link of two sites
+//! and runs it, `slot` is what is known of one site, `queue` is what waits to be sent, `pace` is
+//! arithmetic, `transport` is what lies under HTTP/2.
+//!
+//! What must stay true:
+//! - sending never blocks, and nothing is unbounded: what does not fit is dropped, and the two sites
+//!   compare when there is room again;
+//! - each link has tasks of its own: a site that is slow or gone delays no other;
+//! - nothing that a peer sends leads to a panic, or to memory in proportion to a number it names.
+
+mod dial;
+mod http;
+mod link;
+mod pace;
+mod queue;
+mod slot;
+mod transport;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use axum::{Router, body::Body};
+use cheops_core::{id::SiteId, replica::Message};
+use hyper::{Request, Response, Version};
+use tokio::{
+    net::TcpListener,
+    sync::{Semaphore, oneshot},
+    time::{MissedTickBehavior, interval, sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use self::{
+    link::{End, Link},
+    slot::Slot,
+};
+use crate::{
+    config::{Config, Links},
+    node,
+    wire::frame::{Code, Frame, Hello},
+};
+
+/// By how much the clocks of two sites may differ before that is worth a word.
+pub const CLOCK_LIMIT: Duration = Duration::from_secs(5);
+/// How many connections more than four for each site may be open: from agents that are not known.
+const STRANGERS: usize = 64;
+/// How long the streams of a new link may take before a call fails.
+const OPENING: Duration = Duration::from_secs(1);
+/// How long to wait for links to be closed.
+const STOPPING: Duration = Duration::from_secs(3);
+
+/// The links of this site. All clones are the same.
+#[derive(Clone)]
+pub struct Peers {
+    shared: Arc<Shared>,
+}
+
+/// Who asks: in the extensions of each request that another agent sends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller(pub SiteId);
+
+/// What is known of another site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// The site.
+    pub site: SiteId,
+    /// Where its agent listens, according to the configuration.
+    pub address: String,
+    /// Whether there is a link.
+    pub state: State,
+    /// How long a ping takes there and back, smoothed. The last known if there is no link.
+    pub round_trip: Option<Duration>,
+    /// When anything was last heard.
+    pub last_seen: Option<SystemTime>,
+    /// How long ago the two sites last knew the same of what they share: zero if they do. None if
+    /// that was not seen since the agent started.
+    pub lag: Option<Duration>,
+    /// By how many milliseconds its clock is ahead of ours.
+    pub clock_offset: Option<i64>,
+    /// What waits to be sent.
+    pub queue: Queued,
+    /// Why there is no link.
+    pub error: Option<String>,
+    /// How many messages were dropped since the agent started because too much waited.
+    pub dropped: u64,
+    /// How many links have broken, or ended because of what came over them.
+    pub faults: u64,
+    /// What was sent since the agent started.
+    pub sent: Traffic,
+    /// What was received since the agent started.
+    pub received: Traffic,
+}
+
+impl Peer {
+    /// Whether the clocks of the two sites differ by more than [`CLOCK_LIMIT`].
+    pub fn clock_is_off(&self) -> bool {
+        let offset = self.clock_offset.map_or(0, i64::unsigned_abs);
+        u128::from(offset) > CLOCK_LIMIT.as_millis()
+    }
+}
+
+/// Whether a site can be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum State {
+    /// There is a link.
+    Reachable,
+    /// There is none, and one is tried for.
+    Unreachable,
+    /// There is none, because someone said so.
+    Paused,
+}
+
+/// What waits to be sent to a site.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Queued {
+    /// How many messages.
+    pub messages: usize,
+    /// About how many bytes they take.
+    pub bytes: usize,
+}
+
+/// What went one way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// How many messages of the replica.
+    pub messages: u64,
+    /// How many bytes of all sorts.
+    pub bytes: u64,
+}
+
+impl Traffic {
+    fn add(&mut self, more: Self) {
+        self.messages += more.messages;
+        self.bytes += more.bytes;
+    }
+}
+
+/// Why another agent did not answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// It is not in the configuration.
+    #[error("`{0}` is not among the peers of this site: add it to the configuration")]
+    Unknown(SiteId),
+    /// There is no link.
+    #[error("`{site}` can't be reached now: {why}")]
+    NotConnected {
+        /// The site.
+        site: SiteId,
+        /// Why not, as far as it is known.
+        why: String,
+    },
+    /// Someone has paused the link.
+    #[error("the link with `{0}` is paused: resume it first")]
+    Paused(SiteId),
+    /// The link or the other agent failed before there was an answer. The call may have been
+    /// carried out.
+    #[error("the call to `{site}` broke off: {why}")]
+    Broke {
+        /// The site.
+        site: SiteId,
+        /// What happened.
+        why: String,
+    },
+}
+
+/// What all tasks of the links share.
+pub(crate) struct Shared {
+    here: SiteId,
+    life: u64,
+    links: Links,
+    node: node::Handle,
+    slots: BTreeMap<SiteId, Arc<Slot>>,
+    address: SocketAddr,
+    listener: Mutex<Option<TcpListener>>,
+    calls: OnceLock<Router>,
+    /// Why someone was last turned away, so that the log says so once.
+    turned_away: Mutex<String>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Shared {
+    fn wall(&self) -> u64 {
+        self.node.now().wall.0
+    }
+
+    fn hello(&self) -> Frame {
+        Frame::Hello(Hello { site: self.here.clone(), life: self.life, wall: self.wall() })
+    }
+
+    fn stopping(&self) -> End {
+        End::ours(Code::Stopping, format!("`{}` is stopping", self.here))
+    }
+
+    /// Someone dialled, and there is no link.
+    fn turned_away(&self, end: &End) {
+        if end.code == Code::Already {
+            return;
+        }
+        let mut last = self.turned_away.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last != end.text {
+            tracing::warn!("no link with one who dialled: {}", end.text);
+            last.clone_from(&end.text);
+        }
+    }
+}
+
+impl Peers {
+    /// Binds the port for other agents. Nobody is answered and nobody dialled before [`Peers::serve`].
+    pub async fn bind(config: &Config, node: node::Handle) -> io::Result<Self> {
+        let listener = TcpListener::bind(config.peers).await?;
+        let slot = |(site, address): (&SiteId, &String)| {
+            (site.clone(), Arc::new(Slot::new(site.clone(), address.clone())))
+        };
+        let shared = Shared {
+            here: config.site.clone(),
+            life: fastrand::u64(..),
+            links: config.links.clone(),
+            node,
+            slots: config.sites.iter().map(slot).collect(),
+            address: listener.local_addr()?,
+            listener: Mutex::new(Some(listener)),
+            calls: OnceLock::new(),
+            turned_away: Mutex::default(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Answers and dials other agents from now on, for ever. `calls` answers their requests; each
+    /// of them has a [`Caller`] among its extensions. Only the first call has an effect.
+    pub fn serve(&self, calls: Router) {
+        let shared = &self.shared;
+        let listener = shared.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(listener) = listener else { return };
+        // It was not set before: whoever takes the listener is the only one to set it.
+        let _ = shared.calls.set(calls);
+        shared.tasks.spawn(accept(shared.clone(), listener));
+        shared.tasks.spawn(beat(shared.clone()));
+        for slot in shared.slots.values() {
+            shared.tasks.spawn(dial::keep(shared.clone(), slot.clone()));
+        }
+    }
+
+    /// Where this agent listens for others.
+    pub fn address(&self) -> SocketAddr {
+        self.shared.address
+    }
+
+    /// Sends a message, or drops it: if there is no link, or too much waits already. In the second
+    /// case the node is told once more that the site is up as soon as nothing waits.
+    pub fn send(&self, to: &SiteId, message: Message) {
+        if let Some(link) = self.shared.slots.get(to).and_then(|slot| slot.link()) {
+            link.outbox.push(message);
+        }
+    }
+
+    /// Asks another agent something, over the link that there is. Bodies are not kept here: they
+    /// pass as they come.
+    pub async fn call(
+        &self,
+        site: &SiteId,
+        mut request: Request<Body>,
+    ) -> Result<Response<Body>, CallError> {
+        let (slot, link) = self.link(site)?;
+        let mut calls = link.calls.subscribe();
+        let calls = async { calls.wait_for(Option::is_some).await.ok()?.clone() };
+        let calls = tokio::select! {
+            calls = timeout(OPENING, calls) => calls.ok().flatten(),
+            () = link.ended() => None,
+        };
+        let Some(mut calls) = calls else { return Err(not_connected(slot, &link)) };
+        *request.uri_mut() = http::at_peer(std::mem::take(request.uri_mut()));
+        *request.version_mut() = Version::HTTP_2;
+        match calls.send_request(request).await {
+            Ok(response) => Ok(response.map(Body::new)),
+            Err(error) => {
+                let why = link.end().map_or_else(|| link::root(&error), |end| end.text.clone());
+                Err(CallError::Broke { site: site.clone(), why })
+            }
+        }
+    }
+
+    /// What is known of the other sites, by name.
+    pub fn view(&self) -> Vec<Peer> {
+        self.shared.slots.values().map(|slot| slot.view()).collect()
+    }
+
+    /// Measures a round trip now.
+    pub async fn ping(&self, site: &SiteId) -> Result<Duration, CallError> {
+        let (slot, link) = self.link(site)?;
+        let (to_answer, answer) = oneshot::channel();
+        link.ping(None, Some(to_answer));
+        tokio::select! {
+            answer = timeout(self.shared.links.silence, answer) => match answer {
+                Ok(Ok(took)) => Ok(took),
+                Ok(Err(_)) | Err(_) => {
+                    let why = "a ping was not answered".to_owned();
+                    Err(CallError::Broke { site: site.clone(), why })
+                }
+            },
+            () = link.ended() => Err(not_connected(slot, &link)),
+        }
+    }
+
+    /// Closes the link with a site, or all links, and keeps them closed: for some time, or until
+    /// they are resumed. To the two nodes it looks like a cut.
+    pub fn pause(&self, site: Option<&SiteId>, span: Option<Duration>) -> Result<(), CallError> {
+        for slot in self.meant(site)? {
+            let pause = slot.pause(&self.shared.here);
+            tracing::info!(site = %slot.site, "the link is paused");
+            let Some(span) = span else { continue };
+            let (stop, slot) = (self.shared.stop.clone(), slot.clone());
+            self.shared.tasks.spawn(async move {
+                tokio::select! {
+                    () = sleep(span) => slot.resume(Some(pause)),
+                    () = stop.cancelled() => {}
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Ends a pause of the link with a site, or of all links.
+    pub fn resume(&self, site: Option<&SiteId>) -> Result<(), CallError> {
+        self.meant(site)?.for_each(|slot| slot.resume(None));
+        Ok(())
+    }
+
+    /// Closes all links and the port, and waits for that, within reason.
+    pub async fn stop(&self) {
+        let shared = &self.shared;
+        shared.stop.cancel();
+        // A port that was never served is closed, too.
+        drop(shared.listener.lock().unwrap_or_else(PoisonError::into_inner).take());
+        for link in shared.slots.values().filter_map(|slot| slot.link()) {
+            link.close(shared.stopping());
+        }
+        shared.tasks.close();
+        if timeout(STOPPING, shared.tasks.wait()).await.is_err() {
+            tracing::warn!("some links could not be closed in time");
+        }
+    }
+
+    fn slot(&self, site: &SiteId) -> Result<&Arc<Slot>, CallError> {
+        self.shared.slots.get(site).ok_or_else(|| CallError::Unknown(site.clone()))
+    }
+
+    fn meant(&self, site: Option<&SiteId>) -> Result<impl Iterator<Item = &Arc<Slot>>, CallError> {
+        let one = site.map(|site| self.slot(site)).transpose()?;
+        let all = one.is_none().then(|| self.shared.slots.values());
+        Ok(one.into_iter().chain(all.into_iter().flatten()))
+    }
+
+    fn link(&self, site: &SiteId) -> Result<(&Slot, Arc<Link>), CallError> {
+        let slot = self.slot(site)?;
+        match slot.link().filter(|link| link.end().is_none()) {
+            Some(link) => Ok((slot, link)),
+            None if *slot.state().borrow() == State::Paused => Err(CallError::Paused(site.clone())),
+            None => {
+                let why = slot.error().unwrap_or_else(|| "there was no link yet".to_owned());
+                Err(CallError::NotConnected { site: site.clone(), why })
+            }
+        }
+    }
+}
+
+fn not_connected(slot: &Slot, link: &Link) -> CallError {
+    let why = link.end().map_or("its link is not open yet", |end| &end.text);
+    CallError::NotConnected { site: slot.site.clone(), why: why.to_owned() }
+}
+
+/// Accepts connections until the agent stops.
+async fn accept(shared: Arc<Shared>, listener: TcpListener) {
+    let most = shared.slots.len() * 4 + STRANGERS;
+    let room = Arc::new(Semaphore::new(most));
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = shared.stop.cancelled() => return,
+        };
+        match accepted {
+            Ok((tcp, from)) => match room.clone().try_acquire_owned() {
+                Ok(permit) => {
+                    let serving = http::serve(shared.clone(), tcp);
+                    shared.tasks.spawn(async move {
+                        serving.await;
+                        drop(permit);
+                    });
+                }
+                Err(_) => tracing::warn!(%from, "{most} connections are open: one more is closed"),
+            },
+            Err(error) => {
+                tracing::warn!("a connection could not be accepted: {error}");
+                sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Pings all sites that are linked, each with the digest of what the two share. The node is asked
+/// once for all of them.
+async fn beat(shared: Arc<Shared>) {
+    let mut ticks = interval(shared.links.heartbeat);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = shared.stop.cancelled() => return,
+        }
+        let linked = |slot: &Arc<Slot>| slot.link().map(|link| (slot.clone(), link));
+        let linked: Vec<_> = shared.slots.values().filter_map(linked).collect();
+        if linked.is_empty() {
+            continue;
+        }
+        let sites: Vec<SiteId> = linked.iter().map(|(slot, _)| slot.site.clone()).collect();
+        let read = shared.node.read(move |replica| {
+            sites.iter().map(|site| replica.shared_digest(site)).collect::<Vec<_>>()
+        });
+        // A node that is busy must not make this site look dead.
+        let digests = match timeout(shared.links.heartbeat / 4, read).await {
+            Ok(Ok(digests)) => digests,
+            Ok(Err(_)) | Err(_) => Vec::new(),
+        };
+        for (n, (slot, link)) in linked.iter().enumerate() {
+            let digest = digests.get(n).copied();
+            slot.sample(digest);
+            link.ping(digest, None);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! From a TCP connection to bytes both ways: the one place that knows what lies under HTTP/2.
+//!
+//! [`dialled`] and [`accepted`] turn a TCP connection into something to read from and to write to.
+//! Encryption belongs in here and changes nothing elsewhere. What must stay true: every byte that
+//! comes in, of whatever stream, counts as a sign of life.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+
+/// Makes a connection of one that was dialled.
+pub(super) async fn dialled(tcp: TcpStream) -> io::Result<TcpStream> {
+    plain(tcp)
+}
+
+/// Makes a connection of one that was accepted.
+pub(super) async fn accepted(tcp: TcpStream) -> io::Result<TcpStream> {
+    plain(tcp)
+}
+
+fn plain(tcp: TcpStream) -> io::Result<TcpStream> {
+    tcp.set_nodelay(true)?;
+    Ok(tcp)
+}
+
+/// Connects to one of the addresses that a name stands for now.
+pub(super) async fn connect(address: &str, patience: Duration) -> io::Result<TcpStream> {
+    let mut failure = None;
+    // Not cut short: a lookup that hangs holds a thread, and giving up on it would start another.
+    for address in tokio::net::lookup_host(address).await? {
+        match tokio::time::timeout(patience, TcpStream::connect(address)).await {
+            Ok(Ok(tcp)) => return Ok(tcp),
+            Ok(Err(error)) => failure = Some(error),
+            Err(_) => failure = Some(io::ErrorKind::TimedOut.into()),
+        }
+    }
+    Err(failure.unwrap_or_else(|| io::Error::other("the name stands for no address")))
+}
+
+/// What went over one connection.
+#[derive(Debug)]
+pub(super) struct Meter {
+    start: Instant,
+    /// When something was last heard, in microseconds since the start.
+    heard: AtomicU64,
+    received: AtomicU64,
+    sent: AtomicU64,
+}
+
+impl Meter {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            start: Instant::now(),
+            heard: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn heard(&self) -> Instant {
+        self.start + Duration::from_micros(self.heard.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    fn hear(&self, bytes: usize) {
+        let since = u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.heard.store(since, Ordering::Relaxed);
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn say(&self, bytes: usize) {
+        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// A connection whose bytes are counted.
+pub(super) struct Metered<T> {
+    io: T,
+    meter: Arc<Meter>,
+}
+
+impl<T> Metered<T> {
+    pub(super) fn new(io: T, meter: Arc<Meter>) -> Self {
+        Self { io, meter }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(cx, buf);
+        let bytes = buf.filled().len() - before;
+        if bytes > 0 {
+            self.meter.hear(bytes);
+        }
+        read
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(count)) = written {
+            self.meter.say(count);
+        }
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, pieces);
+        if let Poll::Ready(Ok(count)) = written {
+            self.meter.say(count);
+        }
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}

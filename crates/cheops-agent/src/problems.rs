@@ -1,0 +1,212 @@
+//! What needs a person at this site: found by looking, or noted when it happened.
+//!
+//! What must stay true: what is noted is bounded, and each problem says what to do next.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Bound,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use cheops_core::{
+    id::{ResourceId, SiteId},
+    replica::{self, Replica},
+};
+
+use crate::{
+    api::{
+        Context,
+        model::{Trouble, Urgency},
+    },
+    node::{Health, Stopping},
+    peers::State as Reach,
+};
+
+/// How many different refusals are remembered.
+const MAX_NOTED: usize = 100;
+/// How many resources with problems are listed.
+const MAX_LISTED: usize = 1_000;
+/// How many resources are looked at before others get a turn at the replica.
+const ROUND: usize = 1_000;
+
+/// What was noted when it happened. A handle; clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Noted(Arc<Mutex<Notes>>);
+
+#[derive(Debug, Default)]
+struct Notes {
+    /// What each peer said that was not taken in, and how often; the oldest is forgotten first.
+    refused: BTreeMap<(SiteId, ResourceId, String), u64>,
+    order: VecDeque<(SiteId, ResourceId, String)>,
+    /// What could not be read when the agent started.
+    damage: Vec<String>,
+}
+
+impl Noted {
+    /// Notes that something a peer said was not taken in.
+    pub fn refused(&self, from: &SiteId, resource: &ResourceId, why: &str) {
+        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (from.clone(), resource.clone(), why.to_owned());
+        if let Some(count) = notes.refused.get_mut(&key) {
+            *count += 1;
+            return;
+        }
+        if notes.order.len() == MAX_NOTED
+            && let Some(oldest) = notes.order.pop_front()
+        {
+            notes.refused.remove(&oldest);
+        }
+        notes.order.push_back(key.clone());
+        notes.refused.insert(key, 1);
+    }
+
+    /// Notes that something in the store could not be read.
+    pub fn damaged(&self, what: String) {
+        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if notes.damage.len() < MAX_NOTED {
+            notes.damage.push(what);
+        }
+    }
+
+    fn troubles(&self, here: &SiteId) -> Vec<Trouble> {
+        let notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let damage = notes.damage.iter().map(|what| {
+            trouble(Urgency::High, here, None, "damaged", what, DAMAGED)
+        });
+        let refused = notes.refused.iter().map(|((from, resource, why), count)| {
+            let text = format!("what `{from}` said of `{resource}` was not taken in, {count} times: {why}");
+            trouble(Urgency::Medium, here, Some(resource), "refused", text, REFUSED)
+        });
+        damage.chain(refused).collect()
+    }
+}
+
+const DAMAGED: &str = "check the disk. What other sites have comes back by itself; declare the state of a damaged resource with an operation and --force";
+const REFUSED: &str = "see docs/merge.md if a site was restored from a backup, or the log of both agents";
+
+fn trouble(
+    urgency: Urgency,
+    site: &SiteId,
+    resource: Option<&ResourceId>,
+    what: &str,
+    text: impl Into<String>,
+    next: impl Into<String>,
+) -> Trouble {
+    Trouble {
+        urgency,
+        site: site.to_string(),
+        resource: resource.map(ToString::to_string),
+        what: what.to_owned(),
+        text: text.into(),
+        next: next.into(),
+    }
+}
+
+/// All problems of this site.
+pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
+    let site = context.here();
+    let mut all = context.noted.troubles(site);
+    all.extend(disk(site, &context.node.health()));
+    for peer in context.peers.view() {
+        all.extend(link(site, &peer));
+    }
+    let mut from = Bound::Unbounded;
+    loop {
+        let (start, here) = (from, site.clone());
+        let look = move |replica: &Replica| round(replica, &here, start);
+        let (found, next) = context.node.read(look).await?;
+        all.extend(found);
+        match next {
+            Some(next) if all.len() < MAX_LISTED => from = Bound::Excluded(next),
+            _ => return Ok(all),
+        }
+    }
+}
+
+fn disk(site: &SiteId, health: &Health) -> Option<Trouble> {
+    let (text, next) = match health {
+        Health::Well => return None,
+        Health::Full { free } => (
+            format!("the disk is full ({free} bytes are free): no operation is accepted"),
+            "make room; the agent goes on by itself",
+        ),
+        Health::Stalled { why } => (
+            format!("the agent can't write: {why}"),
+            "look at the disk; it is tried again every second",
+        ),
+    };
+    Some(trouble(Urgency::High, site, None, "disk", text, next))
+}
+
+fn link(site: &SiteId, peer: &crate::peers::Peer) -> Option<Trouble> {
+    let name = &peer.site;
+    match peer.state {
+        Reach::Paused => Some(trouble(
+            Urgency::Low,
+            site,
+            None,
+            "paused",
+            format!("the link to `{name}` is paused"),
+            format!("when you have seen enough: cheops site resume {name}"),
+        )),
+        Reach::Unreachable => {
+            let why = peer.error.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+            Some(trouble(
+                Urgency::Medium,
+                site,
+                None,
+                "unreachable",
+                format!("`{name}` can't be reached at {}{why}", peer.address),
+                "what it misses is sent when it is back; if it stays away, look at its agent and at the network",
+            ))
+        }
+        Reach::Reachable => None,
+    }
+}
+
+/// The problems among the next resources, and where to go on.
+fn round(
+    replica: &Replica,
+    here: &SiteId,
+    from: Bound<ResourceId>,
+) -> (Vec<Trouble>, Option<ResourceId>) {
+    let mut found = Vec::new();
+    for (looked, resource) in replica.resources_from((from, Bound::Unbounded)).enumerate() {
+        found.extend(of(here, resource));
+        if looked + 1 == ROUND {
+            return (found, Some(resource.id().clone()));
+        }
+    }
+    (found, None)
+}
+
+/// What needs a person about a resource.
+fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
+    let id = resource.id();
+    if resource.is_stuck() {
+        return Some(trouble(
+            Urgency::High,
+            here,
+            Some(id),
+            "needs-decision",
+            format!("something that was run at `{here}` has left the block of `{id}`, and there is no way back"),
+            format!("look at `cheops describe {id}`, then declare the state with an operation and --force"),
+        ));
+    }
+    let (urgency, what, text, next) = match resource.state() {
+        replica::State::Settled | replica::State::Pending => return None,
+        replica::State::Failed => (
+            Urgency::Medium,
+            "failed",
+            format!("what was asked for last of `{id}` has failed everywhere"),
+            format!("see why: cheops describe {id}"),
+        ),
+        replica::State::Diverged => (
+            Urgency::High,
+            "diverged",
+            format!("the sites of `{id}` differ: an operation succeeded at one and failed at another, or they show different states"),
+            format!("compare: cheops diff {id}; then declare the state with an operation and --force"),
+        ),
+    };
+    Some(trouble(urgency, here, Some(id), what, text, next))
+}

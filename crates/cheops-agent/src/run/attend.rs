@@ -1,0 +1,173 @@
+//! A command that is watched by the agent itself: to show something, or to check.
+//!
+//! There is no supervisor, no intent and no record: such a command changes nothing, and nobody asks
+//! for its result later. What must stay true: it ends with whoever waits for it, in time, with all
+//! that it has started; and it takes no more memory than its limit, whatever it prints.
+
+use std::{io, os::fd::OwnedFd, process::Stdio, time::Duration};
+
+use rustix::{
+    pipe::{PipeFlags, pipe_with},
+    process::{Pid, Signal, kill_process_group},
+};
+use tokio::{
+    net::unix::pipe,
+    process::{Child, Command},
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    job::{End, Job, Status},
+    supervise::end_of,
+};
+
+/// What became of it, and the beginning of what it printed.
+pub(super) struct Attended {
+    pub(super) status: Status,
+    pub(super) printed: Vec<u8>,
+}
+
+/// Runs the first line of a job. At most so many bytes of what it prints are kept.
+pub(super) async fn attend(job: Job, most: usize) -> Attended {
+    let start = Instant::now();
+    let mut sink = Sink { most, kept: Vec::new(), printed: 0 };
+    let timeout = job.timeout;
+    let begun = tokio::task::spawn_blocking(move || begin(&job)).await;
+    let end = match begun.map_err(io::Error::other).and_then(|begun| begun) {
+        Err(error) => End::Failed(format!("the command can't be started: {error}")),
+        Ok((group, child, pipe)) => {
+            let watched = watch(group, child, pipe, &mut sink);
+            // A time that the clock can't express never comes.
+            match start.checked_add(timeout) {
+                Some(deadline) => timeout_at(deadline, watched).await.unwrap_or(End::TimedOut),
+                None => watched.await,
+            }
+        }
+    };
+    let kept = sink.kept.len() as u64;
+    let status = Status { end, took: start.elapsed(), printed: sink.printed, kept };
+    Attended { status, printed: sink.kept }
+}
+
+/// A process group that ends when it is dropped.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+fn begin(job: &Job) -> io::Result<(Group, Child, OwnedFd)> {
+    let (pipe, printed) = pipe_with(PipeFlags::CLOEXEC)?;
+    let mut command = Command::new(&job.shell);
+    command.arg("-c").args(job.lines.first()).current_dir(&job.work).process_group(0);
+    command.stdin(Stdio::null()).stdout(printed.try_clone()?).stderr(printed);
+    for (name, value) in &job.environment {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let child = command.spawn()?;
+    let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    Ok((Group(group), child, pipe))
+}
+
+async fn watch(mut group: Group, mut child: Child, pipe: OwnedFd, sink: &mut Sink) -> End {
+    let left = pipe.try_clone();
+    let mut pipe = pipe::Receiver::from_owned_fd(pipe).ok();
+    let status = loop {
+        tokio::select! {
+            status = child.wait() => break status,
+            readable = readable(pipe.as_ref()) => {
+                if !(readable && sink.take(pipe.as_ref(), None)) {
+                    pipe = None;
+                }
+            }
+        }
+    };
+    group.0 = None;
+    // As in the supervisor: what the command printed is there by now, and no more is waited for.
+    if let Ok(left) = left.map(|pipe| rustix::io::ioctl_fionread(pipe).unwrap_or_default()) {
+        sink.take(pipe.as_ref(), Some(left));
+    }
+    match status {
+        Ok(status) => end_of(status),
+        Err(error) => End::Failed(format!("the command was lost: {error}")),
+    }
+}
+
+async fn readable(pipe: Option<&pipe::Receiver>) -> bool {
+    match pipe {
+        Some(pipe) => pipe.readable().await.is_ok(),
+        None => std::future::pending().await,
+    }
+}
+
+struct Sink {
+    most: usize,
+    kept: Vec<u8>,
+    printed: u64,
+}
+
+impl Sink {
+    /// Takes what is in the pipe: what is there, or so much at most. Says whether more may come.
+    fn take(&mut self, pipe: Option<&pipe::Receiver>, most: Option<u64>) -> bool {
+        let Some(pipe) = pipe else { return false };
+        let mut buffer = [0; 16 << 10];
+        let mut left = most.unwrap_or(1);
+        while left > 0 {
+            match pipe.try_read(&mut buffer) {
+                Ok(0) => return false,
+                Ok(count) => {
+                    left = left.saturating_sub(count as u64);
+                    self.printed += count as u64;
+                    let room = self.most - self.kept.len();
+                    self.kept.extend_from_slice(&buffer[..count.min(room)]);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}
+
+/// How long to wait before a check that could not be made is made again.
+pub(super) const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+
+/// What a `Check` command says: whether the operation took effect, or nothing at all. The codes from
+/// 126 on are the shell's own: it found no such program, or the program was killed.
+pub(super) fn verdict(end: &End) -> Option<bool> {
+    match end {
+        End::Exit(0) => Some(true),
+        End::Exit(1..=125) => Some(false),
+        End::Exit(_) | End::Signal(_) | End::TimedOut | End::Failed(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_that_could_not_be_made_says_nothing() {
+        for (end, expected) in [
+            (End::Exit(0), Some(true)),
+            (End::Exit(1), Some(false)),
+            (End::Exit(125), Some(false)),
+            (End::Exit(126), None),
+            (End::Exit(127), None),
+            (End::Exit(137), None),
+            (End::Exit(-1), None),
+            (End::Signal(15), None),
+            (End::TimedOut, None),
+            (End::Failed(String::new()), None),
+        ] {
+            assert_eq!(verdict(&end), expected, "{end:?}");
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! What happens to one request of the node, from start to end.
+//!
+//! What must stay true: each request is answered once, unless the agent stops; what is said is what
+//! was found in the place of the run (see `recall`), never what we think must have happened.
+
+use std::{
+    io,
+    os::unix::process::CommandExt,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use cheops_core::{
+    id::{ResourceId, SiteId},
+    operation::Operation,
+    plan::Outcome,
+    replica::{Input, Report, RunId},
+    time::Millis,
+};
+use tokio::{process::Child, task::spawn_blocking, time::sleep};
+
+use super::{
+    Counted, Inner,
+    attend::{AGAIN, attend, verdict},
+    beginning, complain,
+    job::{End, Job, Status},
+    place::{Lock, Place},
+    recall::{Found, look},
+    report::{Account, millis, refused, report},
+    task::Task,
+};
+use crate::files::FileError;
+
+/// How long to wait before something that failed is tried again.
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
+/// How often to look whether a supervisor that is not our child has ended.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+const LAST_LOOK: Duration = Duration::from_millis(50);
+/// How often a `Reset` command is run again whose supervisor was killed.
+const CLEARINGS: usize = 3;
+
+/// What came of an attempt to start a supervisor.
+enum Begun {
+    Started(Child),
+    /// One is at work already.
+    UnderWay,
+    /// A file is not in the store any more.
+    FileMissing,
+}
+
+/// What is known at the end.
+enum Ended {
+    Known(Report, End),
+    /// The supervisor is gone, and nobody knows.
+    Lost,
+    /// A file is not in the store any more: nothing was started.
+    FileMissing,
+}
+
+impl Inner {
+    pub(super) async fn run(self: Arc<Self>, run: RunId, op: &Operation, timeout: Option<Millis>) {
+        let place = self.runs.place(&run);
+        let input = match Task::of_operation(&self.here, op) {
+            Err(why) => Input::Ran { run, report: refused(why) },
+            Ok(task) => loop {
+                let fetched = {
+                    let _waiting = Counted::new(&self.counts.waiting);
+                    self.fetch(&run.resource, &task).await
+                };
+                match fetched {
+                    Fetched::All => {}
+                    Fetched::Never(why) => break Input::Ran { run, report: refused(why) },
+                    Fetched::Stopping => return,
+                }
+                match self.supervised(&run.resource, &place, &task, timeout).await {
+                    Ended::Known(report, _) => break Input::Ran { run, report },
+                    Ended::Lost => break Input::Lost(run),
+                    Ended::FileMissing => {}
+                }
+            },
+        };
+        self.tell(input).await;
+    }
+
+    pub(super) async fn recall(self: Arc<Self>, run: RunId) {
+        let place = self.runs.place(&run);
+        let input = match self.outcome(&place).await {
+            Found::Ended(status) => Input::Ran { report: self.report(&place, status).await, run },
+            Found::NotStarted => Input::NotStarted(run),
+            Found::Lost | Found::UnderWay => Input::Lost(run),
+        };
+        self.tell(input).await;
+    }
+
+    /// Asks the `Check` command. One that can't say is asked again, and then nobody knows: to take
+    /// it for a no would run the operation twice.
+    pub(super) async fn check(self: Arc<Self>, run: RunId, line: &str, timeout: Option<Millis>) {
+        let why = match Task::of_resource(&self.here, &run.resource, Some(&run.op), line) {
+            Err(why) => why,
+            Ok(task) => {
+                let mut pauses = AGAIN.iter();
+                loop {
+                    let attended = {
+                        let Some(_turn) = self.turn().await else { return };
+                        attend(self.job(&task, &self.runs.place(&run), timeout), 0).await
+                    };
+                    let end = attended.status.end;
+                    if let Some(happened) = verdict(&end) {
+                        return self.tell(Input::Checked { run, happened }).await;
+                    }
+                    match pauses.next() {
+                        Some(pause) => sleep(*pause).await,
+                        None => break said(&end),
+                    }
+                }
+            }
+        };
+        let output = format!(
+            "the site lost power during the run, and the Check command could not tell ({why}); nobody knows if it took effect"
+        );
+        let report = Report { outcome: Outcome::Unknown, took: Millis(0), output: output.into() };
+        self.tell(Input::Ran { run, report }).await;
+    }
+
+    pub(super) async fn clear(
+        self: Arc<Self>,
+        resource: ResourceId,
+        line: &str,
+        timeout: Option<Millis>,
+    ) {
+        let place = self.runs.clear(&resource);
+        let mut ok = false;
+        if let Ok(task) = Task::of_resource(&self.here, &resource, None, line) {
+            for _ in 0..CLEARINGS {
+                if let Ended::Known(report, end) =
+                    self.supervised(&resource, &place, &task, timeout).await
+                {
+                    ok = end == End::Exit(0);
+                    if !ok {
+                        tracing::warn!(%resource, "the Reset command failed: {}", report.output);
+                    }
+                    break;
+                }
+            }
+        }
+        self.tell(Input::Cleared { resource, ok }).await;
+    }
+
+    pub(super) async fn show(
+        &self,
+        resource: &ResourceId,
+        line: &str,
+        timeout: Duration,
+    ) -> Report {
+        let task = match Task::of_resource(&self.here, resource, None, line) {
+            Ok(task) => task,
+            Err(why) => return refused(why),
+        };
+        let Ok(Ok(_turn)) = tokio::time::timeout(timeout, self.shows.acquire()).await else {
+            return refused("too many commands are being shown at this site; try again");
+        };
+        let job = self.job(&task, &self.runs.clear(resource), Some(millis(timeout)));
+        let most = self.settings.output;
+        let attended = attend(job, most).await;
+        let account = Account { status: &attended.status, printed: &attended.printed, timeout };
+        report(&account, most)
+    }
+
+    async fn tell(&self, input: Input) {
+        // A node that is stopping will ask again when it starts.
+        let _ = self.node.tell(input).await;
+    }
+
+    /// Waits for a turn among the commands that run.
+    async fn turn(&self) -> Option<Turn<'_>> {
+        let permit = {
+            let _waiting = Counted::new(&self.counts.waiting);
+            self.permits.acquire().await.ok()?
+        };
+        Some(Turn { _permit: permit, _running: Counted::new(&self.counts.running) })
+    }
+
+    fn job(&self, task: &Task, place: &Place, timeout: Option<Millis>) -> Job {
+        let (lines, environment) = task.at(&place.files());
+        Job {
+            boot: self.boot.now.clone(),
+            agent: std::process::id(),
+            shell: self.settings.shell.clone(),
+            work: self.work.clone(),
+            timeout: timeout.map_or(self.settings.timeout, |span| Duration::from_millis(span.0)),
+            keep: self.settings.output_file.max(self.settings.output as u64),
+            environment,
+            lines,
+        }
+    }
+
+    /// Fetches the files of a task, for as long as it takes.
+    async fn fetch(&self, resource: &ResourceId, task: &Task) -> Fetched {
+        let mut stuck = Stuck::new(self);
+        for file in task.files.values() {
+            while self.files.path(&file.content).is_none() {
+                let Ok(sites) = self.other_sites(resource).await else { return Fetched::Stopping };
+                match self.files.fetch(file, &sites, &*self.fetch).await {
+                    Ok(_) => stuck.over(),
+                    Err(error @ FileError::TooLarge { .. }) => {
+                        return Fetched::Never(format!("`{}`: {error}", file.name));
+                    }
+                    Err(error) => stuck.wait(&error).await,
+                }
+            }
+        }
+        Fetched::All
+    }
+
+    async fn other_sites(
+        &self,
+        resource: &ResourceId,
+    ) -> Result<Vec<SiteId>, crate::node::Stopping> {
+        let (resource, here) = (resource.clone(), self.here.clone());
+        let sites = move |replica: &cheops_core::replica::Replica| {
+            let sites = replica.resource(&resource).map(cheops_core::replica::Resource::sites);
+            sites
+                .into_iter()
+                .flat_map(|sites| sites.iter())
+                .filter(|site| **site != here)
+                .cloned()
+                .collect()
+        };
+        self.node.read(sites).await
+    }
+
+    /// Runs a task under a supervisor, when it is its turn.
+    async fn supervised(
+        self: &Arc<Self>,
+        resource: &ResourceId,
+        place: &Place,
+        task: &Task,
+        timeout: Option<Millis>,
+    ) -> Ended {
+        let mut stuck = Stuck::new(self);
+        loop {
+            let Some(turn) = self.turn().await else { return Ended::Lost };
+            let begun = {
+                let (inner, resource, place, task) =
+                    (self.clone(), resource.clone(), place.clone(), task.clone());
+                blocking(move || inner.begin(&resource, &place, &task, timeout)).await
+            };
+            match begun {
+                Ok(Begun::Started(mut child)) => {
+                    stuck.over();
+                    // How it ended is in the place, whatever the code of the supervisor itself.
+                    let _ = child.wait().await;
+                }
+                Ok(Begun::UnderWay) => {}
+                Ok(Begun::FileMissing) => return Ended::FileMissing,
+                Err(error) => {
+                    drop(turn);
+                    stuck.wait(&error).await;
+                    continue;
+                }
+            }
+            let found = self.outcome(place).await;
+            drop(turn);
+            match found {
+                Found::Ended(status) => {
+                    let end = status.end.clone();
+                    return Ended::Known(self.report(place, status).await, end);
+                }
+                Found::NotStarted => stuck.wait(&"the supervisor could not begin").await,
+                Found::Lost | Found::UnderWay => return Ended::Lost,
+            }
+        }
+    }
+
+    /// Starts a supervisor, unless one is at work: without a status, nobody has been told of that
+    /// one, so it is the one that is asked for. Whatever else is there belongs to another life.
+    fn begin(
+        &self,
+        resource: &ResourceId,
+        place: &Place,
+        task: &Task,
+        timeout: Option<Millis>,
+    ) -> io::Result<Begun> {
+        let under_way = place.read_status()?.is_none();
+        let Lock::Ours(lock) = place.make()? else {
+            return if under_way {
+                Ok(Begun::UnderWay)
+            } else {
+                Err(io::Error::other("the one before has not ended yet"))
+            };
+        };
+        place.wipe()?;
+        if task.link(&self.files, &place.files())?.is_some() {
+            return Ok(Begun::FileMissing);
+        }
+        place.write_job(&self.job(task, place, timeout))?;
+        let child = {
+            let mut command = Command::new(&self.program);
+            command.arg0("cheops").arg("supervise").arg(place.directory()).process_group(0);
+            command.stdin(lock).stdout(Stdio::null()).stderr(Stdio::null());
+            tokio::process::Command::from(command).spawn()?
+        };
+        // While the command runs, there is time to clear up after the ones before it.
+        let retired = self.retire(resource, place);
+        complain("what an earlier run has left can't be removed", retired);
+        Ok(Begun::Started(child))
+    }
+
+    /// Removes the other places of a resource: the node asks for the next thing only after the reply
+    /// to the one before is durable.
+    fn retire(&self, resource: &ResourceId, except: &Place) -> io::Result<()> {
+        for place in self.runs.places(resource)? {
+            if place != *except {
+                self.kept().retire(&place)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What became of a run, once no supervisor is at work.
+    async fn outcome(self: &Arc<Self>, place: &Place) -> Found {
+        let mut stuck = Stuck::new(self);
+        let mut pause = FIRST_LOOK;
+        let mut running = None;
+        loop {
+            let (inner, at) = (self.clone(), place.clone());
+            match blocking(move || look(&at, &inner.boot)).await {
+                Ok(Found::UnderWay) => {
+                    // It runs, whether there is a turn for it or not.
+                    let _ = running.get_or_insert_with(|| Counted::new(&self.counts.running));
+                    sleep(pause).await;
+                    pause = (pause * 2).min(LAST_LOOK);
+                }
+                Ok(found) => return found,
+                Err(error) => stuck.wait(&error).await,
+            }
+        }
+    }
+
+    /// What the reply says; the output counts among those that are kept from now on.
+    async fn report(self: &Arc<Self>, place: &Place, status: Status) -> Report {
+        let mut stuck = Stuck::new(self);
+        loop {
+            let (inner, place, status) = (self.clone(), place.clone(), status.clone());
+            let read = move || {
+                let most = inner.settings.output;
+                let printed = beginning(&place.output(), most)?;
+                let timed_out = status.end == End::TimedOut;
+                let job = if timed_out { place.read_job()? } else { None };
+                let timeout = job.map_or(inner.settings.timeout, |job| job.timeout);
+                complain("an output can't be counted", inner.kept().note(place.output()));
+                Ok(report(&Account { status: &status, printed: &printed, timeout }, most))
+            };
+            match blocking(read).await {
+                Ok(report) => return report,
+                Err(error) => stuck.wait(&error).await,
+            }
+        }
+    }
+}
+
+/// A place among the commands that run.
+struct Turn<'a> {
+    _permit: tokio::sync::SemaphorePermit<'a>,
+    _running: Counted<'a>,
+}
+
+enum Fetched {
+    All,
+    Never(String),
+    Stopping,
+}
+
+/// Something that fails, and is tried again until it does not.
+struct Stuck<'a> {
+    inner: &'a Inner,
+    why: Option<(String, Counted<'a>)>,
+}
+
+impl<'a> Stuck<'a> {
+    fn new(inner: &'a Inner) -> Self {
+        Self { inner, why: None }
+    }
+
+    async fn wait(&mut self, why: &impl std::fmt::Display) {
+        let why = why.to_string();
+        if self.why.as_ref().is_none_or(|(before, _)| *before != why) {
+            tracing::error!("a command can't be run: {why}; it is tried again every second");
+        }
+        self.why = Some((why, Counted::new(&self.inner.counts.stuck)));
+        sleep(PAUSE).await;
+    }
+
+    fn over(&mut self) {
+        self.why = None;
+    }
+}
+
+fn said(end: &End) -> String {
+    match end {
+        End::Exit(code) => format!("exit code {code}"),
+        End::Signal(signal) => format!("ended by signal {signal}"),
+        End::TimedOut => "it took too long".to_owned(),
+        End::Failed(why) => why.clone(),
+    }
+}
+
+/// Does something with the disk, where nobody waits for it.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    spawn_blocking(work).await.map_err(io::Error::other)?
+}

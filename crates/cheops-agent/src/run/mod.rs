@@ -1,0 +1,306 @@
+//! Running commands: each under a supervisor that outlives the agent.
+//!
+//! The node says what to run; [`Runner`] runs it and tells the node how it went. A command of an
+//! operation, and the `Reset` command of a resource, run as `supervisor → SHELL -c COMMAND`. The
+//! supervisor is this same program, started as `cheops supervise DIRECTORY`; what the two say to each
+//! other is in files, so that it is still there when the agent is killed and starts again.
+//!
+//! | module | question it answers |
+//! |---|---|
+//! | `task` | what is to be run, with which variables and files? |
+//! | `fill` | what does the shell get for the line that the operator wrote? |
+//! | `place` | where are the files of a run, and who is at work there? |
+//! | `job` | what do agent and supervisor say to each other? |
+//! | `supervise` | what does the supervisor do? |
+//! | `flow` | what happens to one request of the node, from start to end? |
+//! | `recall` | what became of a run that was under way when the agent stopped? |
+//! | `orphan` | what if the supervisor was killed? |
+//! | `attend` | how is a command run that changes nothing? |
+//! | `report` | what does the reply say? |
+//! | `kept` | which outputs are kept in files, and for how long? |
+//!
+//! What must stay true:
+//! - a command is started at most once for each [`Effect::Run`], whoever is killed and whenever;
+//! - the place of a run is removed only when the node asks for something else of the same resource.
+//!   The node does so only after the reply is durable;
+//! - commands of different resources do not wait for each other, up to the limit of how many run at
+//!   once; a run that waits for a file counts for nothing;
+//! - no end is made up: what can't be started or written down is tried again, and shown as stuck.
+
+mod attend;
+mod fill;
+mod flow;
+mod job;
+mod kept;
+mod orphan;
+mod place;
+mod recall;
+mod report;
+mod supervise;
+mod task;
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use cheops_core::{
+    id::{ResourceId, SiteId},
+    replica::{Effect, Replica, Report, RunId},
+};
+use tokio::sync::Semaphore;
+
+pub(crate) use self::place::missing;
+pub use self::supervise::supervise;
+use self::{
+    kept::Kept,
+    place::{Place, Runs},
+    recall::Boot,
+};
+use crate::{
+    config,
+    files::{Fetch, Files},
+    node,
+};
+
+/// What a runner is told when it starts.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// How commands are run.
+    pub runs: config::Runs,
+    /// The name of the site.
+    pub here: SiteId,
+    /// Where commands run.
+    pub work: PathBuf,
+    /// Where runs keep their files.
+    pub scratch: PathBuf,
+    /// The program that supervises: `PROGRAM supervise DIRECTORY`.
+    pub program: PathBuf,
+    /// Where the system says which boot this is.
+    pub boot_id: PathBuf,
+}
+
+impl Setup {
+    /// The supervisor is this same program.
+    pub fn new(
+        runs: config::Runs,
+        here: SiteId,
+        work: PathBuf,
+        scratch: PathBuf,
+    ) -> io::Result<Self> {
+        // This names the program that runs, even if its file was replaced by a newer one.
+        let itself = PathBuf::from("/proc/self/exe");
+        let program = if itself.exists() { itself } else { std::env::current_exe()? };
+        let boot_id = PathBuf::from("/proc/sys/kernel/random/boot_id");
+        Ok(Self { runs, here, work, scratch, program, boot_id })
+    }
+}
+
+/// How much there is to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Busy {
+    /// Commands that run.
+    pub running: usize,
+    /// Commands that wait: for others to end, or for a file.
+    pub waiting: usize,
+    /// Commands that can't be started, because there is no room to write down what to do or no
+    /// process to do it. They are tried again every second.
+    pub stuck: usize,
+}
+
+/// Runs commands. All clones are one.
+#[derive(Clone)]
+pub struct Runner(Arc<Inner>);
+
+struct Inner {
+    settings: config::Runs,
+    here: SiteId,
+    work: PathBuf,
+    program: PathBuf,
+    runs: Runs,
+    boot: Boot,
+    files: Files,
+    fetch: Arc<dyn Fetch>,
+    node: node::Handle,
+    /// How many commands may run at the same time, and how many that only show something.
+    permits: Semaphore,
+    shows: Semaphore,
+    kept: Mutex<Kept>,
+    counts: Counts,
+    runtime: tokio::runtime::Handle,
+}
+
+#[derive(Default)]
+struct Counts {
+    running: AtomicUsize,
+    waiting: AtomicUsize,
+    stuck: AtomicUsize,
+}
+
+impl Runner {
+    /// Starts to take requests. Must be called inside the runtime.
+    pub fn start(
+        setup: Setup,
+        files: Files,
+        fetch: Arc<dyn Fetch>,
+        node: node::Handle,
+    ) -> io::Result<Self> {
+        let Setup { runs: settings, here, work, scratch, program, boot_id } = setup;
+        let (work, scratch) = (std::path::absolute(work)?, std::path::absolute(scratch)?);
+        fs::create_dir_all(&work)?;
+        fs::create_dir_all(&scratch)?;
+        let runs = Runs::new(scratch);
+        let boot = Boot::read(&boot_id, runs.boot())?;
+        let kept = Kept::new(runs.clone(), settings.output as u64);
+        let runner = Self(Arc::new(Inner {
+            permits: Semaphore::new(settings.parallel.clamp(1, Semaphore::MAX_PERMITS)),
+            shows: Semaphore::new(settings.parallel.clamp(1, Semaphore::MAX_PERMITS)),
+            kept: Mutex::new(kept),
+            counts: Counts::default(),
+            runtime: tokio::runtime::Handle::try_current().map_err(io::Error::other)?,
+            settings,
+            here,
+            work,
+            program,
+            runs,
+            boot,
+            files,
+            fetch,
+            node,
+        }));
+        let inner = runner.0.clone();
+        runner.0.runtime.spawn_blocking(move || inner.find_kept());
+        if runner.0.boot.is_new() {
+            runner.0.runtime.spawn(runner.0.clone().settle_boot());
+        }
+        Ok(runner)
+    }
+
+    /// Carries out [`Effect::Run`], [`Effect::Recall`], [`Effect::Check`] or [`Effect::Clear`], and
+    /// tells the node how it went. Does not block.
+    pub fn give(&self, effect: Effect) {
+        let inner = self.0.clone();
+        match effect {
+            Effect::Run { run, op, timeout } => {
+                self.0.runtime.spawn(async move { inner.run(run, &op, timeout).await });
+            }
+            Effect::Recall(run) => {
+                self.0.runtime.spawn(async move { inner.recall(run).await });
+            }
+            Effect::Check { run, command, timeout } => {
+                self.0.runtime.spawn(async move { inner.check(run, &command, timeout).await });
+            }
+            Effect::Clear { resource, command, timeout } => {
+                self.0.runtime.spawn(async move { inner.clear(resource, &command, timeout).await });
+            }
+            other => tracing::warn!("nothing to run: {other:?}"),
+        }
+    }
+
+    /// Runs a command that only shows something, at once: without an intent and without a record.
+    /// It ends, with all that it has started, when the time is over or nobody waits for it any more.
+    pub async fn show(&self, resource: &ResourceId, command: &str, timeout: Duration) -> Report {
+        self.0.show(resource, command, timeout).await
+    }
+
+    /// The file with the output of a run, if it is kept.
+    pub fn output(&self, run: &RunId) -> Option<PathBuf> {
+        let paths = [self.0.runs.place(run).output(), self.0.runs.kept_output(run)];
+        paths.into_iter().find(|path| path.is_file())
+    }
+
+    /// Removes what is kept of a resource that was forgotten. Does not block.
+    pub fn forget(&self, resource: &ResourceId) {
+        let (inner, resource) = (self.0.clone(), resource.clone());
+        self.0.runtime.spawn_blocking(move || {
+            let forgotten = inner.kept().forget(&resource);
+            complain("what was kept of a resource can't be removed", forgotten);
+        });
+    }
+
+    /// How much there is to do.
+    pub fn busy(&self) -> Busy {
+        let Counts { running, waiting, stuck } = &self.0.counts;
+        let count = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        Busy { running: count(running), waiting: count(waiting), stuck: count(stuck) }
+    }
+}
+
+impl Inner {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find_kept(&self) {
+        let found = Kept::find(&self.runs);
+        let noted = found.and_then(|outputs| {
+            outputs.into_iter().try_for_each(|output| self.kept().note(output))
+        });
+        complain("the outputs that are kept can't be counted", noted);
+    }
+
+    /// Brings the note about the boot up to date, as soon as the node says which runs are under way.
+    async fn settle_boot(self: Arc<Self>) {
+        let Ok(under_way) = self.node.read(under_way).await else { return };
+        loop {
+            let (inner, under_way) = (self.clone(), under_way.clone());
+            let settle = move || {
+                let places: Vec<Place> =
+                    under_way.iter().map(|run| inner.runs.place(run)).collect();
+                inner.boot.settle(places.iter())
+            };
+            match flow::blocking(settle).await {
+                Ok(()) => return,
+                failed => complain("the boot of the machine can't be noted", failed),
+            }
+            tokio::time::sleep(flow::PAUSE).await;
+        }
+    }
+}
+
+/// The runs under way at this site.
+fn under_way(replica: &Replica) -> Vec<RunId> {
+    let run = |resource: &cheops_core::replica::Resource| {
+        let (op, attempt) = resource.running()?;
+        Some(RunId { resource: resource.id().clone(), op: op.clone(), attempt })
+    };
+    replica.resources().filter_map(run).collect()
+}
+
+/// Says that something failed which nothing depends on.
+fn complain(what: &str, outcome: io::Result<()>) {
+    if let Err(error) = outcome {
+        tracing::warn!("{what}: {error}");
+    }
+}
+
+/// One more of something, until it is dropped.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The beginning of a file.
+fn beginning(path: &Path, most: usize) -> io::Result<Vec<u8>> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    if let Some(file) = fs::File::open(path).map(Some).or_else(missing)? {
+        file.take(most as u64).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,160 @@
+//! From how a command ended and what it printed to what the reply says.
+//!
+//! Pure. What must stay true: the outcome is OK only for exit code 0; the text is as long as the
+//! limit allows and a few words more, and says what it leaves out.
+
+use std::time::Duration;
+
+use cheops_core::{duration, plan::Outcome, replica::Report, time::Millis};
+
+use super::job::{End, Status};
+
+/// What is known of a command that ended.
+pub(super) struct Account<'a> {
+    /// How it ended.
+    pub(super) status: &'a Status,
+    /// The beginning of what it printed.
+    pub(super) printed: &'a [u8],
+    /// How long it was allowed to take.
+    pub(super) timeout: Duration,
+}
+
+/// The report of a command that ended; at most so many bytes of it are what was printed.
+pub(super) fn report(account: &Account<'_>, most: usize) -> Report {
+    let Account { status, printed, timeout } = account;
+    let (mut output, used) = text(printed, most);
+    let left = status.printed.saturating_sub(used as u64);
+    if left > 0 {
+        let kept = status.kept;
+        let where_ = if kept > used as u64 {
+            format!("; the first {kept} bytes are in a file at this site")
+        } else {
+            String::new()
+        };
+        add(&mut output, &format!("[{left} more bytes were printed{where_}]"));
+    }
+    match &status.end {
+        End::Exit(0) => {}
+        End::Exit(code) => add(&mut output, &format!("exit code {code}")),
+        End::Signal(signal) => add(&mut output, &format!("ended by signal {signal}")),
+        End::TimedOut => {
+            add(&mut output, &format!("timed out after {}", duration::print(*timeout)));
+        }
+        End::Failed(why) => add(&mut output, why),
+    }
+    let outcome = if status.end == End::Exit(0) { Outcome::Ok } else { Outcome::Ko };
+    Report { outcome, took: millis(status.took), output: output.into() }
+}
+
+/// A failure before anything was run.
+pub(super) fn refused(why: impl Into<Box<str>>) -> Report {
+    Report { outcome: Outcome::Ko, took: Millis(0), output: why.into() }
+}
+
+/// A length of time, as the core counts it.
+pub(super) fn millis(span: Duration) -> Millis {
+    Millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// A line of our own after what was printed.
+fn add(output: &mut String, line: &str) {
+    if !output.is_empty() && !output.ends_with('\n') {
+        output.push('\n');
+    }
+    output.push_str(line);
+}
+
+/// The beginning of what was printed as text, and how many bytes it stands for. What is not UTF-8
+/// is shown as `�`; a character that does not fit whole is left out.
+fn text(printed: &[u8], most: usize) -> (String, usize) {
+    let (mut text, mut used) = (String::new(), 0);
+    for chunk in printed.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if text.len() + c.len_utf8() > most {
+                return (text, used);
+            }
+            text.push(c);
+            used += c.len_utf8();
+        }
+        let invalid = chunk.invalid().len();
+        if invalid > 0 {
+            if text.len() + '�'.len_utf8() > most {
+                return (text, used);
+            }
+            text.push('�');
+            used += invalid;
+        }
+    }
+    (text, used)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn says(end: End, printed: &[u8], more: u64, kept: u64, most: usize) -> (Outcome, String) {
+        let all = printed.len() as u64 + more;
+        let status = Status { end, took: Duration::from_millis(5), printed: all, kept };
+        let account = Account { status: &status, printed, timeout: Duration::from_secs(30) };
+        let report = report(&account, most);
+        assert_eq!(report.took, Millis(5));
+        (report.outcome, report.output.into())
+    }
+
+    #[test]
+    fn a_reply_says_how_it_ended() {
+        for (end, printed, outcome, expected) in [
+            (End::Exit(0), "", Outcome::Ok, ""),
+            (End::Exit(0), "done\n", Outcome::Ok, "done\n"),
+            (End::Exit(3), "", Outcome::Ko, "exit code 3"),
+            (End::Exit(3), "no", Outcome::Ko, "no\nexit code 3"),
+            (End::Exit(3), "no\n", Outcome::Ko, "no\nexit code 3"),
+            (End::Signal(9), "a", Outcome::Ko, "a\nended by signal 9"),
+            (End::TimedOut, "a\n", Outcome::Ko, "a\ntimed out after 30s"),
+            (End::Failed("no shell".to_owned()), "", Outcome::Ko, "no shell"),
+        ] {
+            let expected = (outcome, expected.to_owned());
+            assert_eq!(says(end, printed.as_bytes(), 0, printed.len() as u64, 100), expected);
+        }
+    }
+
+    #[test]
+    fn a_long_output_is_cut_at_a_character_and_says_so() {
+        for (printed, more, kept, most, expected) in [
+            (&b"abcdef"[..], 0, 6, 6, "abcdef"),
+            (
+                b"abcdef",
+                0,
+                6,
+                4,
+                "abcd\n[2 more bytes were printed; the first 6 bytes are in a file at this site]",
+            ),
+            (b"abcd", 96, 4, 4, "abcd\n[96 more bytes were printed]"),
+            (
+                "aé".as_bytes(),
+                0,
+                3,
+                2,
+                "a\n[2 more bytes were printed; the first 3 bytes are in a file at this site]",
+            ),
+            (b"a\xffb", 0, 3, 9, "a\u{fffd}b"),
+            (
+                b"\xff\xff",
+                0,
+                2,
+                4,
+                "\u{fffd}\n[1 more bytes were printed; the first 2 bytes are in a file at this site]",
+            ),
+            (
+                b"ab",
+                0,
+                2,
+                0,
+                "[2 more bytes were printed; the first 2 bytes are in a file at this site]",
+            ),
+        ] {
+            let (outcome, output) = says(End::Exit(0), printed, more, kept, most);
+            assert_eq!((outcome, output.as_str()), (Outcome::Ok, expected));
+        }
+    }
+}

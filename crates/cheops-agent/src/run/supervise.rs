@@ -1,0 +1,297 @@
+//! The supervisor: a small process between the agent and a command, that outlives the agent.
+//!
+//! It holds the lock of its place from before it starts until it is gone (see `place`), keeps the
+//! time limit, keeps what is printed within its limit, and writes down how it ended. What must stay
+//! true:
+//! - the marker `started` is there before the command is;
+//! - nothing that the command does, or leaves behind, keeps the status from being written when the
+//!   command itself has ended;
+//! - a full disk delays the status, and never changes it;
+//! - it starts fast: no runtime, no threads, no arguments but one.
+//!
+//! The status is on disk, and not only in the memory of the system, if the agent is gone by then. An
+//! agent that is there writes down the reply itself, as fast as we could.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::{CommandExt, ExitStatusExt},
+    },
+    path::Path,
+    process::{Child, Command, ExitCode, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    pipe::{PipeFlags, pipe_with},
+    process::{
+        Pid, PidfdFlags, Signal, getppid, kill_process_group, pidfd_open, test_kill_process_group,
+    },
+};
+
+use super::{
+    job::{End, Job, Status},
+    orphan,
+    place::Place,
+};
+
+/// How long a command has from being asked to end until it is made to.
+pub(super) const GRACE: Duration = Duration::from_secs(2);
+/// How long to wait before something that had no room is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How often to look where the system can't tell by itself.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Runs the job in a directory, as the whole work of this process, which is started by the agent
+/// with the lock of that directory as its standard input.
+pub fn supervise(directory: &Path) -> ExitCode {
+    let place = Place::at(directory);
+    match carry_out(&place) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Nothing was started. The agent finds no marker, and tries again.
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn carry_out(place: &Place) -> io::Result<()> {
+    let unreadable = || io::Error::new(io::ErrorKind::InvalidData, "there is no job to do");
+    let job = place.read_job()?.ok_or_else(unreadable)?;
+    let mut sink =
+        Sink { file: File::create(place.output())?, keep: job.keep, printed: 0, kept: 0 };
+    let mut marker = File::create(place.started())?;
+    let start = Instant::now();
+    let deadline = start.checked_add(job.timeout);
+    let mut end = End::Exit(0);
+    for line in &job.lines {
+        end = run(&job, line, deadline, &mut marker, &mut sink);
+        if end != End::Exit(0) {
+            break;
+        }
+    }
+    let status = Status { end, took: start.elapsed(), printed: sink.printed, kept: sink.kept };
+    let text = status.encode();
+    while write_status(place, &text, job.agent).is_err() {
+        thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// Runs one command line to its end.
+fn run(
+    job: &Job,
+    line: &str,
+    deadline: Option<Instant>,
+    marker: &mut File,
+    sink: &mut Sink,
+) -> End {
+    loop {
+        match begin(job, line) {
+            Ok((child, pipe)) => {
+                // Only an agent that finds us dead needs it, and can do without.
+                let _ = orphan::note(marker, child.id());
+                return attend(child, pipe, deadline, sink);
+            }
+            Err(error) if out_of_processes(&error) && !past(deadline) => thread::sleep(LOOK * 10),
+            Err(error) => {
+                let (shell, work) = (job.shell.display(), job.work.display());
+                return End::Failed(format!("{shell} can't be started in {work}: {error}"));
+            }
+        }
+    }
+}
+
+fn out_of_processes(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory)
+}
+
+fn past(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| Instant::now() >= deadline)
+}
+
+fn begin(job: &Job, line: &str) -> io::Result<(Child, OwnedFd)> {
+    let (pipe, printed) = pipe_with(PipeFlags::CLOEXEC)?;
+    let mut command = Command::new(&job.shell);
+    command.arg("-c").arg(line).current_dir(&job.work).process_group(0);
+    command.stdin(Stdio::null()).stdout(printed.try_clone()?).stderr(printed);
+    for (name, value) in &job.environment {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    Ok((command.spawn()?, pipe))
+}
+
+/// Waits for the end of a command, takes in what it prints, and keeps the time.
+fn attend(mut child: Child, pipe: OwnedFd, deadline: Option<Instant>, sink: &mut Sink) -> End {
+    let group = Pid::from_child(&child);
+    // Without it (before Linux 5.3) we look now and then.
+    let exit = pidfd_open(group, PidfdFlags::empty()).ok();
+    let mut pipe = File::from(pipe);
+    let (mut open, mut limit) = (true, Limit::Runs(deadline));
+    let status = loop {
+        let (printed, ended) = wait(open.then_some(&pipe), exit.as_ref(), limit.next());
+        if printed {
+            open = sink.take(&mut pipe, None);
+        }
+        if ended && let Ok(Some(status)) = child.try_wait() {
+            break status;
+        }
+        limit = limit.keep(group);
+    };
+    if !matches!(limit, Limit::Runs(_)) {
+        end_group(group, &limit);
+    }
+    if open && let Ok(left) = rustix::io::ioctl_fionread(&pipe) {
+        // What the command printed is in the pipe by now. Whoever else has it open may go on
+        // printing for ever; that is not waited for.
+        sink.take(&mut pipe, Some(left));
+    }
+    if matches!(limit, Limit::Runs(_)) { end_of(status) } else { End::TimedOut }
+}
+
+pub(super) fn end_of(status: ExitStatus) -> End {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => End::Exit(code),
+        (None, signal) => End::Signal(signal.unwrap_or_default()),
+    }
+}
+
+/// Waits until something was printed, the command may have ended, or the time has come.
+fn wait(pipe: Option<&File>, exit: Option<&OwnedFd>, until: Option<Instant>) -> (bool, bool) {
+    let mut fds = Vec::with_capacity(2);
+    fds.extend(exit.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
+    fds.extend(pipe.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let left = if exit.is_none() { Some(left.map_or(LOOK, |left| left.min(LOOK))) } else { left };
+    // A time that the system can't express is far enough away to be looked at again.
+    let left = left.map(|left| left.min(Duration::from_hours(24)));
+    let left = left.and_then(|left| Timespec::try_from(left).ok());
+    let Ok(_) = poll(&mut fds, left.as_ref()) else { return (false, true) };
+    let ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+    match exit {
+        Some(_) => (ready(1), ready(0)),
+        None => (ready(0), true),
+    }
+}
+
+/// How far the time limit has gone.
+enum Limit {
+    /// The command may run until then.
+    Runs(Option<Instant>),
+    /// It was asked to end, and is made to end then.
+    Asked(Instant),
+    /// It was made to end.
+    Killed,
+}
+
+impl Limit {
+    fn next(&self) -> Option<Instant> {
+        match self {
+            Self::Runs(until) => *until,
+            Self::Asked(until) => Some(*until),
+            Self::Killed => None,
+        }
+    }
+
+    fn keep(self, group: Pid) -> Self {
+        match self {
+            Self::Runs(until) if past(until) => {
+                let _ = kill_process_group(group, Signal::TERM);
+                Self::Asked(Instant::now() + GRACE)
+            }
+            Self::Asked(until) if past(Some(until)) => {
+                let _ = kill_process_group(group, Signal::KILL);
+                Self::Killed
+            }
+            other => other,
+        }
+    }
+}
+
+/// The command is gone, and what it had started may still be on its way to an orderly end.
+fn end_group(group: Pid, limit: &Limit) {
+    while let Limit::Asked(until) = limit
+        && !past(Some(*until))
+    {
+        if test_kill_process_group(group) == Err(Errno::SRCH) {
+            return;
+        }
+        thread::sleep(LOOK);
+    }
+    let _ = kill_process_group(group, Signal::KILL);
+}
+
+/// Where output goes: into a file, up to a limit, and counted.
+struct Sink {
+    file: File,
+    keep: u64,
+    printed: u64,
+    kept: u64,
+}
+
+impl Sink {
+    /// Takes what is in the pipe: as much as is there now, or exactly so much. Says whether more may
+    /// come.
+    fn take(&mut self, pipe: &mut File, exactly: Option<u64>) -> bool {
+        let mut buffer = [0; 64 << 10];
+        let mut left = exactly.unwrap_or(1);
+        while left > 0 {
+            let most = exactly.map_or(buffer.len() as u64, |_| left.min(buffer.len() as u64));
+            #[expect(clippy::cast_possible_truncation, reason = "at most the length of the buffer")]
+            let part = &mut buffer[..most as usize];
+            match pipe.read(part) {
+                Ok(0) => return false,
+                Ok(count) => {
+                    self.put(&buffer[..count]);
+                    left = left.saturating_sub(count as u64);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        // What there was no room for ends what is kept: a file with a hole would be a lie.
+        let room = if self.kept == self.printed { self.keep.saturating_sub(self.kept) } else { 0 };
+        self.printed += bytes.len() as u64;
+        let part = &bytes[..bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+        let mut done = 0;
+        while let Some(rest) = part.get(done..)
+            && !rest.is_empty()
+        {
+            match self.file.write(rest) {
+                Ok(count) if count > 0 => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                _ => break,
+            }
+        }
+        self.kept += done as u64;
+    }
+}
+
+/// Writes the status under another name first, so that it is there whole or not at all.
+fn write_status(place: &Place, text: &str, agent: u32) -> io::Result<()> {
+    let fresh = place.directory().join("status.new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&fresh)?;
+    file.write_all(text.as_bytes())?;
+    let alone =
+        getppid().is_none_or(|parent| parent.as_raw_nonzero().get().cast_unsigned() != agent);
+    if alone {
+        file.sync_all()?;
+    }
+    fs::rename(&fresh, place.status())?;
+    if alone {
+        for directory in place.directory().ancestors().take(3) {
+            File::open(directory)?.sync_all()?;
+        }
+    }
+    Ok(())
+}

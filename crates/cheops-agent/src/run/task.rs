@@ -1,0 +1,236 @@
+//! From what the core asks for to what is to be run: command lines, variables and files.
+//!
+//! Pure, but for the files that are linked into place. What must stay true: an operation becomes the
+//! same task at each of its sites, or is refused for the same reason at each of them.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use cheops_core::{
+    id::{OpId, ResourceId, SiteId},
+    operation::{Action, Attachment, Operation},
+};
+
+use super::fill::fill;
+use crate::files::{Content, Files};
+
+/// What is to be run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Task {
+    resource: ResourceId,
+    /// As the operator wrote them.
+    lines: Vec<String>,
+    /// By name.
+    pub(super) files: BTreeMap<Box<str>, Attachment>,
+    environment: Vec<(String, Option<OsString>)>,
+}
+
+impl Task {
+    /// A command of the resource itself: `Show`, `Reset` or `Check`.
+    pub(super) fn of_resource(
+        here: &SiteId,
+        resource: &ResourceId,
+        op: Option<&OpId>,
+        line: &str,
+    ) -> Result<Self, String> {
+        let mut task = Self {
+            resource: resource.clone(),
+            lines: Vec::new(),
+            files: BTreeMap::new(),
+            environment: environment(here, resource, op),
+        };
+        task.add_line(line)?;
+        Ok(task)
+    }
+
+    /// An operation.
+    pub(super) fn of_operation(here: &SiteId, op: &Operation) -> Result<Self, String> {
+        let mut environment = environment(here, &op.resource, Some(&op.id));
+        environment.push(("CHEOPS_TYPE".to_owned(), Some(op.kind.as_str().into())));
+        let (lines, files) = (Vec::new(), BTreeMap::new());
+        let mut task = Self { resource: op.resource.clone(), lines, files, environment };
+        task.add(&op.action)?;
+        Ok(task)
+    }
+
+    fn add(&mut self, action: &Action) -> Result<(), String> {
+        match action {
+            Action::Command { line, files } => {
+                self.add_line(line)?;
+                files.iter().try_for_each(|file| self.add_file(file))
+            }
+            Action::Http(_) => Err("this agent does not carry out HTTP requests yet".to_owned()),
+            Action::Steps(steps) => steps.iter().try_for_each(|step| self.add(step)),
+        }
+    }
+
+    fn add_line(&mut self, line: &str) -> Result<(), String> {
+        if line.contains('\0') {
+            return Err("the command holds a zero byte, which no shell takes".to_owned());
+        }
+        self.lines.push(line.to_owned());
+        Ok(())
+    }
+
+    fn add_file(&mut self, file: &Attachment) -> Result<(), String> {
+        let name = &*file.name;
+        if name.is_empty()
+            || matches!(name, "." | "..")
+            || name.contains(['/', '\0'])
+            || name.len() > 255
+        {
+            return Err(format!(
+                "`{name}` can't be the name of an attached file: it is 1 to 255 bytes without `/`"
+            ));
+        }
+        match self.files.insert(file.name.clone(), file.clone()) {
+            Some(other) if other.content != file.content => Err(format!(
+                "two different files are attached as `{name}`; give them different names"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The command lines for the shell, and all variables, if the files are in this directory.
+    pub(super) fn at(&self, files: &Path) -> (Vec<String>, Vec<(String, Option<OsString>)>) {
+        let path = |name: &str| files.join(name);
+        let paths: BTreeMap<&str, PathBuf> =
+            self.files.keys().map(|name| (&**name, path(name))).collect();
+        let lines = self.lines.iter().map(|line| fill(line, &self.resource, &paths)).collect();
+        let mut environment = self.environment.clone();
+        if !self.files.is_empty() {
+            environment.push(("CHEOPS_FILES".to_owned(), Some(files.into())));
+        }
+        (lines, environment)
+    }
+
+    /// Puts the files into a directory. Says which one is not in the store, if one is not.
+    pub(super) fn link(&self, files: &Files, into: &Path) -> io::Result<Option<Content>> {
+        if self.files.is_empty() {
+            return Ok(None);
+        }
+        fs::create_dir_all(into)?;
+        for (name, file) in &self.files {
+            let Some(stored) = files.path(&file.content) else { return Ok(Some(file.content)) };
+            let link = into.join(&**name);
+            match fs::hard_link(&stored, &link) {
+                // Somebody has removed it since.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Ok(Some(file.content));
+                }
+                // The store is on another disk, or the file system has no such links.
+                Err(_) => std::os::unix::fs::symlink(stored, link)?,
+                Ok(()) => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What a command finds about itself. What does not apply is taken away, in case the agent itself
+/// was started by a command.
+fn environment(
+    here: &SiteId,
+    resource: &ResourceId,
+    op: Option<&OpId>,
+) -> Vec<(String, Option<OsString>)> {
+    let mut environment: Vec<(String, Option<OsString>)> = vec![
+        ("CHEOPS_ID".to_owned(), Some(resource.as_str().into())),
+        ("CHEOPS_SITE".to_owned(), Some(here.as_str().into())),
+        ("CHEOPS_OPERATION".to_owned(), op.map(|op| op.to_string().into())),
+    ];
+    for name in ["CHEOPS_TYPE", "CHEOPS_FILES"] {
+        environment.push((name.to_owned(), None));
+    }
+    environment
+}
+
+#[cfg(test)]
+mod tests {
+    use cheops_core::time::{Millis, Timestamp};
+
+    use super::*;
+
+    fn file(name: &str, content: u8) -> Attachment {
+        Attachment { name: name.into(), content: [content; 32], length: 1 }
+    }
+
+    fn command(line: &str, files: &[Attachment]) -> Action {
+        Action::Command { line: line.into(), files: files.into() }
+    }
+
+    fn task(action: Action) -> Result<Task, String> {
+        let op = Operation {
+            id: "DC 1:7".parse().unwrap(),
+            resource: "x".parse().unwrap(),
+            kind: "right shift".parse().unwrap(),
+            author: "a".parse().unwrap(),
+            at: Timestamp::at(Millis(1)),
+            parents: [].into(),
+            action,
+            reset: false,
+            keep_going: false,
+            key: None,
+            declares: None,
+        };
+        Task::of_operation(&"site2".parse().unwrap(), &op)
+    }
+
+    #[test]
+    fn steps_are_lines_in_a_row_with_one_directory_of_files() {
+        let steps = Action::Steps(
+            [
+                command("one {id}", &[]),
+                Action::Steps(
+                    [command("two {a}", &[file("a", 1)]), command("three", &[file("a", 1)])].into(),
+                ),
+            ]
+            .into(),
+        );
+        let (lines, environment) = task(steps).unwrap().at(Path::new("/f"));
+        assert_eq!(lines, ["one x", "two /f/a", "three"]);
+        let mut seen = BTreeMap::new();
+        for (name, value) in environment {
+            seen.insert(name, value.map(|value| value.into_string().unwrap()));
+        }
+        for (name, value) in [
+            ("CHEOPS_ID", "x"),
+            ("CHEOPS_SITE", "site2"),
+            ("CHEOPS_OPERATION", "DC 1:7"),
+            ("CHEOPS_TYPE", "right shift"),
+            ("CHEOPS_FILES", "/f"),
+        ] {
+            assert_eq!(seen[name].as_deref(), Some(value), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_run_is_refused_with_a_reason() {
+        let http = cheops_core::operation::HttpRequest {
+            service: "image".parse().unwrap(),
+            method: "PUT".into(),
+            target: "/".into(),
+            headers: [].into(),
+            body: None,
+        };
+        for (action, expected) in [
+            (
+                Action::Steps([command("a", &[]), Action::Http(Box::new(http))].into()),
+                "HTTP requests",
+            ),
+            (command("a\0b", &[]), "zero byte"),
+            (command("a", &[file("../x", 1)]), "`../x` can't be"),
+            (command("a", &[file("..", 1)]), "`..` can't be"),
+            (command("a", &[file("", 1)]), "can't be"),
+            (command("a", &[file(&"x".repeat(256), 1)]), "255 bytes"),
+            (command("a", &[file("x", 1), file("x", 2)]), "two different files"),
+        ] {
+            let error = task(action).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

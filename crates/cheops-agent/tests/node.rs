@@ -1,0 +1,289 @@
+//! The node: nothing is seen before it is durable, and a disk that fails loses nothing.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use cheops_agent::{
+    engine::{Engine, EngineError, Reader, Seq},
+    node::{self, Busy, Clock, Handle, Hands, Health, Running},
+};
+use cheops_core::{
+    id::{ResourceId, SiteId, Sites},
+    operation::Action,
+    replica::{
+        Answer, Durable, Effect, Event, Input, Message, Record, Replica, Report, Settings,
+        Submission, Ticket,
+    },
+    time::Millis,
+};
+use tokio::{sync::mpsc, time};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// A disk in memory that fails, or takes its time, when it is told to.
+#[derive(Clone, Default)]
+struct Disk {
+    written: Arc<Mutex<Vec<Durable>>>,
+    appends: Arc<AtomicU64>,
+    broken: Arc<AtomicBool>,
+    slow: Arc<AtomicBool>,
+    free: Arc<AtomicU64>,
+}
+
+impl Engine for Disk {
+    fn append(&mut self, batch: &[Durable]) -> Result<Seq, EngineError> {
+        while self.slow.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if self.broken.load(Ordering::SeqCst) {
+            return Err(EngineError { place: "memory".into(), problem: "it is broken".into() });
+        }
+        self.appends.fetch_add(1, Ordering::SeqCst);
+        let mut written = self.written.lock().unwrap();
+        written.extend_from_slice(batch);
+        Ok(written.len() as Seq)
+    }
+
+    fn recover(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn reader(&self) -> Arc<dyn Reader> {
+        Arc::new(self.clone())
+    }
+}
+
+impl Reader for Disk {
+    fn after(&self, seq: Seq, most: usize) -> Result<Vec<(Seq, Durable)>, EngineError> {
+        let written = self.written.lock().unwrap();
+        let rest = (1..).zip(written.iter().cloned()).skip(usize::try_from(seq).unwrap());
+        Ok(rest.take(most).collect())
+    }
+
+    fn last(&self) -> Seq {
+        self.written.lock().unwrap().len() as Seq
+    }
+
+    fn free(&self) -> io::Result<u64> {
+        Ok(self.free.load(Ordering::SeqCst))
+    }
+}
+
+/// What was done, and how much was durable by then.
+#[derive(Clone)]
+struct Seen {
+    disk: Disk,
+    done: mpsc::UnboundedSender<(Effect, usize)>,
+}
+
+impl Seen {
+    fn note(&self, effect: Effect) {
+        let durable = self.disk.written.lock().unwrap().len();
+        let _ = self.done.send((effect, durable));
+    }
+}
+
+impl Hands for Seen {
+    fn send(&mut self, to: &SiteId, message: Message) {
+        self.note(Effect::Send { to: to.clone(), message });
+    }
+
+    fn run(&mut self, effect: Effect) {
+        self.note(effect);
+    }
+
+    fn tell(&mut self, _: &Event) {}
+}
+
+struct World {
+    disk: Disk,
+    handle: Handle,
+    running: Running,
+    done: mpsc::UnboundedReceiver<(Effect, usize)>,
+}
+
+const RESERVE: u64 = 100;
+
+fn site(n: usize) -> SiteId {
+    format!("site{n}").parse().unwrap()
+}
+
+fn world() -> World {
+    let disk = Disk::default();
+    disk.free.store(1_000, Ordering::SeqCst);
+    let (handle, inbox) = node::channel(Clock::default());
+    let (to_done, done) = mpsc::unbounded_channel();
+    let hands = Seen { disk: disk.clone(), done: to_done };
+    let replica = Replica::new(site(1), Settings::default());
+    let running = node::start(inbox, replica, Box::new(disk.clone()), Box::new(hands), RESERVE);
+    World { disk, handle, running, done }
+}
+
+fn submission(id: &str) -> Submission {
+    Submission {
+        ticket: Ticket(0),
+        resource: id.parse().unwrap(),
+        sites: Some(Sites::new([site(1), site(2)]).unwrap()),
+        config: None,
+        kind: "set".parse().unwrap(),
+        author: "test".parse().unwrap(),
+        action: Action::command("true"),
+        force: false,
+        keep_going: false,
+        wait: Millis(60_000),
+        key: None,
+    }
+}
+
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    time::timeout(SOON, future).await.unwrap()
+}
+
+#[tokio::test]
+async fn an_operation_is_durable_before_it_is_sent_run_or_accepted() {
+    let mut world = world();
+    // Inputs and requests come by different ways: the feed tells when the first has arrived.
+    let mut feed = world.handle.feed().follow();
+    world.handle.tell(Input::PeerUp(site(2))).await.unwrap();
+    soon(feed.recv()).await.unwrap();
+    let mut answers = world.handle.submit(submission("x")).await.unwrap();
+    let Some(Answer::Accepted(op)) = soon(answers.recv()).await else { panic!("not accepted") };
+    assert_eq!(world.disk.written.lock().unwrap().len(), 2, "the operation and the intent");
+    let (sent, durable) = soon(world.done.recv()).await.unwrap();
+    assert!(matches!(sent, Effect::Send { .. }) && durable == 2, "{sent:?}");
+    let (run, durable) = soon(world.done.recv()).await.unwrap();
+    let Effect::Run { run, .. } = run else { panic!("{run:?}") };
+    assert_eq!((&run.op, durable), (&op, 2));
+
+    let report =
+        Report { outcome: cheops_core::plan::Outcome::Ok, took: Millis(1), output: "".into() };
+    world.handle.tell(Input::Ran { run, report }).await.unwrap();
+    assert!(matches!(soon(answers.recv()).await, Some(Answer::Reply(_))));
+    let written = world.disk.written.lock().unwrap().clone();
+    assert!(matches!(written[2], Durable::Record(Record::Reply(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_waits_for_the_disk_that_it_rests_on() {
+    let world = world();
+    world.disk.slow.store(true, Ordering::SeqCst);
+    let mut answers = world.handle.submit(submission("x")).await.unwrap();
+    let handle = world.handle.clone();
+    let read = tokio::spawn(async move { handle.read(|r| r.resources().count()).await.unwrap() });
+    time::sleep(Duration::from_millis(50)).await;
+    assert!(!read.is_finished() && answers.try_recv().is_err(), "nothing is seen yet");
+    world.disk.slow.store(false, Ordering::SeqCst);
+    assert_eq!(soon(read).await.unwrap(), 1);
+    assert!(matches!(soon(answers.recv()).await, Some(Answer::Accepted(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_while_the_disk_works_is_written_together() {
+    let world = world();
+    world.disk.slow.store(true, Ordering::SeqCst);
+    let mut all = Vec::new();
+    for n in 0..100 {
+        all.push(world.handle.submit(submission(&format!("r{n}"))).await.unwrap());
+    }
+    world.disk.slow.store(false, Ordering::SeqCst);
+    for mut answers in all {
+        assert!(matches!(soon(answers.recv()).await, Some(Answer::Accepted(_))));
+    }
+    assert_eq!(world.disk.written.lock().unwrap().len(), 200);
+    let appends = world.disk.appends.load(Ordering::SeqCst);
+    assert!(appends <= 10, "{appends} appends for 100 operations");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_fails_refuses_requests_serves_reads_and_loses_nothing() {
+    let world = world();
+    let mut first = world.handle.submit(submission("before")).await.unwrap();
+    assert!(matches!(soon(first.recv()).await, Some(Answer::Accepted(_))));
+    world.disk.broken.store(true, Ordering::SeqCst);
+    let mut in_flight = world.handle.submit(submission("in-flight")).await.unwrap();
+    soon(async {
+        while world.handle.health() == Health::Well {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    let refused = world.handle.submit(submission("refused")).await;
+    assert!(matches!(refused, Err(Busy::Stalled(why)) if why.contains("it is broken")));
+    let id: ResourceId = "before".parse().unwrap();
+    assert!(soon(world.handle.read(move |r| r.resource(&id).is_some())).await.unwrap());
+    assert!(in_flight.try_recv().is_err(), "it is not accepted");
+    world.disk.broken.store(false, Ordering::SeqCst);
+    assert!(matches!(soon(in_flight.recv()).await, Some(Answer::Accepted(_))));
+    let mut after = world.handle.submit(submission("after")).await.unwrap();
+    assert!(matches!(soon(after.recv()).await, Some(Answer::Accepted(_))));
+    let resources = soon(world.handle.read(|r| r.resources().count())).await.unwrap();
+    assert_eq!(resources, 3, "what was refused left nothing behind");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_without_room_takes_no_operation_and_goes_on_when_there_is_some() {
+    let world = world();
+    world.disk.free.store(RESERVE - 1, Ordering::SeqCst);
+    soon(async {
+        while world.handle.health() == Health::Well {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    let refused = world.handle.submit(submission("x")).await;
+    assert_eq!(refused.err(), Some(Busy::Full(RESERVE - 1)));
+    world.disk.free.store(RESERVE, Ordering::SeqCst);
+    soon(async {
+        while world.handle.health() != Health::Well {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    let mut answers = world.handle.submit(submission("x")).await.unwrap();
+    assert!(matches!(soon(answers.recv()).await, Some(Answer::Accepted(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_stops_has_written_all_that_it_was_told() {
+    let world = world();
+    let mut all = Vec::new();
+    for n in 0..20 {
+        all.push(world.handle.submit(submission(&format!("r{n}"))).await.unwrap());
+    }
+    // Requests and inputs come by different ways: only what was answered came before the stop.
+    for answers in &mut all {
+        assert!(matches!(soon(answers.recv()).await, Some(Answer::Accepted(_))));
+    }
+    world.handle.stop().await;
+    soon(world.running.stopped()).await;
+    assert_eq!(world.disk.written.lock().unwrap().len(), 40);
+    assert!(world.handle.read(|_| ()).await.is_err());
+    assert!(matches!(world.handle.submit(submission("late")).await, Err(Busy::Stopping)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_feed_tells_what_is_durable_in_order() {
+    let world = world();
+    let mut feed = world.handle.feed().follow();
+    for id in ["a", "b", "c"] {
+        let mut answers = world.handle.submit(submission(id)).await.unwrap();
+        soon(answers.recv()).await;
+    }
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        let change = soon(feed.recv()).await.unwrap();
+        told.push((change.resource.clone().unwrap(), change.seq.unwrap()));
+    }
+    assert_eq!(told, [("a".into(), 1), ("b".into(), 3), ("c".into(), 5)]);
+    let (changes, last) = world.handle.feed().after(&site(1), 1, 10).unwrap();
+    let again: Vec<_> = changes.iter().map(|change| change.resource.as_deref().unwrap()).collect();
+    assert_eq!((again, last), (vec!["b", "c"], Some(6)));
+}

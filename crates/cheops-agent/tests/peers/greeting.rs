@@ -1,0 +1,139 @@
+//! Who is let in, and what those who are not are told.
+
+use std::time::Duration;
+
+use cheops_agent::{peers::State, wire::frame::Frame};
+
+use super::{
+    fake::{Fake, hello, wall},
+    site::{Plan, linked, name, pair, until},
+};
+
+/// Waits until a site shows why it has no link with another.
+async fn shows(site: &super::site::Site, other: &str, reason: &str) {
+    let start = std::time::Instant::now();
+    loop {
+        let peer = site.peer(other);
+        assert_ne!(peer.state, State::Reachable);
+        match peer.error {
+            Some(error) if error.contains(reason) => return,
+            error if start.elapsed() > Duration::from_secs(30) => {
+                panic!("{error:?} instead of {reason:?}")
+            }
+            _ => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_site_that_is_not_known_is_told_to_be_added() {
+    let one = Plan::new("site1").start().await;
+    let mut four = Plan::new("site4");
+    four.knows(&name("site1"), one.peers.address());
+    let four = four.start().await;
+    let reason =
+        "`site4` is not among the peers of `site1`: add it to the configuration of `site1`";
+    shows(&four, "site1", reason).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_belongs_to_another_site_is_named() {
+    let [one, two] = pair();
+    let two = two.start().await;
+    let mut one = one;
+    // The address of site2, under another name.
+    one.config.sites.clear();
+    one.knows(&name("site9"), two.peers.address());
+    let one = one.start().await;
+    shows(&one, "site9", "`site1` looked for `site9` at 127.").await;
+    shows(&one, "site9", "found `site2`: correct the address in the configuration of `site1`")
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_sites_of_one_name_are_told_so() {
+    let one = Plan::new("site1").start().await;
+    let mut fake = Fake::dial(one.peers.address()).await;
+    fake.control.send(&hello("site1", wall()));
+    assert!(fake.control.reason().await.contains("two sites are called `site1`"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_leads_back_is_noticed() {
+    let mut one = Plan::new("site1");
+    let own = one.config.peers;
+    one.knows(&name("site2"), own);
+    let one = one.start().await;
+    shows(&one, "site2", "leads back to `site1` itself").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_version_is_refused_in_words() {
+    let one = Plan::new("site1").start().await;
+    let mut fake = Fake::dial(one.peers.address()).await;
+    fake.control.send_bytes(&[0, 0, 0, 4, 1, 9, 255, 255][..]);
+    let reason = fake.control.reason().await;
+    assert_eq!(
+        reason,
+        "an agent that speaks version 9 of the protocol for links met `site1`, which speaks version 1: update the older one"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_says_nothing_is_sent_away() {
+    let mut one = Plan::new("site1");
+    one.config.links.silence = Duration::from_millis(300);
+    let one = one.start().await;
+    let mut fake = Fake::dial(one.peers.address()).await;
+    assert!(fake.control.reason().await.contains("`site1` waited for a greeting in vain"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_off_is_noticed_and_nothing_breaks() {
+    let mut site = Plan::new("site1");
+    site.knows(&name("a"), super::site::address());
+    let site = site.start().await;
+    let (mut fake, _records) = Fake::link(site.peers.address(), "a").await;
+    for hour in [3_600_000, 0] {
+        let Some(Frame::Ping { nonce, .. }) = fake.control.next().await else { panic!("a ping") };
+        fake.control.send(&Frame::Pong { nonce, wall: wall() + hour });
+        until("the clocks were compared", || async {
+            site.peer("a").clock_offset.is_some() && site.peer("a").clock_is_off() == (hour > 0)
+        })
+        .await;
+        assert!(site.reaches("a"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_decides_keeps_a_link_that_holds_and_takes_one_of_a_new_life() {
+    let mut site = Plan::new("site1");
+    site.knows(&name("site2"), super::site::address());
+    let site = site.start().await;
+    let first = hello("site2", wall());
+    let mut one = Fake::dial(site.peers.address()).await;
+    one.control.send(&first);
+    assert!(matches!(one.control.next().await, Some(Frame::Hello(_))));
+    assert_eq!(one.control.next().await, Some(Frame::Up));
+    // The same process once more: both dialled.
+    let mut two = Fake::dial(site.peers.address()).await;
+    two.control.send(&first);
+    assert!(two.control.reason().await.contains("have a link already"));
+    // A new process: the old link can't be alive.
+    let mut three = Fake::dial(site.peers.address()).await;
+    three.control.send(&hello("site2", wall()));
+    assert!(matches!(three.control.next().await, Some(Frame::Hello(_))));
+    assert_eq!(three.control.next().await, Some(Frame::Up));
+    assert!(one.control.reason().await.contains("another connection took its place"));
+    assert!(site.reaches("site2"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_needs_only_one_that_can_dial() {
+    let [mut one, two] = pair();
+    // A port that nobody listens on: site2 is out of reach for whoever dials it.
+    let closed = super::site::address();
+    one.config.sites.insert(name("site2"), closed.to_string());
+    let (one, two) = (one.start().await, two.start().await);
+    linked(&[&one, &two]).await;
+}

@@ -1,0 +1,10 @@
+//! Links between agents, over real sockets, in good times and in bad ones.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+
+mod calls;
+mod fake;
+mod greeting;
+mod proxy;
+mod replicate;
+mod site;
+mod trouble;

@@ -1,0 +1,70 @@
+//! Stores for tests, and operations that say which number they have.
+#![allow(dead_code, reason = "each test uses what it needs")]
+
+use std::{fs, path::Path, sync::Arc};
+
+use cheops_agent::engine::embedded::{Embedded, Options};
+use cheops_core::{
+    id::{OpId, ResourceId},
+    operation::{Action, Operation},
+    replica::{Durable, Record},
+    time::{Millis, Timestamp},
+};
+
+/// How many resources the operations are of.
+pub(crate) const RESOURCES: u64 = 7;
+
+pub(crate) fn directory() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// With so little memory that there are soon tables.
+pub(crate) fn options(site: &str) -> Options {
+    Options { memtable: 64 << 10, ..Options::of(site.parse().unwrap()) }
+}
+
+pub(crate) fn open(directory: &Path) -> Embedded {
+    Embedded::open(directory, options("here")).unwrap()
+}
+
+pub(crate) fn read(engine: &mut Embedded) -> Vec<Durable> {
+    engine.written().map(Result::unwrap).collect()
+}
+
+/// How many broken databases were put aside.
+pub(crate) fn broken(directory: &Path) -> usize {
+    let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_str().unwrap().starts_with("broken-")).count()
+}
+
+pub(crate) fn resource(number: u64) -> ResourceId {
+    format!("resource{}", number % RESOURCES).parse().unwrap()
+}
+
+/// An operation of 500 bytes. Each third one is of this site.
+pub(crate) fn operation(number: u64) -> Durable {
+    let site = if number % 3 == 0 { "here" } else { "there" };
+    let operation = |line: &str| Operation {
+        id: OpId { site: site.parse().unwrap(), number },
+        resource: resource(number),
+        kind: "inc".parse().unwrap(),
+        author: "operator".parse().unwrap(),
+        at: Timestamp::at(Millis(1_800_000_000_000 + number)),
+        parents: [].into(),
+        action: Action::command(line),
+        reset: false,
+        keep_going: false,
+        key: None,
+        declares: None,
+    };
+    let line = "x".repeat(500 - operation("").weight());
+    Durable::Record(Record::Operation(Arc::new(operation(&line))))
+}
+
+/// The number of such an operation.
+pub(crate) fn number(durable: &Durable) -> u64 {
+    match durable {
+        Durable::Record(Record::Operation(op)) => op.id.number,
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,295 @@
+//! What goes wrong at a site: disks, peers, clocks and commands. The rest goes on, and what went
+//! wrong is said.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+
+mod field;
+
+use std::{
+    fs::{self, File},
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use cheops_agent::api::model::{Run, RunStatus, Submit, Submitted};
+use field::{Field, agent::Agent, all_ok, eventually, read, submit, within};
+
+const QUICK: &str = "[links]\nheartbeat = '100ms'\nsilence = '400ms'\nretry = '200ms'";
+
+fn on(sites: &str, command: &str) -> Submit {
+    Submit { sites: Some(sites.into()), ..submit(command, "set") }
+}
+
+fn run_at<'a>(submitted: &'a Submitted, site: &str) -> &'a Run {
+    submitted.runs.iter().find(|run| run.site == site).unwrap()
+}
+
+/// A small disk in memory, at a path.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(path: &Path, megabytes: usize) -> Self {
+        fs::create_dir_all(path).unwrap();
+        let size = format!("size={megabytes}m");
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(path).status();
+        assert!(mounted.unwrap().success(), "a disk can't be mounted: these tests need root");
+        Self(path.to_owned())
+    }
+
+    fn remount(&self, how: &str) -> bool {
+        let options = format!("remount,{how}");
+        Command::new("mount").args(["-o", &options]).arg(&self.0).status().unwrap().success()
+    }
+
+    /// Fills it to the last byte.
+    fn fill(&self) {
+        let mut file = File::create(self.0.join("filler")).unwrap();
+        for size in [1 << 20, 4096, 1] {
+            let block = vec![0; size];
+            while file.write_all(&block).is_ok() {}
+        }
+    }
+
+    fn free(&self) {
+        fs::remove_file(self.0.join("filler")).unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// Three sites; the data of the first is on a disk of its own.
+fn with_a_small_disk(reserve: usize) -> (Field, Disk) {
+    let mut field = Field::with(3, &format!("{QUICK}\n[store]\nreserve = {reserve}"));
+    field.sites[0].kill();
+    let data = field.directory(0).join("data");
+    fs::remove_dir_all(&data).unwrap();
+    let disk = Disk::mount(&data, 160);
+    field.sites[0].start();
+    field.sites[0].wait_until_ready();
+    field.wait_until_linked();
+    (field, disk)
+}
+
+fn refused_for_want_of_room(site: &Agent) -> bool {
+    let request = Submit { wait: Some("0s".into()), ..submit("echo no >> {id}", "add") };
+    site.try_exec("x", &request).is_err_and(|problem| problem.status == 507)
+}
+
+#[test]
+fn a_full_disk_stops_accepting_and_recovers_by_itself() {
+    let (field, disk) = with_a_small_disk(16 << 20);
+    let [one, two, _] = &field.sites[..] else { panic!("three sites") };
+    assert!(all_ok(&one.exec("x", &on(&field.everywhere(), "echo begin > {id}"))));
+    disk.fill();
+    eventually("operations are refused", || refused_for_want_of_room(one));
+    assert_eq!(one.ask("/readyz").unwrap().0, 503);
+    assert_eq!(one.resource("x").unwrap().summary.operations, 1, "nothing is stored, reads go on");
+    let (_, problems) = one.ask("/api/v1/problems").unwrap();
+    assert!(problems.contains("the disk is full"), "{problems}");
+    // The others go on.
+    let request = Submit { wait: Some("1s".into()), ..submit("echo more >> {id}", "add") };
+    let submitted = two.exec("x", &request);
+    assert_eq!(run_at(&submitted, "site2").status, RunStatus::Ok);
+    assert_eq!(run_at(&submitted, "site1").status, RunStatus::Timeout);
+    disk.free();
+    eventually("operations are accepted again", || !refused_for_want_of_room(one));
+    field.agreed("x", &[0, 1, 2]);
+    assert!(read(&one.work().join("x")).unwrap().starts_with("begin\nmore\n"));
+}
+
+#[test]
+fn a_disk_without_a_byte_left_loses_nothing() {
+    let (field, disk) = with_a_small_disk(0);
+    let one = &field.sites[0];
+    assert!(all_ok(&one.exec("x", &on(&field.everywhere(), "echo begin > {id}"))));
+    disk.fill();
+    let mut accepted = 1;
+    let request = Submit { wait: Some("0s".into()), ..submit("true", "add") };
+    let start = Instant::now();
+    loop {
+        match one.try_exec("x", &request) {
+            Ok(_) => accepted += 1,
+            Err(problem) => {
+                assert_eq!(problem.status, 507, "{problem:?}");
+                break;
+            }
+        }
+        assert!(start.elapsed() < field::SOON, "{accepted} operations fit on a full disk");
+    }
+    assert!(one.resource("x").is_some(), "reads go on");
+    disk.free();
+    eventually("operations are accepted again", || one.try_exec("x", &request).is_ok());
+    let resource = field.agreed("x", &[0, 1, 2]);
+    assert!(
+        resource.summary.operations > accepted,
+        "{} of {accepted}",
+        resource.summary.operations
+    );
+}
+
+#[test]
+fn a_disk_that_can_only_be_read_is_a_full_disk() {
+    let (field, disk) = with_a_small_disk(0);
+    let one = &field.sites[0];
+    assert!(all_ok(&one.exec("x", &on(&field.everywhere(), "echo begin > {id}"))));
+    // Files that are open for writing keep a disk writable; what is written through them is not
+    // stopped by a remount. So this is tried at the start instead.
+    let mut field = field;
+    field.sites[0].kill();
+    assert!(disk.remount("ro"));
+    field.sites[0].start();
+    let log = field.directory(0).join("log");
+    eventually("the agent says why it does not start", || {
+        read(&log).is_some_and(|log| log.contains("can't be used") || log.contains("read-only"))
+    });
+    field.sites[0].kill();
+    assert!(disk.remount("rw"));
+    field.sites[0].start();
+    field.sites[0].wait_until_ready();
+    field.wait_until_linked();
+    assert_eq!(field.sites[0].resource("x").unwrap().summary.operations, 1);
+}
+
+#[test]
+fn garbage_from_a_peer_is_refused_and_changes_nothing() {
+    let field = Field::with(2, QUICK);
+    let one = &field.sites[0];
+    assert!(all_ok(&one.exec("x", &on(&field.everywhere(), "echo begin > {id}"))));
+    let mut random = fastrand::Rng::new();
+    let address = one.url.trim_start_matches("http://").replace("8079", "8078");
+    for round in 0..50 {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        if round % 2 == 0 {
+            // The preface of HTTP/2, so that the garbage gets further.
+            let _ = stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        }
+        let garbage: Vec<u8> = (0..random.usize(..20_000)).map(|_| random.u8(..)).collect();
+        let _ = stream.write_all(&garbage);
+        let _ = stream.set_read_timeout(Some(Duration::from_millis(20)));
+        let _ = stream.read(&mut [0; 1024]);
+    }
+    let submitted = one.exec("x", &submit("echo more >> {id}", "add"));
+    assert!(submitted.runs.len() == 2 && all_ok(&submitted), "{submitted:?}");
+}
+
+#[test]
+fn a_peer_that_accepts_and_never_answers_delays_nobody() {
+    let mut field = Field::with(3, QUICK);
+    field.sites[2].kill();
+    let address = field.sites[2].url.trim_start_matches("http://").replace("8079", "8078");
+    // In site3's place, at its address: something that takes all and says nothing.
+    let mut silent = field.sites[2].command("python3");
+    let (host, port) = address.split_once(':').unwrap();
+    let script = format!(
+        "import socket\ns=socket.create_server(('{host}',{port}))\nc=[]\nwhile True: c.append(s.accept())"
+    );
+    let mut silent = silent.args(["-c", &script]).spawn().unwrap();
+    eventually("the silent one listens", || TcpStream::connect(&address).is_ok());
+    thread::sleep(Duration::from_millis(600));
+    let start = Instant::now();
+    let request = Submit { wait: Some("1s".into()), ..on(&field.everywhere(), "echo x > {id}") };
+    let submitted = field.sites[0].exec("x", &request);
+    assert_eq!(run_at(&submitted, "site2").status, RunStatus::Ok);
+    assert_eq!(run_at(&submitted, "site3").status, RunStatus::Timeout);
+    assert!(start.elapsed() < Duration::from_secs(5));
+    let quick = Submit { wait: Some("10s".into()), ..on("site1 & site2", "true") };
+    let start = Instant::now();
+    assert!(all_ok(&field.sites[0].exec("y", &quick)));
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    silent.kill().unwrap();
+    silent.wait().unwrap();
+    field.sites[2].start();
+    field.sites[2].wait_until_ready();
+    field.agreed("x", &[0, 1, 2]);
+}
+
+#[test]
+fn a_clock_two_hours_off_hurts_nobody() {
+    let mut field = Field::with(3, QUICK);
+    field.sites[1].kill();
+    field.sites[1].start_at("+2h");
+    field.sites[1].wait_until_ready();
+    field.wait_until_linked();
+    let table =
+        r#"{"ResolutionMatrix": [{"Before": "set", "After": "set", "Result": "take-one"}]}"#;
+    let request = Submit {
+        config: Some(serde_json::from_str(table).unwrap()),
+        ..on(&field.everywhere(), "echo begin > {id}")
+    };
+    field.sites[0].exec("x", &request);
+    // After the site with the fast clock has written, the others still come later.
+    for (n, word) in [(1, "fast"), (0, "slow"), (2, "last")] {
+        let submitted = field.sites[n].exec("x", &submit(&format!("echo {word} > {{id}}"), "set"));
+        assert!(submitted.runs.len() == 3 && all_ok(&submitted), "{submitted:?}");
+    }
+    field.agreed("x", &[0, 1, 2]);
+    for site in &field.sites {
+        assert_eq!(read(&site.work().join("x")).unwrap(), "last\n");
+    }
+}
+
+#[test]
+fn commands_that_misbehave_are_ended_or_cut_short() {
+    let field = Field::with(2, &format!("{QUICK}\n[runs]\ntimeout = '1s'"));
+    let one = &field.sites[0];
+    let both = field.everywhere();
+
+    let start = Instant::now();
+    let endless = one.exec("endless", &on(&both, "echo begun; sleep 1000"));
+    assert!(start.elapsed() < Duration::from_secs(10));
+    let output = run_at(&endless, "site1").output.clone().unwrap();
+    assert_eq!(run_at(&endless, "site1").status, RunStatus::Ko);
+    assert!(output.contains("begun") && output.contains("timed out"), "{output}");
+
+    let before = resident(one);
+    let loud = one.exec("loud", &on("site1", "head -c 1000000000 /dev/zero | tr '\\0' x"));
+    let run = run_at(&loud, "site1");
+    assert!(run.output.as_ref().unwrap().len() < 100_000);
+    assert!(resident(one) < before + (64 << 20), "{} bytes more", resident(one) - before);
+    let kept = one.ask(&format!("/api/v1/resources/loud/operations/{}/output", loud.operation));
+    assert!(kept.unwrap().1.len() > 1 << 20, "the rest can be fetched");
+
+    let start = Instant::now();
+    let daemon = one.exec("daemon", &on("site1", "sleep 300 & echo started"));
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert!(all_ok(&daemon), "{daemon:?}");
+
+    let reader = one.exec("reader", &on("site1", "cat; echo end of input"));
+    assert!(all_ok(&reader), "{reader:?}");
+    assert_eq!(run_at(&reader, "site1").output.as_deref(), Some("end of input\n"));
+    within(Duration::from_secs(5), "nothing is left running but the daemon", || {
+        !one.output("pgrep", &["-f", "sleep 1000"]).contains(char::is_numeric)
+    });
+    let _ = Command::new("pkill").args(["-f", "sleep 300"]).status();
+}
+
+/// How much memory an agent holds, in bytes.
+fn resident(site: &Agent) -> usize {
+    let status = fs::read_to_string(format!("/proc/{}/status", site.pid())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
+
+#[test]
+fn an_address_that_is_taken_is_said_to_be() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let directory = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_cheops"))
+        .args(["agent", "--site", "site1", "--api", &address, "--peers", "127.0.0.1:0", "--data"])
+        .arg(directory.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains(&address) && error.contains("another agent"), "{error}");
+}

@@ -1,0 +1,191 @@
+//! Sites as hosts of a small network of their own: each is a network namespace with one agent, the
+//! real program, and whatever applications a test starts there. All hang on one bridge; packets
+//! between two of them can be dropped, in one direction or both.
+//!
+//! What must stay true: nothing of a field is left when it is dropped, whatever the test did.
+
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+pub mod agent;
+pub mod net;
+pub mod redis;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use cheops_agent::api::model::{Resource, RunStatus, State, Submit, Submitted};
+
+use self::{agent::Agent, net::Network};
+
+/// How long anything may take that should happen.
+pub const SOON: Duration = Duration::from_secs(60);
+
+/// Several sites: `site1`, `site2`…
+pub struct Field {
+    pub sites: Vec<Agent>,
+    pub net: Network,
+    directory: tempfile::TempDir,
+}
+
+impl Field {
+    /// A network with so many sites, and an agent at each.
+    pub fn new(count: usize) -> Self {
+        Self::with(count, "")
+    }
+
+    /// The same, with more lines in the configuration of each site.
+    pub fn with(count: usize, settings: &str) -> Self {
+        let net = Network::new(count);
+        let directory = tempfile::tempdir().unwrap();
+        let names: Vec<String> = (1..=count).map(|n| format!("site{n}")).collect();
+        let sites = names.iter().enumerate().map(|(n, name)| {
+            let data = directory.path().join(name);
+            fs::create_dir_all(&data).unwrap();
+            let mut config = format!("site = '{name}'\n");
+            if !settings.contains("work =") {
+                config += "work = 'work'\n";
+            }
+            let top: String = settings
+                .lines()
+                .take_while(|l| !l.starts_with('['))
+                .map(|l| format!("{l}\n"))
+                .collect();
+            let sections: String = settings
+                .lines()
+                .skip_while(|l| !l.starts_with('['))
+                .map(|l| format!("{l}\n"))
+                .collect();
+            config += &top;
+            config +=
+                &format!("[listen]\napi = '{}:8079'\npeers = '{}:8078'\n", net.ip(n), net.ip(n));
+            for (m, peer) in names.iter().enumerate().filter(|&(m, _)| m != n) {
+                config += &format!("[[peer]]\nname = '{peer}'\naddress = '{}:8078'\n", net.ip(m));
+            }
+            config += &sections;
+            fs::write(data.join("site.toml"), config).unwrap();
+            Agent::new(name, net.namespace(n), &net.ip(n), &data)
+        });
+        let mut field = Self { sites: sites.collect(), net, directory };
+        for site in &mut field.sites {
+            site.start();
+        }
+        field.sites.iter().for_each(Agent::wait_until_ready);
+        field.wait_until_linked();
+        field
+    }
+
+    /// The directory of a site.
+    pub fn directory(&self, n: usize) -> PathBuf {
+        self.directory.path().join(&self.sites[n].name)
+    }
+
+    /// Waits until all sites see each other.
+    pub fn wait_until_linked(&self) {
+        eventually("all sites see each other", || {
+            self.sites.iter().all(|site| site.reachable().len() == self.sites.len() - 1)
+        });
+    }
+
+    /// Waits until no site sees another.
+    pub fn wait_until_apart(&self) {
+        eventually("no site sees another", || {
+            self.sites.iter().all(|site| site.reachable().is_empty())
+        });
+    }
+
+    /// Cuts all sites apart, and waits until they have noticed.
+    pub fn cut(&self) {
+        self.net.cut_all();
+        self.wait_until_apart();
+    }
+
+    /// Heals all cuts, and waits until the sites see each other.
+    pub fn heal(&self) {
+        self.net.heal();
+        self.wait_until_linked();
+    }
+
+    /// All sites, as a place of the scope language.
+    pub fn everywhere(&self) -> String {
+        let names: Vec<&str> = self.sites.iter().map(|site| site.name.as_str()).collect();
+        names.join(" & ")
+    }
+
+    /// Waits until these sites know the same of a resource, have run all of its block, and have all
+    /// replies; gives it as the first of them sees it.
+    pub fn agreed(&self, id: &str, sites: &[usize]) -> Resource {
+        let mut seen = Vec::new();
+        let start = Instant::now();
+        while start.elapsed() < SOON {
+            seen = sites.iter().filter_map(|&n| self.sites[n].resource(id)).collect::<Vec<_>>();
+            if seen.len() == sites.len()
+                && seen.iter().all(|r| done(r) && r.version == seen[0].version)
+            {
+                return seen.swap_remove(0);
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        let told: Vec<String> = seen.iter().map(summary).collect();
+        panic!("`{id}` is not agreed on after {SOON:?}:\n{}", told.join("\n"));
+    }
+}
+
+/// Whether nothing of a resource is under way or unanswered.
+fn done(resource: &Resource) -> bool {
+    let runs = resource.operations.iter().flat_map(|op| &op.runs);
+    resource.summary.state != State::Pending
+        && !runs
+            .into_iter()
+            .any(|run| matches!(run.status, RunStatus::Waiting | RunStatus::Running))
+}
+
+fn summary(resource: &Resource) -> String {
+    let mut text = format!(
+        "  {} sees {:?}, version {:?}, block {:?}",
+        resource.seen_by, resource.summary.state, resource.version, resource.block_ids
+    );
+    for op in &resource.operations {
+        let runs = op.runs.iter().map(|run| format!("{} {:?}", run.site, run.status));
+        text += &format!(
+            "\n    {} {} {}: {}",
+            op.id,
+            op.kind,
+            op.command,
+            runs.collect::<Vec<_>>().join(", ")
+        );
+    }
+    text
+}
+
+/// A request for an operation of a kind.
+pub fn submit(command: &str, kind: &str) -> Submit {
+    Submit { command: command.into(), kind: Some(kind.into()), ..Submit::default() }
+}
+
+/// Waits for something that should happen.
+pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    within(SOON, what, condition);
+}
+
+/// Waits for something that should happen before long.
+pub fn within(span: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < span, "not after {span:?}: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The text of a file, if there is one.
+pub fn read(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok()
+}
+
+/// How each site replied: `OK` everywhere?
+pub fn all_ok(submitted: &Submitted) -> bool {
+    submitted.runs.iter().all(|run| run.status == RunStatus::Ok)
+}

@@ -1,0 +1,115 @@
+//! The network of a field.
+
+use std::{
+    process::{Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// A bridge with hosts.
+pub struct Network {
+    bridge: String,
+    hosts: Vec<String>,
+    prefix: String,
+}
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+impl Network {
+    pub fn new(count: usize) -> Self {
+        let id =
+            std::process::id().wrapping_mul(16).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let prefix = format!("10.{}.{}", 64 + id / 256 % 128, id % 256);
+        let bridge = format!("ch{:x}", id % 0xfff_ffff);
+        let hosts = (0..count).map(|n| format!("{bridge}n{n}")).collect();
+        let net = Self { bridge, hosts, prefix };
+        net.build();
+        net
+    }
+
+    fn build(&self) {
+        let bridge = &self.bridge;
+        ip(&["link", "add", bridge, "type", "bridge"]);
+        ip(&["addr", "add", &format!("{}.254/24", self.prefix), "dev", bridge]);
+        ip(&["link", "set", bridge, "up"]);
+        for (n, host) in self.hosts.iter().enumerate() {
+            let (inside, outside) = (format!("{bridge}i{n}"), format!("{bridge}o{n}"));
+            ip(&["netns", "add", host]);
+            ip(&["link", "add", &outside, "type", "veth", "peer", "name", &inside]);
+            ip(&["link", "set", &inside, "netns", host]);
+            ip(&["link", "set", &outside, "master", bridge, "up"]);
+            ip(&["-n", host, "addr", "add", &format!("{}/24", self.ip(n)), "dev", &inside]);
+            ip(&["-n", host, "link", "set", &inside, "up"]);
+            ip(&["-n", host, "link", "set", "lo", "up"]);
+        }
+    }
+
+    pub fn ip(&self, n: usize) -> String {
+        format!("{}.{}", self.prefix, n + 1)
+    }
+
+    pub fn namespace(&self, n: usize) -> &str {
+        &self.hosts[n]
+    }
+
+    /// Drops all packets between two sites.
+    pub fn cut(&self, a: usize, b: usize) {
+        self.cut_one_way(a, b);
+        self.cut_one_way(b, a);
+    }
+
+    /// Drops all packets from one site to another.
+    pub fn cut_one_way(&self, from: usize, to: usize) {
+        let from = self.ip(from);
+        inside(&self.hosts[to], &["iptables", "-w", "-A", "INPUT", "-s", &from, "-j", "DROP"]);
+    }
+
+    /// Drops all packets between any two sites.
+    pub fn cut_all(&self) {
+        for to in 0..self.hosts.len() {
+            (0..to).for_each(|from| self.cut(from, to));
+        }
+    }
+
+    /// Drops nothing any more.
+    pub fn heal(&self) {
+        for host in &self.hosts {
+            inside(host, &["iptables", "-w", "-F", "INPUT"]);
+        }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for host in &self.hosts {
+            let _ = quiet("ip").args(["netns", "del", host]).status();
+        }
+        let _ = quiet("ip").args(["link", "del", &self.bridge]).status();
+    }
+}
+
+fn quiet(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+fn ip(arguments: &[&str]) {
+    run("ip", arguments);
+}
+
+fn inside(host: &str, arguments: &[&str]) {
+    run("ip", &[&["netns", "exec", host], arguments].concat());
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.unwrap_or_else(|error| {
+        panic!("{program} can't be run: {error}; `make tools` installs it")
+    });
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{program} {} failed: {error}(these tests make network namespaces: they need root)",
+        arguments.join(" ")
+    );
+}

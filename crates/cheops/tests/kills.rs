@@ -1,0 +1,94 @@
+//! Agents are killed with SIGKILL at random moments while counters in real Redis servers are
+//! incremented through them. Whatever was accepted is run once at every site, no more and no less.
+//!
+//! `CHEOPS_KILLS` says how many kills; 20 without it.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+
+mod field;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use cheops_agent::api::model::Submit;
+use field::{Field, agent::Agent, redis::Redis, submit};
+
+const QUICK: &str = "[links]\nheartbeat = '200ms'\nsilence = '1s'\nretry = '300ms'";
+const TABLE: &str =
+    r#"{"ResolutionMatrix": [{"Before": "inc", "After": "inc", "Result": "take-both"}]}"#;
+const COUNTERS: usize = 4;
+/// How long a requester rests between two requests, so that the sites have time to run what they
+/// accept.
+const REST: Duration = Duration::from_millis(30);
+
+#[test]
+fn every_accepted_increment_is_run_once_at_every_site() {
+    let kills = std::env::var("CHEOPS_KILLS").map_or(20, |kills| kills.parse().unwrap());
+    let mut field = Field::with(3, QUICK);
+    let _redis = Redis::start(&field);
+    let everywhere = field.everywhere();
+    for counter in 0..COUNTERS {
+        let request = Submit {
+            sites: Some(everywhere.clone()),
+            config: Some(serde_json::from_str(TABLE).unwrap()),
+            ..submit("redis-cli -e incrby {id} 1", "inc")
+        };
+        field.sites[0].exec(&format!("counter-{counter}"), &request);
+    }
+
+    let stop = AtomicBool::new(false);
+    let accepted = Mutex::new(BTreeMap::<usize, usize>::new());
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let requesters: Vec<Agent> = field.sites.iter().map(Agent::again).collect();
+    thread::scope(|scope| {
+        for site in &requesters {
+            let (stop, accepted) = (&stop, &accepted);
+            scope.spawn(move || {
+                for n in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let counter = n % COUNTERS;
+                    increment(site, counter, &format!("{}-{n}", site.name));
+                    *accepted.lock().unwrap().entry(counter).or_default() += 1;
+                    thread::sleep(REST);
+                }
+            });
+        }
+        for _ in 0..kills {
+            thread::sleep(Duration::from_millis(random.u64(20..500)));
+            let victim = random.usize(..3);
+            field.sites[victim].restart();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    for (counter, count) in accepted.into_inner().unwrap() {
+        let id = format!("counter-{counter}");
+        let resource = field.agreed(&id, &[0, 1, 2]);
+        assert_eq!(resource.summary.operations, count + 1, "{id}, seed {seed}");
+        for site in &field.sites {
+            let held = Redis::get(site, &id);
+            assert_eq!(held, (count + 1).to_string(), "{id} at {}, seed {seed}", site.name);
+        }
+    }
+}
+
+/// Asks until the answer is yes. The key sees to it that asking again is not asking twice.
+fn increment(site: &Agent, counter: usize, key: &str) {
+    let request = Submit {
+        wait: Some("0s".into()),
+        key: Some(key.into()),
+        ..submit("redis-cli -e incrby {id} 1", "inc")
+    };
+    field::eventually("an increment is accepted", || {
+        site.try_exec(&format!("counter-{counter}"), &request).is_ok()
+    });
+}

@@ -1,0 +1,214 @@
+//! Where resources live, and how what is asked for gets there: with real agents and a real network.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+
+mod field;
+
+use std::{fs, path::Path, process::Command, time::Duration};
+
+use cheops_agent::api::model::{Fate, RunStatus, SiteState, Sites, State, Submit};
+use field::{Field, all_ok, eventually, read, submit, within};
+
+const QUICK: &str = "[links]\nheartbeat = '100ms'\nsilence = '400ms'\nretry = '200ms'";
+
+fn on(sites: &str, command: &str) -> Submit {
+    Submit { sites: Some(sites.into()), ..submit(command, "set") }
+}
+
+/// Whether a text stands in any file below a directory.
+fn mentions(directory: &Path, text: &str) -> bool {
+    let found = Command::new("grep").args(["-rqaF", text]).arg(directory).status().unwrap();
+    found.success()
+}
+
+#[test]
+fn a_resource_on_two_of_three_sites_never_shows_up_on_the_third() {
+    let field = Field::with(3, QUICK);
+    let submitted = field.sites[0].exec("secret-plan", &on("site1 & site2", "echo x > {id}"));
+    assert_eq!(submitted.runs.len(), 2);
+    assert!(all_ok(&submitted), "{submitted:?}");
+    field.cut();
+    field.sites[1]
+        .exec("secret-plan", &Submit { wait: Some("0s".into()), ..submit("echo y > {id}", "set") });
+    field.heal();
+    field.agreed("secret-plan", &[0, 1]);
+    assert!(field.sites[2].resource("secret-plan").is_none());
+    assert!(mentions(&field.directory(0), "secret-plan"));
+    assert!(!mentions(&field.directory(2), "secret-plan"), "it is on the third site's disk");
+}
+
+#[test]
+fn an_operation_reaches_the_third_site_after_its_origin_has_gone_for_good() {
+    let mut field = Field::with(3, QUICK);
+    field.sites[0].exec("x", &on(&field.everywhere(), "echo begin > {id}"));
+    field.net.cut(0, 2);
+    eventually("site1 and site3 are apart", || field.sites[2].reachable() == ["site2"]);
+    let request = Submit { wait: Some("0s".into()), ..submit("echo last words > {id}", "set") };
+    field.sites[0].exec("x", &request);
+    field.sites[1].wait_for("x", "site2 knows it", |x| x.summary.operations == 2);
+    field.sites[0].kill();
+    let (two, three) = (&field.sites[1], &field.sites[2]);
+    three.wait_for("x", "site3 has run it", |x| {
+        let last = x.operations.last().unwrap();
+        last.runs.iter().any(|run| run.site == "site3" && run.status == RunStatus::Ok)
+    });
+    for site in [two, three] {
+        assert_eq!(read(&site.work().join("x")).unwrap(), "last words\n");
+    }
+}
+
+#[test]
+fn a_cut_of_one_direction_only_is_a_cut_and_heals() {
+    let field = Field::with(3, QUICK);
+    field.sites[0].exec("x", &on(&field.everywhere(), "echo begin > {id}"));
+    field.net.cut_one_way(0, 1);
+    eventually("both notice", || {
+        field.sites[0].reachable() == ["site3"] && field.sites[1].reachable() == ["site3"]
+    });
+    let request = Submit { wait: Some("0s".into()), ..submit("echo one > {id}", "set") };
+    field.sites[0].exec("x", &request);
+    // By way of site3 it arrives all the same.
+    field.sites[1].wait_for("x", "site2 hears of it", |x| x.summary.operations == 2);
+    field.heal();
+    field.agreed("x", &[0, 1, 2]);
+    assert_eq!(read(&field.sites[1].work().join("x")).unwrap(), "one\n");
+}
+
+#[test]
+fn a_site_that_is_not_one_of_the_resources_passes_on_what_it_is_asked() {
+    let field = Field::with(3, QUICK);
+    let third = &field.sites[2];
+    let created = third.exec("x", &on("site1 & site2", "echo made > {id}"));
+    assert_eq!(
+        created.runs.iter().map(|run| run.site.as_str()).collect::<Vec<_>>(),
+        ["site1", "site2"]
+    );
+    assert!(all_ok(&created), "{created:?}");
+    let again = third.exec("x", &submit("echo more >> {id}", "add"));
+    assert!(all_ok(&again), "{again:?}");
+    assert!(third.resource("x").is_none(), "it keeps nothing of it");
+    let (status, text) = third.ask("/api/v1/resources/x").unwrap();
+    assert_eq!(status, 200, "{text}");
+    let shown = third.show("x", Some("cat {id}"));
+    assert_eq!(shown.sites.keys().collect::<Vec<_>>(), ["site1", "site2"]);
+    assert!(shown.agree && shown.sites["site1"].output == "made\nmore\n", "{shown:?}");
+    let (status, text) =
+        third.post("/api/v1/resources/y/operations", &submit("true", "set")).unwrap();
+    assert_eq!(status, 404, "{text}");
+}
+
+#[test]
+fn a_silent_site_is_said_to_be_silent_and_catches_up() {
+    let mut field = Field::with(3, QUICK);
+    field.sites[2].kill();
+    let request = Submit { wait: Some("700ms".into()), ..on(&field.everywhere(), "echo x > {id}") };
+    let submitted = field.sites[0].exec("x", &request);
+    let statuses: Vec<RunStatus> = submitted.runs.iter().map(|run| run.status).collect();
+    assert_eq!(statuses, [RunStatus::Ok, RunStatus::Ok, RunStatus::Timeout]);
+    field.sites[2].start();
+    field.sites[2].wait_until_ready();
+    field.agreed("x", &[0, 1, 2]);
+    assert_eq!(read(&field.sites[2].work().join("x")).unwrap(), "x\n");
+}
+
+#[test]
+fn a_deleted_resource_is_forgotten_everywhere_and_can_be_made_again() {
+    let field = Field::with(3, QUICK);
+    let [one, two, three] = &field.sites[..] else { panic!("three sites") };
+    one.exec("x", &on(&field.everywhere(), "echo first > {id}"));
+    field.net.cut(0, 2);
+    field.net.cut(1, 2);
+    eventually("site3 is alone", || three.reachable().is_empty());
+    three.exec("x", &Submit { wait: Some("0s".into()), ..submit("echo meanwhile > {id}", "set") });
+    one.exec("x", &Submit { wait: Some("300ms".into()), ..submit("rm {id}", "delete") });
+    assert!(one.resource("x").is_some(), "site3 has not run it");
+    field.heal();
+    eventually("all have forgotten", || {
+        field.sites.iter().all(|site| site.resource("x").is_none())
+    });
+    for site in &field.sites {
+        assert_eq!(read(&site.work().join("x")), None, "{}", site.name);
+    }
+    let again = two.exec("x", &on(&field.everywhere(), "echo second > {id}"));
+    assert!(again.runs.len() == 3 && all_ok(&again), "{again:?}");
+    let resource = field.agreed("x", &[0, 1, 2]);
+    assert_eq!((resource.summary.operations, resource.summary.state), (1, State::Settled));
+}
+
+#[test]
+fn a_forced_operation_repairs_what_has_diverged() {
+    let field = Field::with(3, QUICK);
+    field.sites[0].exec("x", &on(&field.everywhere(), "echo begin > {id}"));
+    fs::remove_file(field.sites[1].work().join("x")).unwrap();
+    fs::create_dir(field.sites[1].work().join("x")).unwrap();
+    field.sites[0].exec("x", &submit("echo more >> {id}", "add"));
+    let resource = field.agreed("x", &[0, 1, 2]);
+    assert_eq!(resource.summary.state, State::Diverged);
+    let (_, problems) = field.sites[2].ask("/api/v1/problems").unwrap();
+    assert!(problems.contains("diverged") && problems.contains("--force"), "{problems}");
+    let request = Submit { force: true, ..submit("rm -rf {id}; echo repaired > {id}", "set") };
+    let repaired = field.sites[2].exec("x", &request);
+    assert!(all_ok(&repaired), "{repaired:?}");
+    let resource = field.agreed("x", &[0, 1, 2]);
+    assert_eq!(resource.summary.state, State::Settled);
+    let over = resource.operations.iter().filter(|op| op.fate == Fate::Over).count();
+    assert_eq!(over, 2, "{:?}", resource.operations);
+    for site in &field.sites {
+        assert_eq!(read(&site.work().join("x")).unwrap(), "repaired\n");
+    }
+}
+
+#[test]
+fn a_file_travels_once_and_outside_the_log() {
+    let field = Field::with(3, QUICK);
+    let content = vec![b'x'; 40 << 20];
+    let path = field.directory(0).join("image");
+    fs::write(&path, &content).unwrap();
+    for id in ["a", "b"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_cheops"))
+            .args([
+                "exec",
+                "--agent",
+                &field.sites[0].url,
+                "--id",
+                id,
+                "--sites",
+                &field.everywhere(),
+            ])
+            .args(["--command", "wc -c < {image} > {id}", "--file"])
+            .arg(format!("image={}", path.display()))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    for site in &field.sites {
+        assert_eq!(read(&site.work().join("b")).unwrap().trim(), content.len().to_string());
+    }
+    let bytes = |n: usize| {
+        let output =
+            Command::new("du").arg("-sb").arg(field.directory(n).join("data")).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.split_whitespace().next().unwrap().parse::<usize>().unwrap()
+    };
+    for n in 0..3 {
+        assert!(bytes(n) < content.len() * 3 / 2, "site{} keeps {} bytes", n + 1, bytes(n));
+    }
+}
+
+#[test]
+fn links_can_be_paused_to_rehearse_a_cut() {
+    let field = Field::with(3, QUICK);
+    let [one, two, _] = &field.sites[..] else { panic!("three sites") };
+    one.exec("x", &on(&field.everywhere(), "echo begin > {id}"));
+    let (status, _) = one.post("/api/v1/sites/site1/pause", &()).unwrap();
+    assert_eq!(status, 204);
+    eventually("site1 is alone", || one.reachable().is_empty() && two.reachable() == ["site3"]);
+    let sites: Sites = one.try_get("/api/v1/sites").unwrap();
+    assert!(sites.sites.iter().all(|s| matches!(s.state, SiteState::Here | SiteState::Paused)));
+    one.exec("x", &Submit { wait: Some("0s".into()), ..submit("echo one > {id}", "set") });
+    two.exec("x", &Submit { wait: Some("0s".into()), ..submit("echo two > {id}", "set") });
+    let (status, _) = one.post("/api/v1/sites/site1/resume", &()).unwrap();
+    assert_eq!(status, 204);
+    within(Duration::from_secs(20), "the links are back", || one.reachable().len() == 2);
+    field.agreed("x", &[0, 1, 2]);
+}
