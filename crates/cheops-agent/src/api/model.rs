@@ -107,7 +107,8 @@ pub struct ResourceSummary {
     pub deleting: bool,
     /// The sites that it exists on.
     pub sites: Vec<String>,
-    /// How many operations are known.
+    /// How many operations are known. A resource in full has a field `operations` of its own.
+    #[serde(rename = "operation_count")]
     pub operations: usize,
     /// How many of them are in the block.
     pub block: usize,
@@ -599,8 +600,7 @@ pub enum Happened {
     Reply {
         /// The operation.
         operation: String,
-        /// How it went.
-        #[serde(flatten)]
+        /// How it went, and at which site.
         run: Run,
     },
     /// The resource is gone from all of its sites.

@@ -100,12 +100,6 @@ fn in_words(change: &Change) -> String {
             (BAD, format!("{peer} can't be reached from {} any more", change.site))
         }
         Happened::Refused { peer, why } => (BAD, format!("refused what {peer} said: {why}")),
-        Happened::Missed { count } => (
-            OPEN,
-            format!(
-                "{count} changes were left out, since this reader was too slow; ask again with --since"
-            ),
-        ),
     };
     format!("{about}{style}{}{style:#}", clean(&text))
 }

@@ -393,6 +393,20 @@ fn a_site_that_can_not_be_asked_is_named() {
 }
 
 #[test]
+fn a_site_that_has_not_heard_of_a_resource_lacks_all_of_it() {
+    let agent = Agent::start(|seen| match seen.path.as_str() {
+        path if path.contains("at=site2") => problem(404, "no resource", "", ""),
+        path if path.ends_with("/show") => {
+            json(&shown(&[("site1", "OK", "1"), ("site2", "OK", "1")]))
+        }
+        _ => json(&counter()),
+    });
+    let said = agent.cheops(&["diff", "counter"]);
+    assert_eq!(said.code, Some(1));
+    assert_eq!(said.out, "Operations that have not arrived\n  site2   site1:1, site2:3, site1:4\n");
+}
+
+#[test]
 fn all_that_was_printed_can_be_fetched() {
     let agent = Agent::start(|_| Reply::Bytes(vec![0, 159, 10, 27]));
     let output = agent.command(&["output", "web", "site1:7", "--site", "DC 2"]).output().unwrap();

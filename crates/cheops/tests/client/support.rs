@@ -173,9 +173,14 @@ fn response(reply: Reply) -> Response<Body> {
             (200, "application/x-ndjson", StreamBody::new(stream::iter(lines)).boxed_unsync())
         }
         Reply::Torn(values) => {
-            let mut lines: Vec<_> = values.iter().map(|value| Ok(line(value))).collect();
-            lines.push(Err(std::io::Error::other("torn")));
-            (200, "application/x-ndjson", StreamBody::new(stream::iter(lines)).boxed_unsync())
+            let lines: Vec<_> = values.iter().map(|value| Ok(line(value))).collect();
+            // What was said goes out first.
+            let torn = stream::once(async {
+                tokio::task::yield_now().await;
+                Err(std::io::Error::other("torn"))
+            });
+            let body = StreamBody::new(stream::iter(lines).chain(torn)).boxed_unsync();
+            (200, "application/x-ndjson", body)
         }
         Reply::Stream(values) => {
             let values = stream::unfold(values, async |mut values| {
