@@ -599,8 +599,7 @@ pub enum Happened {
     Reply {
         /// The operation.
         operation: String,
-        /// How it went.
-        #[serde(flatten)]
+        /// How it went, and at which site.
         run: Run,
     },
     /// The resource is gone from all of its sites.

@@ -82,12 +82,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Failure> {
 
 /// Runs the agent until it is told to stop.
 fn serve(config: Config) -> Result<(), Failure> {
-    let failed = |why: String| Failure::input(format!("cannot run the agent of {}", config.site)).caused_by(why);
+    let failed = |why: String| {
+        Failure::input(format!("cannot run the agent of {}", config.site)).caused_by(why)
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed(error.to_string()))?;
     runtime.block_on(async {
         let mut end = signal(SignalKind::terminate()).map_err(|error| failed(error.to_string()))?;
-        let agent = Agent::start(config.clone()).await.map_err(|error| failed(error.to_string()))?;
+        let agent =
+            Agent::start(config.clone()).await.map_err(|error| failed(error.to_string()))?;
         tokio::select! {
             _ = end.recv() => {}
             _ = tokio::signal::ctrl_c() => {}

@@ -7,7 +7,10 @@ use cheops_agent::api::model::{Resource, Show, Shown};
 
 use self::compare::{Differences, Seen};
 use super::{Context, Outcome, ask};
-use crate::{client::Path, report::Failure};
+use crate::{
+    client::Path,
+    report::{Exit, Failure},
+};
 
 mod compare;
 
@@ -44,7 +47,11 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
     let seen: Vec<Seen> = seen
         .map(|(site, resource)| Seen {
             site: site.clone(),
-            resource: resource.map_err(|failure| failure.line()),
+            resource: match resource {
+                // It has not heard of the resource yet.
+                Err(failure) if failure.exit() == Exit::Refused => Ok(unheard(&here)),
+                resource => resource.map_err(|failure| failure.line()),
+            },
         })
         .collect();
 
@@ -57,6 +64,17 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
         .transpose()?;
     let differences = Differences::new(id.as_str(), &seen, shown);
     Ok(Outcome { text: context.output.write(&differences)?, exit: differences.exit() })
+}
+
+/// What a site knows that has not heard of a resource.
+fn unheard(resource: &Resource) -> Resource {
+    let mut resource = resource.clone();
+    resource.summary.operations = 0;
+    resource.summary.block = 0;
+    resource.operations.clear();
+    resource.block_ids.clear();
+    resource.version.clear();
+    resource
 }
 
 /// Whether a configuration has a `Show` command; names of fields may be written in any case.

@@ -1,0 +1,326 @@
+//! `exec`, its original spelling, `--dry-run`, and `delete`.
+
+use std::fs;
+
+use cheops_agent::api::model::{
+    Answer, Dropped, PlannedStep, Receipt, Rehearsal, RunStatus, Stored, Submit, Submitted,
+};
+use serde_json::json;
+
+use crate::{
+    samples::run,
+    support::{Agent, Reply, json, lines, problem},
+};
+
+fn accepted() -> Answer {
+    Answer::Accepted { operation: "site1:7".into(), sites: vec!["site1".into(), "DC 2".into()] }
+}
+
+fn all_ok() -> Vec<Answer> {
+    vec![
+        accepted(),
+        Answer::Running { site: "DC 2".into() },
+        Answer::Reply(run("site1", RunStatus::Ok, "done\n")),
+        Answer::Reply(run("DC 2", RunStatus::Ok, "a\nb\nc\n")),
+        Answer::Done,
+    ]
+}
+
+fn agent(answers: Vec<Answer>) -> Agent {
+    Agent::start(move |seen| match seen.path.as_str() {
+        "/api/v1/files" => {
+            json(&Stored { content: "ab".repeat(32), length: seen.body.len() as u64 })
+        }
+        _ => lines(&answers),
+    })
+}
+
+const EXEC: [&str; 7] =
+    ["exec", "--id", "web", "--sites", "site1 & DC 2", "--command", "echo hi > {id}"];
+
+#[test]
+fn a_command_that_goes_well_everywhere() {
+    let agent = agent(all_ok());
+    let said = agent.cheops(&EXEC).fine();
+    assert_eq!(
+        said,
+        "site1  OK  12ms  done\n\
+         DC 2   OK  12ms  a … 2 lines more\n\
+         web: site1:7 is OK on DC 2 and site1\n"
+    );
+    let seen = agent.last();
+    assert_eq!(seen.line(), "POST /api/v1/resources/web/operations");
+    assert!(seen.accept.starts_with("application/x-ndjson"), "{}", seen.accept);
+    let submit: Submit = serde_json::from_slice(&seen.body).unwrap();
+    let expected = Submit {
+        command: "echo hi > {id}".into(),
+        sites: Some("site1 & DC 2".into()),
+        ..Submit::default()
+    };
+    assert_eq!(submit, expected);
+}
+
+#[test]
+fn wide_output_shows_all_that_was_printed() {
+    let said = agent(all_ok()).cheops(&[&EXEC[..], &["-o", "wide"]].concat()).fine();
+    assert!(said.contains("DC 2   OK  12ms\n    a\n    b\n    c\n"), "{said}");
+}
+
+#[test]
+fn the_spelling_of_the_original_program() {
+    let agent = agent(all_ok());
+    let line = ["--id", "web", "--sites", "site1&DC 2", "--command", "true", "--type", "set"];
+    assert_eq!(agent.cheops(&line).code, Some(0));
+    assert_eq!(agent.last().line(), "POST /api/v1/resources/web/operations");
+    assert_eq!(agent.last().json()["kind"], "set");
+    assert_eq!(agent.last().json()["sites"], "site1&DC 2");
+}
+
+#[test]
+fn every_option_reaches_the_agent() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("app.yml"), "kind: Pod").unwrap();
+    fs::write(directory.path().join("matrix.json"), r#"{"Show": "cat {id}"}"#).unwrap();
+    let agent = agent(all_ok());
+    let line = [
+        "exec",
+        "--id",
+        "web",
+        "--command",
+        "apply {app.yml} {conf}",
+        "--type",
+        "apply",
+        "--config",
+        "matrix.json",
+        "--file",
+        "conf=app.yml",
+        "--force",
+        "--keep-going",
+        "--wait",
+        "1m",
+        "--key",
+        "k1",
+        "--author",
+        "ada",
+    ];
+    let output = agent.command(&line).current_dir(&directory).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let files = [
+        json!({"name": "conf", "content": "ab".repeat(32), "length": 9}),
+        json!({"name": "app.yml", "content": "ab".repeat(32), "length": 9}),
+    ];
+    assert_eq!(
+        agent.last().json(),
+        json!({
+            "command": "apply {app.yml} {conf}", "kind": "apply", "config": {"Show": "cat {id}"},
+            "files": files, "force": true, "keep_going": true, "wait": "1m", "key": "k1",
+            "author": "ada", "dry_run": false,
+        })
+    );
+    let uploads = agent.asked().into_iter().filter(|line| line == "POST /api/v1/files").count();
+    assert_eq!(uploads, 2);
+}
+
+#[test]
+fn the_author_is_the_user_if_nobody_says_otherwise() {
+    let agent = agent(all_ok());
+    agent.command(&EXEC).env("USER", "grace").output().unwrap();
+    assert_eq!(agent.last().json()["author"], "grace");
+    agent.command(&EXEC).env("USER", "grace").env("CHEOPS_AUTHOR", "ada").output().unwrap();
+    assert_eq!(agent.last().json()["author"], "ada");
+}
+
+#[test]
+fn what_is_not_ok_is_told_with_the_next_step_and_an_exit_status() {
+    let ko = Answer::Reply(run("DC 2", RunStatus::Ko, "\u{1b}[2Jno such thing\n"));
+    let ok = Answer::Reply(run("site1", RunStatus::Ok, ""));
+    for (answers, code, expected) in [
+        (
+            vec![accepted(), ok.clone(), ko, Answer::Done],
+            1,
+            "site1  OK  12ms\nDC 2   KO  12ms  \u{fffd}[2Jno such thing\n\
+             web: site1:7 is OK on 1 of 2 sites\nDC 2 failed; look with: cheops describe web\n",
+        ),
+        (
+            vec![
+                accepted(),
+                ok.clone(),
+                Answer::Timeout { sites: vec!["DC 2".into()] },
+                Answer::Done,
+            ],
+            3,
+            "site1  OK  12ms\nDC 2   TIMEOUT\nweb: site1:7 is OK on 1 of 2 sites\n\
+             DC 2 did not answer within 30s; the work goes on: cheops describe web\n",
+        ),
+        (
+            vec![accepted(), Answer::Superseded { by: "site2:7".into() }, Answer::Done],
+            1,
+            "web: site1:7 is set aside: site2:7 won\nwhy: cheops describe web\n",
+        ),
+        // The agent goes away after it has accepted the operation: that is kept.
+        (
+            vec![accepted(), ok],
+            3,
+            "site1  OK  12ms\nDC 2   TIMEOUT\nweb: site1:7 is OK on 1 of 2 sites\n\
+             DC 2 did not answer within 30s; the work goes on: cheops describe web\n",
+        ),
+    ] {
+        let said = agent(answers).cheops(&EXEC);
+        assert_eq!((said.out.as_str(), said.err.as_str()), (expected, ""));
+        assert_eq!(said.code, Some(code), "{expected}");
+    }
+}
+
+#[test]
+fn an_answer_that_is_torn_before_the_operation_was_accepted_is_a_failure() {
+    let agent = Agent::start(|_| Reply::Torn(Vec::new()));
+    let said = agent.cheops(&EXEC);
+    assert_eq!((said.code, said.out.as_str()), (Some(4), ""), "{}", said.err);
+    let agent = Agent::start(|_| Reply::Torn(vec![serde_json::to_value(accepted()).unwrap()]));
+    let said = agent.cheops(&EXEC);
+    assert_eq!(said.code, Some(3), "{}", said.err);
+    assert!(said.out.contains("the work goes on"), "{}", said.out);
+}
+
+#[test]
+fn who_does_not_wait_is_content_with_an_accepted_operation() {
+    let answers = vec![
+        accepted(),
+        Answer::Timeout { sites: vec!["site1".into(), "DC 2".into()] },
+        Answer::Done,
+    ];
+    let agent = agent(answers);
+    let said = agent.cheops(&[&EXEC[..], &["--wait", "0s"]].concat()).fine();
+    assert_eq!(said, "web: site1:7 is accepted; follow it with: cheops watch web\n");
+    assert_eq!(agent.last().json()["wait"], "0s");
+}
+
+#[test]
+fn programs_get_one_document() {
+    let agent = agent(all_ok());
+    let said = agent.cheops(&[&EXEC[..], &["-o", "json"]].concat()).fine();
+    let submitted: Submitted = serde_json::from_str(&said).unwrap();
+    assert_eq!(submitted.operation, "site1:7");
+    let sites: Vec<&str> = submitted.runs.iter().map(|run| run.site.as_str()).collect();
+    assert_eq!(sites, ["DC 2", "site1"]);
+    assert_eq!(agent.cheops(&[&EXEC[..], &["-o", "name"]].concat()).fine(), "operation/site1:7\n");
+    let said = agent.cheops(&[&EXEC[..], &["-o", "yaml"]].concat()).fine();
+    assert!(
+        said.starts_with("operation: \"site1:7\"\n") || said.starts_with("operation: site1:7\n"),
+        "{said}"
+    );
+}
+
+#[test]
+fn bad_input_is_refused_before_an_agent_is_asked() {
+    let agent = agent(all_ok());
+    for (line, expected) in [
+        (&["exec", "--id", "a/b", "--command", "true"][..], "Invalid id of a resource"),
+        (&["exec", "--id", "a", "--sites", "b &", "--command", "true"], "Invalid sites"),
+        (
+            &["exec", "--id", "a", "--command", "true", "--wait", "soon"],
+            "Invalid duration for `--wait`",
+        ),
+        (
+            &["exec", "--id", "a", "--command", "true", "--config", "{\"Shw\": 1}"],
+            "Invalid configuration of `--config`",
+        ),
+        (
+            &["exec", "--id", "a", "--command", "true", "--config", "is-not-there.json"],
+            "annot read the configuration",
+        ),
+        (&["exec", "--id", "a", "--command", "true", "--file", "id=x"], "Invalid name of a file"),
+        (&["exec", "--id", "a", "--command", "true", "--key", " "], "Invalid key"),
+        (&["exec", "--id", "a", "--command", "true", "--author", " "], "Invalid author"),
+        (&["exec", "--id", "a", "--command", "true", "--type", ""], "Invalid kind"),
+        (&["exec", "--id", "a"], "--command"),
+    ] {
+        let said = agent.cheops(line);
+        assert_eq!((said.code, said.out.as_str()), (Some(2), ""), "{line:?}");
+        assert!(said.err.contains(expected), "{line:?}: {}", said.err);
+    }
+    assert!(agent.asked().is_empty());
+    let said = agent.cheops(&["exec", "--id", "a", "--command", "true", "--file", "is-not-there"]);
+    assert_eq!(said.code, Some(2));
+    assert!(said.err.contains("Cannot read the file `is-not-there`"), "{}", said.err);
+}
+
+#[test]
+fn what_the_agent_refuses_is_told_in_its_words() {
+    let agent = Agent::start(|_| {
+        problem(404, "unknown site", "`site9` is not known here", "did you mean `site2`?")
+    });
+    let said = agent.cheops(&EXEC);
+    assert_eq!((said.code, said.out.as_str()), (Some(2), ""));
+    assert_eq!(
+        said.err,
+        "error: Unknown site\n  Caused by: `site9` is not known here\n\nhint: Did you mean `site2`?\n"
+    );
+}
+
+#[test]
+fn a_rehearsal_says_what_each_site_would_do() {
+    let rehearsal = Rehearsal {
+        known: None,
+        reset: true,
+        before: vec!["site1:1".into(), "site2:3".into()],
+        after: vec!["site1:4".into()],
+        dropped: vec![Dropped {
+            operation: "site2:3".into(),
+            receipt: Receipt {
+                by: Some("site1:4".into()),
+                why: "set over inc (matrix row 2)".into(),
+            },
+        }],
+        sites: [
+            (
+                "site1".into(),
+                vec![PlannedStep::Run {
+                    operation: "site1:4".into(),
+                    kind: "set".into(),
+                    replaces: true,
+                    again: false,
+                }],
+            ),
+            ("site2".into(), vec![PlannedStep::Clear, PlannedStep::More]),
+        ]
+        .into(),
+    };
+    let answer = rehearsal.clone();
+    let agent = Agent::start(move |_| json(&answer));
+    let line = [&EXEC[..], &["--dry-run"]].concat();
+    assert_eq!(
+        agent.cheops(&line).fine(),
+        "\
+Nothing was done. This is what it would do, as far as is known here.
+It would reset: all that it follows would be over.
+
+Block
+  before   site1:1  site2:3
+  after    site1:4
+
+Would leave the block
+  site2:3   by site1:4   set over inc (matrix row 2)
+
+Each site would run
+  site1   site1:4 (set), replaces the state
+  site2   the Reset command
+          and so on
+"
+    );
+    assert_eq!(agent.last().json()["dry_run"], true);
+    let said = agent.cheops(&[&line[..], &["-o", "json"]].concat()).fine();
+    assert_eq!(serde_json::from_str::<Rehearsal>(&said).unwrap(), rehearsal);
+}
+
+#[test]
+fn a_resource_is_deleted() {
+    let agent = agent(all_ok());
+    let said = agent.cheops(&["delete", "web", "--command", "rm {id}", "--author", "ada"]).fine();
+    assert!(said.ends_with("web: site1:7 is OK on DC 2 and site1\n"), "{said}");
+    assert_eq!(
+        agent.last().line(),
+        "DELETE /api/v1/resources/web?command=rm%20%7Bid%7D&wait=30s&author=ada"
+    );
+    assert!(agent.last().accept.starts_with("application/x-ndjson"));
+}

@@ -1,0 +1,90 @@
+//! No agent, something that is no agent, an agent that says nonsense.
+
+use std::net::{Ipv4Addr, TcpListener};
+
+use crate::support::{Agent, Reply, Said, cheops};
+
+#[test]
+fn no_agent_is_an_exit_status_of_its_own() {
+    // A port that was free a moment ago.
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let url = format!("http://{address}");
+    for line in [
+        &["get", "sites"][..],
+        &["get", "sites", "-w"],
+        &["describe", "web"],
+        &["log", "web"],
+        &["show", "web"],
+        &["diff", "web"],
+        &["watch"],
+        &["delete", "web"],
+        &["site", "ping"],
+        &["output", "web", "site1:1"],
+        &["exec", "--id", "web", "--command", "true"],
+        &["--id", "web", "--sites", "a", "--command", "true"],
+    ] {
+        let said: Said = cheops(line).args(["--agent", &url]).output().unwrap().into();
+        assert_eq!((said.code, said.out.as_str()), (Some(4), ""), "{line:?}");
+        assert!(said.err.contains(&format!("No agent answers at {url}")), "{line:?}: {}", said.err);
+        assert!(
+            said.err.contains("`cheops agent`") && said.err.contains("CHEOPS_AGENT"),
+            "{}",
+            said.err
+        );
+    }
+}
+
+#[test]
+fn the_address_is_checked() {
+    for (line, variable, expected) in [
+        (&["get", "sites", "--agent", "https://a"][..], None, "in `--agent`"),
+        (&["get", "sites"], Some("http://a/b"), "in CHEOPS_AGENT"),
+    ] {
+        let mut command = cheops(line);
+        command.envs(variable.map(|value| ("CHEOPS_AGENT", value)));
+        let said: Said = command.output().unwrap().into();
+        assert_eq!(said.code, Some(2));
+        assert!(said.err.contains(expected), "{}", said.err);
+    }
+}
+
+#[test]
+fn an_option_wins_over_the_environment() {
+    let agent = Agent::start(|_| Reply::Other(200, "{\"here\": \"a\", \"sites\": []}"));
+    let mut command = cheops(&["get", "sites", "--agent", &agent.url]);
+    let said: Said = command.env("CHEOPS_AGENT", "http://127.0.0.1:1").output().unwrap().into();
+    assert_eq!(said.fine(), "No sites.\n");
+}
+
+#[test]
+fn something_that_is_no_agent() {
+    for (reply, code, expected) in [
+        (|| Reply::Other(200, "<html>hello</html>"), 1, "Cannot read the answer"),
+        (|| Reply::Other(404, "<html>\u{1b}[2Jno</html>"), 2, "answered 404 Not Found"),
+        (|| Reply::Other(502, ""), 1, "answered 502 Bad Gateway"),
+        (|| Reply::Other(504, ""), 3, "answered 504 Gateway Timeout"),
+        (|| Reply::Torn(Vec::new()), 4, "broke off"),
+    ] as [(fn() -> Reply, i32, &str); 5]
+    {
+        let agent = Agent::start(move |_| reply());
+        let said = agent.cheops(&["get", "sites"]);
+        assert_eq!((said.code, said.out.as_str()), (Some(code), ""), "{expected}");
+        assert!(said.err.contains(expected), "{}", said.err);
+        assert!(!said.err.contains('\u{1b}'), "{}", said.err);
+    }
+}
+
+#[test]
+fn what_came_in_does_not_act_on_the_terminal() {
+    let agent = Agent::start(|_| {
+        Reply::Other(
+            400,
+            r#"{"type": "x", "title": "bad\u001b[2J", "status": 400, "detail": "\u0007", "hint": "\u009b"}"#,
+        )
+    });
+    let said = agent.cheops(&["get", "sites"]);
+    assert_eq!(said.code, Some(2));
+    assert!(!said.err.contains(['\u{1b}', '\u{7}', '\u{9b}']), "{:?}", said.err);
+}

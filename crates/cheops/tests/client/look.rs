@@ -1,0 +1,419 @@
+//! `get`, `describe`, `log`, `show`, `diff` and `output`.
+
+use cheops_agent::api::model::{
+    Operation, Resource, Resources, RunStatus, Shown, ShownAt, Sites, State, Trouble, Troubles,
+    Urgency,
+};
+
+use crate::{
+    samples::{self, counter, summary},
+    support::{Agent, Reply, Seen, json, problem},
+};
+
+fn shown(outputs: &[(&str, &str, &str)]) -> Shown {
+    let at = |&(site, status, output): &(&str, &str, &str)| {
+        (site.to_owned(), ShownAt { status: status.into(), output: output.into() })
+    };
+    let first = outputs[0].2;
+    Shown {
+        command: "cat {id}".into(),
+        sites: outputs.iter().map(at).collect(),
+        agree: outputs.iter().all(|&(_, status, output)| status == "OK" && output == first),
+    }
+}
+
+fn agent() -> Agent {
+    Agent::start(answer)
+}
+
+fn answer(seen: &Seen) -> Reply {
+    let path = seen.path.split('?').next().unwrap();
+    match path {
+        "/api/v1/sites" => json(&samples::sites()),
+        "/api/v1/resources" if seen.path.contains("after=counter") => json(&Resources {
+            site: "site1".into(),
+            resources: vec![summary("web", State::Diverged)],
+            next: None,
+        }),
+        "/api/v1/resources" => json(&Resources {
+            site: "site1".into(),
+            resources: vec![summary("counter", State::Settled)],
+            next: Some("counter".into()),
+        }),
+        "/api/v1/resources/counter" => json(&counter()),
+        "/api/v1/resources/counter/show" => {
+            json(&shown(&[("site1", "OK", "29\n"), ("site2", "OK", "29\n")]))
+        }
+        "/api/v1/problems" => json(&Troubles { problems: Vec::new(), not_asked: Vec::new() }),
+        _ => problem(
+            404,
+            "not found",
+            &format!("there is no {path}"),
+            "look with `cheops get resources`",
+        ),
+    }
+}
+
+#[test]
+fn lists_for_people() {
+    let agent = agent();
+    for (lines, expected) in [
+        (
+            &["get sites", "get site", "site list", "get s -o text"][..],
+            "\
+NAME    STATE         RTT     SEEN     LAG    RESOURCES   UNANSWERED
+site1   here          -       -        -      3           1
+site2   reachable     8.2ms   5m ago   1.5s   3           1
+DC 3    unreachable   -       5m ago   1.5s   3           1
+",
+        ),
+        (
+            &["get sites site2 -o wide"],
+            "\
+NAME    STATE       RTT     SEEN     LAG    RESOURCES   UNANSWERED   ADDRESS                  QUEUE      ERROR
+site2   reachable   8.2ms   5m ago   1.5s   3           1            site2.example.org:8078   2 (4KiB)   -
+",
+        ),
+        (
+            &["get resources", "get r", "get res *"],
+            "\
+ID        STATE      OPERATIONS   BLOCK   UPDATED   SITES
+counter   settled    3            2       3m ago    site1, site2
+web       diverged   3            2       3m ago    site1, site2
+",
+        ),
+        (
+            &["get resources counter"],
+            "\
+ID        STATE     OPERATIONS   BLOCK   UPDATED   SITES
+counter   settled   3            2       3m ago    site1, site2
+",
+        ),
+        (
+            &["get operations counter", "get ops counter"],
+            "\
+OPERATION   KIND   FATE     RUNS              WHEN     AUTHOR   COMMAND
+site1:1     set    kept     2 OK              5m ago   ada      echo 10 > {id}
+site2:3     inc    fallen   1 OK, 1 DROPPED   3m ago   ada      inc 13
+site1:4     set    kept     2 OK              3m ago   ada      echo 29 > {id}
+",
+        ),
+        (&["get problems", "get p"], "No problems.\n"),
+        (&["get r -o name"], "resource/counter\nresource/web\n"),
+        (&["get ops counter -o name"], "operation/site1:1\noperation/site2:3\noperation/site1:4\n"),
+        (&["get sites -o name"], "site/site1\nsite/site2\nsite/DC 3\n"),
+    ] {
+        for line in lines {
+            let words: Vec<&str> = line.split(' ').collect();
+            assert_eq!(agent.cheops(&words).fine(), expected, "{line}");
+        }
+    }
+}
+
+#[test]
+fn lists_for_programs() {
+    let agent = agent();
+    let sites: Sites =
+        serde_json::from_str(&agent.cheops(&["get", "sites", "-o", "json"]).fine()).unwrap();
+    assert_eq!(sites.here, "site1");
+    let text = agent.cheops(&["get", "resources", "-o", "json"]).fine();
+    let resources: Resources = serde_json::from_str(&text).unwrap();
+    assert_eq!((resources.resources.len(), resources.next), (2, None));
+    let text = agent.cheops(&["get", "operations", "counter", "-o", "json"]).fine();
+    let operations: Vec<Operation> = serde_json::from_str(&text).unwrap();
+    assert_eq!(operations[1].receipt.as_ref().unwrap().why, "set over inc (matrix row 2)");
+    let text = agent.cheops(&["describe", "counter", "-o", "json"]).fine();
+    assert_eq!(serde_json::from_str::<Resource>(&text).unwrap().summary.id, "counter");
+    let text = agent.cheops(&["log", "counter", "-o", "json"]).fine();
+    assert_eq!(serde_json::from_str::<Vec<Operation>>(&text).unwrap().len(), 3);
+    let text = agent.cheops(&["show", "counter", "-o", "json"]).fine();
+    assert!(serde_json::from_str::<Shown>(&text).unwrap().agree);
+    let text = agent.cheops(&["get", "problems", "-o", "json"]).fine();
+    assert!(serde_json::from_str::<Troubles>(&text).unwrap().problems.is_empty());
+    let text = agent.cheops(&["get", "resources", "-o", "yaml"]).fine();
+    assert!(text.contains("id: counter\n") && text.contains("state: settled\n"), "{text}");
+}
+
+#[test]
+fn resources_are_asked_for_as_the_options_say() {
+    for (line, expected) in [
+        (&["get", "r", "web*"][..], "GET /api/v1/resources?limit=1000&prefix=web"),
+        (
+            &["get", "r", "--state", "needs-decision"],
+            "GET /api/v1/resources?limit=1000&state=needs-decision",
+        ),
+        (&["get", "r", "--limit", "1"], "GET /api/v1/resources?limit=1"),
+        (&["get", "ops", "counter", "--limit", "9"], "GET /api/v1/resources/counter?limit=9"),
+        (&["describe", "counter"], "GET /api/v1/resources/counter?limit=1000"),
+        (
+            &["log", "counter", "--before", "site1:4"],
+            "GET /api/v1/resources/counter?limit=50&before=site1%3A4",
+        ),
+    ] {
+        let agent = agent();
+        assert_eq!(agent.cheops(line).code, Some(0), "{line:?}");
+        assert_eq!(agent.asked()[0], expected, "{line:?}");
+    }
+    let said = agent().cheops(&["get", "r", "--limit", "1"]).fine();
+    assert!(said.ends_with("There are more: take a larger --limit.\n"), "{said}");
+}
+
+#[test]
+fn problems_are_an_exit_status() {
+    let trouble = Trouble {
+        urgency: Urgency::High,
+        site: "site2".into(),
+        resource: Some("web".into()),
+        what: "needs-decision".into(),
+        text: "what was run can't be undone".into(),
+        next: "cheops exec --force".into(),
+    };
+    let agent = Agent::start(move |_| {
+        json(&Troubles { problems: vec![trouble.clone()], not_asked: vec!["site3".into()] })
+    });
+    let said = agent.cheops(&["get", "problems"]);
+    assert_eq!(said.code, Some(1));
+    assert_eq!(
+        said.out,
+        "\
+URGENCY   WHAT             SITE    RESOURCE   PROBLEM                        NEXT
+high      needs-decision   site2   web        what was run can't be undone   cheops exec --force
+Not asked, since they can't be reached: site3.
+"
+    );
+    let agent =
+        Agent::start(|_| json(&Troubles { problems: Vec::new(), not_asked: vec!["site3".into()] }));
+    assert_eq!(agent.cheops(&["get", "problems"]).code, Some(3));
+}
+
+#[test]
+fn a_resource_is_described() {
+    let said = agent().cheops(&["describe", "counter"]).fine();
+    let updated = counter().summary.updated.unwrap();
+    let minute = &updated[..14];
+    let (before, after) = said.split_once("Updated      3m ago (").unwrap();
+    assert!(after.starts_with(minute), "{after}");
+    assert_eq!(
+        before,
+        "\
+Resource     counter
+State        settled
+Sites        site1, site2
+Operations   3, 2 in the block
+"
+    );
+    assert_eq!(
+        after.split_once('\n').unwrap().1,
+        r#"Seen by      site1
+
+Sites
+  SITE    OK   KO   UNKNOWN   WAITING   SHOWN
+  site1   2    0    0         0         9f2c31aa77b0
+  site2   2    0    0         0         9f2c31aa77b0
+
+Block (2 of 3 operations)
+  #    OPERATION   KIND   RUNS   WHEN     AUTHOR   COMMAND
+  1.   site1:1     set    2 OK   5m ago   ada      echo 10 > {id}
+  2.   site1:4     set    2 OK   3m ago   ada      echo 29 > {id}
+
+Dropped
+  OPERATION   KIND   FATE     BY        WHY                           AUTHOR   COMMAND
+  site2:3     inc    fallen   site1:4   set over inc (matrix row 2)   ada      inc 13
+
+Configuration
+  ResolutionMatrix {"After":"set","Before":"inc","Result":"take-both-reverse-order"}
+  Show "cat {id}"
+"#
+    );
+}
+
+#[test]
+fn a_history_is_drawn() {
+    assert_eq!(
+        agent().cheops(&["log", "counter"]).fine(),
+        "\
+History (● in the block, ○ dropped, × void)
+  ●      site1:1   set   5m ago   ada   echo 10 > {id}
+  ├──╮
+  │  ○   site2:3   inc   3m ago   ada   inc 13           fallen by site1:4: set over inc (matrix row 2)
+  ●      site1:4   set   3m ago   ada   echo 29 > {id}
+"
+    );
+}
+
+#[test]
+fn what_sites_show() {
+    for (outputs, code, expected) in [
+        (
+            &[("site1", "OK", "29\n"), ("site2", "OK", "29\n")][..],
+            0,
+            "SITE    STATUS   OUTPUT\nsite1   OK       29\nsite2   OK       29\n",
+        ),
+        (
+            &[("site1", "OK", "29\n"), ("site2", "OK", "30\n")],
+            1,
+            "SITE    STATUS   OUTPUT\nsite1   OK       29\nsite2   OK       30\n\
+             The sites do not agree; see how with: cheops diff counter\n",
+        ),
+        (
+            &[("site1", "OK", "29\n"), ("site2", "TIMEOUT", "")],
+            3,
+            "SITE    STATUS    OUTPUT\nsite1   OK        29\nsite2   TIMEOUT\n",
+        ),
+        (
+            &[("site1", "OK", "a\n\u{1b}b\n"), ("site2", "KO", "no such file\n")],
+            1,
+            "site1   OK\n    a\n    \u{fffd}b\nsite2   KO\n    no such file\n\
+             The sites do not agree; see how with: cheops diff counter\n",
+        ),
+    ] {
+        let answer = shown(outputs);
+        let agent = Agent::start(move |_| json(&answer));
+        let said = agent.cheops(&["show", "counter"]);
+        assert_eq!((said.out.as_str(), said.code), (expected, Some(code)));
+        assert_eq!(agent.last().line(), "POST /api/v1/resources/counter/show");
+        assert_eq!(agent.last().json(), serde_json::json!({}));
+    }
+    let agent = agent();
+    for line in [
+        &["show", "counter", "--command", "cat {id}", "--sites", "site1"][..],
+        &["show", "--id", "counter", "--command", "cat {id}", "--sites", "site1"],
+    ] {
+        agent.cheops(line).fine();
+        assert_eq!(
+            agent.last().json(),
+            serde_json::json!({"command": "cat {id}", "sites": "site1"})
+        );
+    }
+    assert_eq!(agent.cheops(&["show"]).code, Some(2));
+    assert_eq!(agent.cheops(&["show", "a", "--id", "b"]).code, Some(2));
+}
+
+/// An agent whose sites know different things: what `site2` says can be changed.
+fn two_sites(change: impl Fn(&mut Resource) + Send + Sync + 'static, shows: Shown) -> Agent {
+    Agent::start(move |seen| {
+        let mut resource = counter();
+        if seen.path.contains("at=site2") {
+            resource.seen_by = "site2".into();
+            change(&mut resource);
+        }
+        if seen.path.ends_with("/show") { json(&shows) } else { json(&resource) }
+    })
+}
+
+#[test]
+fn sites_that_agree_do_not_differ() {
+    let shows = shown(&[("site1", "OK", "29\n"), ("site2", "OK", "29\n")]);
+    let agent = two_sites(|_| {}, shows);
+    assert_eq!(
+        agent.cheops(&["diff", "counter"]).fine(),
+        "site1 and site2 know and ran the same and show the same.\n"
+    );
+    let mut asked = agent.asked();
+    asked.sort();
+    assert_eq!(
+        asked,
+        [
+            "GET /api/v1/resources/counter?limit=1",
+            "GET /api/v1/resources/counter?limit=10000&local=true&at=site1",
+            "GET /api/v1/resources/counter?limit=10000&local=true&at=site2",
+            "POST /api/v1/resources/counter/show",
+        ]
+    );
+}
+
+#[test]
+fn differences_are_shown() {
+    let shows = shown(&[
+        ("site1", "OK", "a\nb\nc\n"),
+        ("site2", "OK", "a\nx\nc\n"),
+        ("site3", "OK", "a\nb\nc\n"),
+    ]);
+    let change = |resource: &mut Resource| {
+        resource.operations.remove(1);
+        resource.summary.operations = 2;
+        resource.version.remove("site2");
+        resource.operations[1].runs[1].status = RunStatus::Ko;
+    };
+    let agent = two_sites(change, shows);
+    let said = agent.cheops(&["diff", "counter"]);
+    assert_eq!(said.code, Some(1));
+    assert_eq!(
+        said.out,
+        "\
+Operations that have not arrived
+  site2   site2:3
+
+Runs that differ
+  OPERATION   KIND   site1   site2   COMMAND
+  site1:4     set    OK      KO      echo 29 > {id}
+
+What `cat {id}` prints
+--- site1
++++ site2
+@@ -1,3 +1,3 @@
+ a
+-b
++x
+ c
+"
+    );
+    let said = agent.cheops(&["diff", "counter", "-o", "json"]);
+    let value: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(value["missing"], serde_json::json!({"site2": ["site2:3"]}));
+    assert_eq!(value["runs"][0]["status"]["site2"], "KO");
+    assert_eq!(said.code, Some(1));
+}
+
+#[test]
+fn sites_that_know_the_same_and_have_other_blocks_are_told() {
+    let shows = shown(&[("site1", "OK", ""), ("site2", "OK", "")]);
+    let agent = two_sites(|resource| resource.block_ids.reverse(), shows);
+    let said = agent.cheops(&["diff", "counter"]);
+    assert_eq!(said.code, Some(1));
+    assert_eq!(said.out, "Sites that know the same and have different blocks\n  site1\n  site2\n");
+}
+
+#[test]
+fn a_site_that_can_not_be_asked_is_named() {
+    let agent = Agent::start(|seen| match seen.path.as_str() {
+        path if path.contains("at=site2") => problem(504, "site2 does not answer", "no link", ""),
+        path if path.ends_with("/show") => {
+            json(&shown(&[("site1", "OK", "1"), ("site2", "TIMEOUT", "")]))
+        }
+        _ => json(&counter()),
+    });
+    let said = agent.cheops(&["diff", "counter"]);
+    assert_eq!(said.code, Some(3));
+    assert!(
+        said.out.contains("Not asked\n  site2   site2 does not answer: no link\n"),
+        "{}",
+        said.out
+    );
+}
+
+#[test]
+fn a_site_that_has_not_heard_of_a_resource_lacks_all_of_it() {
+    let agent = Agent::start(|seen| match seen.path.as_str() {
+        path if path.contains("at=site2") => problem(404, "no resource", "", ""),
+        path if path.ends_with("/show") => {
+            json(&shown(&[("site1", "OK", "1"), ("site2", "OK", "1")]))
+        }
+        _ => json(&counter()),
+    });
+    let said = agent.cheops(&["diff", "counter"]);
+    assert_eq!(said.code, Some(1));
+    assert_eq!(said.out, "Operations that have not arrived\n  site2   site1:1, site2:3, site1:4\n");
+}
+
+#[test]
+fn all_that_was_printed_can_be_fetched() {
+    let agent = Agent::start(|_| Reply::Bytes(vec![0, 159, 10, 27]));
+    let output = agent.command(&["output", "web", "site1:7", "--site", "DC 2"]).output().unwrap();
+    assert_eq!((output.status.code(), output.stdout), (Some(0), vec![0, 159, 10, 27]));
+    assert_eq!(
+        agent.last().line(),
+        "GET /api/v1/resources/web/operations/site1%3A7/output?site=DC%202"
+    );
+    assert_eq!(agent.cheops(&["output", "web", "7"]).code, Some(2));
+}
