@@ -92,7 +92,11 @@ fn a_full_disk_stops_accepting_and_recovers_by_itself() {
     disk.fill();
     eventually("operations are refused", || refused_for_want_of_room(one));
     assert_eq!(one.ask("/readyz").unwrap().0, 503);
-    assert_eq!(one.resource("x").unwrap().summary.operation_count, 1, "nothing is stored, reads go on");
+    assert_eq!(
+        one.resource("x").unwrap().summary.operation_count,
+        1,
+        "nothing is stored, reads go on"
+    );
     let (_, problems) = one.ask("/api/v1/problems").unwrap();
     assert!(problems.contains("the disk is full"), "{problems}");
     // The others go on.

@@ -404,6 +404,9 @@ pub struct Rehearsal {
     /// The operation that has this key already; nothing new would be made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<String>,
+    /// The id that it would have.
+    #[serde(default)]
+    pub operation: String,
     /// It would reset: all that it follows would be over.
     pub reset: bool,
     /// The block as it is.

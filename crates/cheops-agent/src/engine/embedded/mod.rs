@@ -214,7 +214,7 @@ impl Embedded {
         let mut items = Items::default();
         for (seq, durable) in (first..).zip(batch) {
             let rest = &batch[usize::try_from(seq - first).unwrap_or(usize::MAX)..];
-            let resource = entry::resource(durable);
+            let resource = durable.resource();
             if rest.iter().skip(1).any(|later| entry::forgets(later) == Some(resource)) {
                 items.gone(&Gone { first: seq, last: seq, why: Why::Forgotten });
                 continue;
