@@ -181,7 +181,7 @@ fn the_doors_of_the_original_program_are_there() {
     ]);
     assert_eq!(shown.trim(), r#"{"site1":{"Status":"OK","Output":"hello\n"}}"#);
     let shown = curl(&["-F", "command=false", &format!("{}/show_local/filename", site.url)]);
-    assert_eq!(shown.trim(), r#"{"Status":"KO","Output":""}"#);
+    assert_eq!(shown.trim(), r#"{"Status":"KO","Output":"exit code 1"}"#);
 }
 
 #[test]
