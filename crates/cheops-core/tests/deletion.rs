@@ -9,8 +9,8 @@ use cheops_core::{
     operation::Action,
     plan::Outcome,
     replica::{
-        Answer, Durable, Effect, Event, Input, Message, Replica, Report, Settings, Submission,
-        Ticket, Version,
+        Answer, Durable, Effect, Event, Input, Message, Replica, Report, Resource, Settings,
+        Submission, Ticket, Version,
     },
     time::{Millis, Now},
 };
@@ -154,15 +154,16 @@ impl Two {
             Action::Command { line, .. } => line.to_string(),
             other => panic!("{other:?}"),
         };
-        found.into_iter().flat_map(|r| r.block()).map(|op| line(&op.action)).collect()
+        found.into_iter().flat_map(Resource::block).map(|op| line(&op.action)).collect()
     }
 
     /// That both sites know the same and agree that these commands are the block.
     fn agree(&self, block: &[&str]) {
-        for n in 0..2 {
-            assert_eq!(self.block(n), block, "at {}", NAMES[n]);
+        for (n, name) in NAMES.iter().enumerate() {
+            assert_eq!(self.block(n), block, "at {name}");
         }
-        let version = |n: usize| self.places[n].replica.resource(&resource()).map(|r| r.version());
+        let version =
+            |n: usize| self.places[n].replica.resource(&resource()).map(Resource::version);
         assert_eq!(version(0), version(1));
         // What is on disk leads to the same, with and without what was forgotten.
         for place in &self.places {
@@ -173,10 +174,8 @@ impl Two {
                 let again = Replica::restore(here, Settings::default(), disk);
                 let (now, then) =
                     (place.replica.resource(&resource()), again.resource(&resource()));
-                assert_eq!(now.map(|r| r.version()), then.map(|r| r.version()));
-                let ids = |r: &cheops_core::replica::Resource| {
-                    r.block().map(|op| op.id.clone()).collect::<Vec<OpId>>()
-                };
+                assert_eq!(now.map(Resource::version), then.map(Resource::version));
+                let ids = |r: &Resource| r.block().map(|op| op.id.clone()).collect::<Vec<OpId>>();
                 assert_eq!(now.map(ids), then.map(ids));
                 assert_eq!(place.replica.forgotten(&resource()), again.forgotten(&resource()));
             }

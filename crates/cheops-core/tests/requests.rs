@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, slice::from_ref, time::Duration};
 
 use cheops_core::{
     id::{OpId, ResourceId, SiteId, Sites},
@@ -254,7 +254,7 @@ fn a_rehearsal_tells_what_would_happen_and_changes_nothing() {
     world.run_for(1_000);
 
     let told = rehearse(&world, 0, &request("inc 4")).unwrap();
-    assert_eq!(told.after, [&told.before[..], &[told.op.id.clone()]].concat());
+    assert_eq!(told.after, [&told.before[..], from_ref(&told.op.id)].concat());
     assert_eq!((&told.known, &told.dropped[..]), (&None, &[][..]));
     let sites = planned(&world, &told);
     assert_eq!(sites["a"], ["inc 4"]);
@@ -262,7 +262,7 @@ fn a_rehearsal_tells_what_would_happen_and_changes_nothing() {
     assert_eq!(sites["c"], ["inc 3", "inc 4"], "as far as is known here");
 
     let told = rehearse(&world, 0, &request("set 5")).unwrap();
-    assert_eq!(told.after, [told.op.id.clone()]);
+    assert_eq!(told.after, from_ref(&told.op.id));
     let because: Vec<String> = told.dropped.iter().map(|(_, why)| why.because.clone()).collect();
     assert_eq!(because, ["reset: set replaced what came before"; 3]);
     assert!(planned(&world, &told).values().all(|steps| *steps == ["set 5"]));
@@ -292,7 +292,7 @@ fn a_rehearsal_knows_replays_and_resets() {
     assert!(planned(&world, &told).values().all(|steps| *steps == ["inc 4"]), "{told:?}");
     let forced = Submission { force: true, ..request("inc 4") };
     let told = rehearse(&world, 1, &forced).unwrap();
-    assert_eq!(told.after, [told.op.id.clone()]);
+    assert_eq!(told.after, from_ref(&told.op.id));
 }
 
 #[test]

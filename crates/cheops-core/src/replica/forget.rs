@@ -115,8 +115,8 @@ impl Resource {
     fn without(&self, version: &Version) -> Self {
         let mut forgotten = self.log.forgotten().clone();
         join(&mut forgotten, version);
-        let left = self.log.iter().filter(|(_, op)| !covers(version, &op.id));
-        let declared = left.filter_map(|(_, op)| op.declares.as_deref()).next();
+        let mut left = self.log.iter().filter(|(_, op)| !covers(version, &op.id));
+        let declared = left.find_map(|(_, op)| op.declares.as_deref());
         let nothing = || Declaration {
             sites: self.sites().clone(),
             config: self.config().clone(),
@@ -220,10 +220,10 @@ impl Replica {
             return self.forget(id, delete, now, out);
         }
         let (before, sites) = (resource.digest(), resource.sites().clone());
-        let forgotten = resource.log.forgotten().clone();
+        let (forgotten, known) = (resource.log.forgotten().clone(), resource.log.len());
         if !all_over && resource.trim(&due) {
             resource.due.clear();
-            if *resource.log.forgotten() == forgotten {
+            if *resource.log.forgotten() == forgotten && resource.log.len() == known {
                 return;
             }
             out.persist(Durable::Trimmed { resource: id.clone(), version: due });

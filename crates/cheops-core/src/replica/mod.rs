@@ -212,7 +212,9 @@ impl Replica {
                     resource.resume(&self.here, &mut out);
                 }
                 let all: Vec<ResourceId> = self.resources.keys().cloned().collect();
-                all.iter().for_each(|id| self.bury(id, now, &mut out));
+                for id in all {
+                    self.bury(&id, now, &mut out);
+                }
             }
             Input::Submit(submission) => self.submit(*submission, now, &mut out),
             Input::Received { from, message } => self.received(&from, message, now, &mut out),

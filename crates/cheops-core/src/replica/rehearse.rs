@@ -78,9 +78,8 @@ impl Replica {
         let at = self.clock.clone().tick(now.wall, self.followed(id));
         let op = self.operation(submission.clone(), declares, at);
         let begun = op.declares.as_ref().map(|declared| self.begun(id, declared));
-        let mut then = match resource.cloned().or(begun) {
-            Some(resource) => resource,
-            None => return Err(Refusal::NoSites(id.clone())),
+        let Some(mut then) = resource.cloned().or(begun) else {
+            return Err(Refusal::NoSites(id.clone()));
         };
         then.take(&Record::Operation(Arc::new(op.clone())));
         let after: Vec<OpId> = block(&then);
