@@ -105,7 +105,7 @@ async fn open_streams(shared: Arc<Shared>, link: Arc<Link>, mut requests: SendRe
     };
     let opened = tokio::select! {
         opened = open_both => opened,
-        () = link.ended() => return,
+        () = link.left() => return,
     };
     match opened {
         Ok((calls, writer)) => http::answer(&shared, &link, http::join(calls, writer)).await,

@@ -8,7 +8,7 @@
 //! What must stay true: the window of the connection is as large as those of all its streams, so
 //! that no stream that nobody reads can stop the others, pings above all.
 
-use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, pin::pin, sync::Arc};
 
 use axum::body::Body;
 use cheops_core::id::SiteId;
@@ -31,7 +31,7 @@ use tower::ServiceExt as _;
 
 use super::{
     Caller, Shared,
-    link::{self, End, Link, Reading, root},
+    link::{self, End, LINGER, Link, Reading, root},
     transport::{self, Meter, Metered},
 };
 
@@ -55,8 +55,6 @@ const FRAME: u32 = 64 << 10;
 const HEADERS: u32 = 64 << 10;
 /// How many bytes of calls the other way are under way between two tasks.
 const PIPE: usize = 64 << 10;
-/// How long a connection that was ended here is kept, so that the other end reads why.
-const LINGER: Duration = Duration::from_secs(1);
 
 /// Makes this end of a connection the one that asks.
 pub(super) async fn client<T>(
@@ -91,14 +89,17 @@ fn server() -> hyper::server::conn::http2::Builder<TokioExecutor> {
 /// Keeps a connection going until the link on it ends, and ends the link when it breaks.
 pub(super) async fn drive(connection: impl Future<Output = hyper::Result<()>>, link: Arc<Link>) {
     let mut connection = pin!(connection);
+    let over = async {
+        link.ended().await;
+        if link.end().is_some_and(|end| end.ours) {
+            let _ = timeout(LINGER, link.left()).await;
+        }
+    };
     tokio::select! {
         ended = &mut connection => link.close(broke(ended)),
-        () = link.ended() => {
-            if link.end().is_some_and(|end| end.ours) {
-                let _ = timeout(LINGER, connection).await;
-            }
-        }
+        () = over => {}
     }
+    link.leave();
 }
 
 fn broke(ended: hyper::Result<()>) -> End {
@@ -219,7 +220,7 @@ async fn ask(link: Arc<Link>, io: impl AsyncRead + AsyncWrite + Unpin + Send + '
     };
     tokio::select! {
         () = asking => {}
-        () = link.ended() => {}
+        () = link.left() => {}
     }
 }
 
@@ -240,7 +241,7 @@ pub(super) async fn answer(
     let connection = server().serve_connection(TokioIo::new(io), service);
     tokio::select! {
         _ = connection => link.close(End::lost("the stream of calls was closed")),
-        () = link.ended() => {}
+        () = link.left() => {}
     }
 }
 

@@ -10,7 +10,8 @@
 //!   the last, once each and in this order, also when one link takes the place of another;
 //! - messages are handed over one after the other: while the node has no room the reader waits, and
 //!   HTTP/2 makes the other end wait. Pings have a stream of their own and do not wait for that;
-//! - a link has one end, with a reason, whoever brings it about first.
+//! - a link has one end, with a reason, whoever brings it about first. The connection outlives it
+//!   until the other end has read why, or some time has passed.
 
 use std::{
     collections::VecDeque,
@@ -52,6 +53,8 @@ use crate::wire::{
 const CONTROL: usize = 64;
 /// How many pings without an answer are remembered.
 const PINGS: usize = 64;
+/// How long a connection that was ended here is kept, so that the other end reads why.
+pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 /// Why a link ended, or never came to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,6 +98,7 @@ pub(super) struct Link {
     pings: Mutex<Pings>,
     end: OnceLock<End>,
     ended: CancellationToken,
+    left: CancellationToken,
 }
 
 #[derive(Default)]
@@ -119,6 +123,7 @@ impl Link {
             pings: Mutex::default(),
             end: OnceLock::new(),
             ended: CancellationToken::new(),
+            left: CancellationToken::new(),
         })
     }
 
@@ -127,15 +132,21 @@ impl Link {
         let last = end.ours.then(|| Frame::Close { code: end.code, text: end.text.clone() });
         if self.end.set(end).is_ok() {
             self.control.finish(last);
-            self.outbox.finish(None);
-            // Nobody asks any more: with the last stream, the connection ends as well.
-            self.calls.send_replace(None);
             self.ended.cancel();
         }
     }
 
     pub(super) async fn ended(&self) {
         self.ended.cancelled().await;
+    }
+
+    /// The connection may be dropped, and all streams on it.
+    pub(super) fn leave(&self) {
+        self.left.cancel();
+    }
+
+    pub(super) async fn left(&self) {
+        self.left.cancelled().await;
     }
 
     /// Why it ended, if it has.
@@ -287,6 +298,8 @@ pub(super) async fn greet(
         frame => return Err(unexpected(&shared.here, &frame)),
     };
     let slot = judge(shared, &hello, dialled)?;
+    // Said before the other may count on a link.
+    slot.may_link(shared)?;
     if dialled.is_none() {
         link.control.push(shared.hello());
     }
@@ -343,7 +356,7 @@ fn judge(shared: &Shared, hello: &Hello, dialled: Option<&Slot>) -> Result<Arc<S
 }
 
 /// Runs a link to its end.
-async fn run(shared: Arc<Shared>, slot: Arc<Slot>, link: Arc<Link>, control: Reading) {
+async fn run(shared: Arc<Shared>, slot: Arc<Slot>, link: Arc<Link>, mut control: Reading) {
     tracing::info!(site = %slot.site, "linked");
     link.ping(None, None);
     let theirs = watch::Sender::new(None);
@@ -361,7 +374,7 @@ async fn run(shared: Arc<Shared>, slot: Arc<Slot>, link: Arc<Link>, control: Rea
         };
         tokio::select! {
             () = link.ended() => None,
-            end = listen(&shared, &slot, &link, control, &theirs) => Some(end),
+            end = listen(&shared, &slot, &link, &mut control, &theirs) => Some(end),
             end = watch_over(&shared, &link) => Some(end),
             end = feed => Some(end),
             end = agree(&shared, &slot, &theirs) => Some(end),
@@ -371,6 +384,7 @@ async fn run(shared: Arc<Shared>, slot: Arc<Slot>, link: Arc<Link>, control: Rea
         link.close(end);
     }
     slot.remove(&link);
+    shared.tasks.spawn(part(shared.here.clone(), link, control));
     if told {
         // A node that is gone needs no news.
         let _ = shared.node.tell(Input::PeerDown(slot.site.clone())).await;
@@ -378,12 +392,27 @@ async fn run(shared: Arc<Shared>, slot: Arc<Slot>, link: Arc<Link>, control: Rea
     drop(turn);
 }
 
+/// Leaves a connection once the other end has said its last.
+async fn part(here: SiteId, link: Arc<Link>, mut control: Reading) {
+    let last = async {
+        while let Ok(frame) = control.next(&here).await {
+            if matches!(frame, Frame::Close { .. }) {
+                break;
+            }
+        }
+    };
+    if link.end().is_some_and(|end| end.ours) {
+        let _ = timeout(LINGER, last).await;
+    }
+    link.leave();
+}
+
 /// Reads pings and pongs.
 async fn listen(
     shared: &Shared,
     slot: &Slot,
     link: &Link,
-    mut control: Reading,
+    control: &mut Reading,
     theirs: &watch::Sender<Option<u64>>,
 ) -> End {
     loop {

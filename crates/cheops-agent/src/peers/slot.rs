@@ -84,6 +84,17 @@ impl Slot {
         self.lock().link.as_ref().map(|linked| linked.link.clone())
     }
 
+    /// Whether there may be a link at all.
+    pub(super) fn may_link(&self, shared: &Shared) -> Result<(), End> {
+        if shared.stop.is_cancelled() {
+            Err(shared.stopping())
+        } else if *self.state.borrow() == State::Paused {
+            Err(paused(&shared.here, &self.site))
+        } else {
+            Ok(())
+        }
+    }
+
     /// Makes a connection the link with the site, if it may be. Whoever `decides` keeps a link that
     /// there is, unless the other agent was started again since; whoever does not takes what the
     /// other has decided.
@@ -95,13 +106,8 @@ impl Slot {
         decides: bool,
     ) -> Result<(), End> {
         let mut inner = self.lock();
+        self.may_link(shared)?;
         let (here, there) = (&shared.here, &self.site);
-        if shared.stop.is_cancelled() {
-            return Err(shared.stopping());
-        }
-        if *self.state.borrow() == State::Paused {
-            return Err(paused(here, there));
-        }
         if let Some(old) = &inner.link {
             let holds = old.link.end().is_none();
             if decides && holds && old.life == life {

@@ -17,12 +17,18 @@ use hyper::Request;
 
 use super::site::{Plan, Site, linked, name, pair, until};
 
+/// How many calls have come that are never answered.
+static NEVER: AtomicU64 = AtomicU64::new(0);
+
 fn router() -> Router {
     let whoami = |Extension(Caller(site)): Extension<Caller>, body: String| async move {
         format!("{site} says {body}")
     };
     let echo = |body: Body| async move { body };
-    let never = || async { std::future::pending::<String>().await };
+    let never = || async {
+        NEVER.fetch_add(1, Ordering::Relaxed);
+        std::future::pending::<String>().await
+    };
     Router::new()
         .route("/whoami", post(whoami))
         .route("/echo", post(echo))
@@ -127,6 +133,7 @@ async fn a_call_that_is_under_way_breaks_with_the_link() {
         let (one, two) = two().await;
         let (from, to) = if from_one { (one, two) } else { (two, one) };
         let there = to.name().clone();
+        let before = NEVER.load(Ordering::Relaxed);
         let waiting = {
             let (peers, there) = (from.peers.clone(), there.clone());
             tokio::spawn(async move { peers.call(&there, request("/never", "")).await })
@@ -137,6 +144,7 @@ async fn a_call_that_is_under_way_breaks_with_the_link() {
         let echo = request("/echo", Body::from_stream(open));
         let mut body = from.peers.call(&there, echo).await.unwrap().into_body();
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "begun");
+        until("the first has come", || async { NEVER.load(Ordering::Relaxed) > before }).await;
         to.stop().await;
         let error = waiting.await.unwrap().unwrap_err();
         assert!(matches!(error, CallError::Broke { .. }), "{error}");

@@ -102,8 +102,10 @@ async fn a_paused_link_is_a_cut_that_heals_when_it_is_resumed() {
         let known = other.operations().await;
         paused.submit(RESOURCE, TWO, 10).await;
         other.submit(RESOURCE, TWO, 10).await;
-        // Several attempts to dial are refused meanwhile.
-        tokio::time::sleep(Duration::from_millis(600)).await;
+        // Several attempts to dial are refused meanwhile, and none looks like a link.
+        let came_up = other.came_up(paused.name().as_str());
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        assert_eq!(other.came_up(paused.name().as_str()), came_up);
         assert_eq!(other.operations().await, known + 1);
         assert_eq!(paused.peer(other.name().as_str()).state, State::Paused);
         paused.peers.resume(None).unwrap();
