@@ -385,6 +385,7 @@ fn a_site_that_can_not_be_asked_is_named() {
     });
     let said = agent.cheops(&["diff", "counter"]);
     assert_eq!(said.code, Some(3));
+    assert!(said.out.ends_with("Only site1 could be asked: there is nothing to compare.\n"));
     assert!(
         said.out.contains("Not asked\n  site2   site2 does not answer: no link\n"),
         "{}",
