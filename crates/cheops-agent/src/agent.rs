@@ -101,8 +101,7 @@ impl Agent {
         })?;
         let directory = |path: PathBuf| move |error| StartError::Directory { path, error };
         let store = config.data.join("files");
-        let files =
-            Files::open(store.clone(), config.store.file).map_err(directory(store))?;
+        let files = Files::open(store.clone(), config.store.file).map_err(directory(store))?;
         let scratch = config.data.join("runs");
         let setup = Setup::new(
             config.runs.clone(),
@@ -114,7 +113,8 @@ impl Agent {
         let runner = setup
             .and_then(|setup| Runner::start(setup, files.clone(), fetch, handle.clone()))
             .map_err(directory(scratch))?;
-        let hands = AgentHands { peers: peers.clone(), runner: runner.clone(), noted: noted.clone() };
+        let hands =
+            AgentHands { peers: peers.clone(), runner: runner.clone(), noted: noted.clone() };
         let reserve = config.store.reserve;
         let node = node::start(inbox, replica, Box::new(engine), Box::new(hands), reserve);
 
@@ -128,7 +128,8 @@ impl Agent {
             let stopped = async move {
                 let _ = stopping.wait_for(|stop| *stop).await;
             };
-            if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stopped).await {
+            if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stopped).await
+            {
                 tracing::error!("the API has stopped: {error}");
             }
         });
@@ -169,7 +170,8 @@ async fn restore(config: &Config, noted: &Noted) -> Result<(Replica, Embedded), 
 fn open(path: &Path, site: SiteId, noted: &Noted) -> Result<(Replica, Embedded), EngineError> {
     let mut engine = Embedded::open(path, Options::of(site.clone()))?;
     let mut failure = None;
-    let written = engine.written().map_while(|read| read.map_err(|error| failure = Some(error)).ok());
+    let written =
+        engine.written().map_while(|read| read.map_err(|error| failure = Some(error)).ok());
     let replica = Replica::restore(site, Settings::default(), written);
     if let Some(error) = failure {
         return Err(error);
@@ -198,8 +200,10 @@ impl Hands for AgentHands {
     }
 
     fn tell(&mut self, event: &Event) {
-        if let Event::Refused { from, resource, why } = event {
-            self.noted.refused(from, resource, why);
+        match event {
+            Event::Refused { from, resource, why } => self.noted.refused(from, resource, why),
+            Event::Forgotten(resource) => self.runner.forget(resource),
+            Event::Recorded { .. } | Event::NeedsDecision(_) | Event::Unknown(_) => {}
         }
     }
 }

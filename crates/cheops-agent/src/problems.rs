@@ -70,11 +70,14 @@ impl Noted {
 
     fn troubles(&self, here: &SiteId) -> Vec<Trouble> {
         let notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let damage = notes.damage.iter().map(|what| {
-            trouble(Urgency::High, here, None, "damaged", what, DAMAGED)
-        });
+        let damage = notes
+            .damage
+            .iter()
+            .map(|what| trouble(Urgency::High, here, None, "damaged", what, DAMAGED));
         let refused = notes.refused.iter().map(|((from, resource, why), count)| {
-            let text = format!("what `{from}` said of `{resource}` was not taken in, {count} times: {why}");
+            let text = format!(
+                "what `{from}` said of `{resource}` was not taken in, {count} times: {why}"
+            );
             trouble(Urgency::Medium, here, Some(resource), "refused", text, REFUSED)
         });
         damage.chain(refused).collect()
@@ -82,7 +85,8 @@ impl Noted {
 }
 
 const DAMAGED: &str = "check the disk. What other sites have comes back by itself; declare the state of a damaged resource with an operation and --force";
-const REFUSED: &str = "see docs/merge.md if a site was restored from a backup, or the log of both agents";
+const REFUSED: &str =
+    "see docs/merge.md if a site was restored from a backup, or the log of both agents";
 
 fn trouble(
     urgency: Urgency,
@@ -189,8 +193,12 @@ fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
             here,
             Some(id),
             "needs-decision",
-            format!("something that was run at `{here}` has left the block of `{id}`, and there is no way back"),
-            format!("look at `cheops describe {id}`, then declare the state with an operation and --force"),
+            format!(
+                "something that was run at `{here}` has left the block of `{id}`, and there is no way back"
+            ),
+            format!(
+                "look at `cheops describe {id}`, then declare the state with an operation and --force"
+            ),
         ));
     }
     let (urgency, what, text, next) = match resource.state() {
@@ -204,8 +212,12 @@ fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
         replica::State::Diverged => (
             Urgency::High,
             "diverged",
-            format!("the sites of `{id}` differ: an operation succeeded at one and failed at another, or they show different states"),
-            format!("compare: cheops diff {id}; then declare the state with an operation and --force"),
+            format!(
+                "the sites of `{id}` differ: an operation succeeded at one and failed at another, or they show different states"
+            ),
+            format!(
+                "compare: cheops diff {id}; then declare the state with an operation and --force"
+            ),
         ),
     };
     Some(trouble(urgency, here, Some(id), what, text, next))

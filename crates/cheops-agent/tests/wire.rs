@@ -54,6 +54,7 @@ fn declaration() -> Declaration {
             timeout: Some(Duration::from_millis(1500)),
             ..Config::default()
         },
+        base: Version::from([("site1".parse().unwrap(), 12)]),
     }
 }
 
@@ -88,7 +89,7 @@ fn reply() -> Reply {
     }
 }
 
-fn messages() -> [(&'static str, Message); 4] {
+fn messages() -> [(&'static str, Message); 5] {
     let counter = || "counter".parse().unwrap();
     let version =
         || Version::from([("site1".parse().unwrap(), 3), ("site2".parse().unwrap(), 300)]);
@@ -103,10 +104,11 @@ fn messages() -> [(&'static str, Message); 4] {
         ("have", Message::Have(stretch, vec![(counter(), version())], 0x0123_4567_89ab_cdef)),
         ("want", Message::Want(vec![(counter(), Version::new())])),
         ("records", Message::Records { resource: counter(), records, more: true }),
+        ("forgotten", Message::Forgotten(vec![(counter(), version())])),
     ]
 }
 
-fn durables() -> [(&'static str, Durable); 5] {
+fn durables() -> [(&'static str, Durable); 7] {
     let steps = Action::Steps([Action::command("incr x"), http()].into());
     let first = Operation {
         parents: Box::default(),
@@ -120,12 +122,22 @@ fn durables() -> [(&'static str, Durable); 5] {
         attempt: 2,
         fresh: true,
     };
+    let version = || Version::from([("site1".parse().unwrap(), 3)]);
+    let forgotten = Durable::Forgotten {
+        resource: "counter".parse().unwrap(),
+        version: version(),
+        by: "site1:2".parse().unwrap(),
+        at: Timestamp::at(Millis(1_800_000_000_000)),
+    };
+    let trimmed = Durable::Trimmed { resource: "counter".parse().unwrap(), version: version() };
     [
         ("steps", stored(operation(steps))),
         ("first", stored(first)),
         ("intent", intent),
         ("clearing", Durable::Clearing("counter".parse().unwrap())),
         ("cleared", Durable::Cleared("counter".parse().unwrap())),
+        ("forgotten", forgotten),
+        ("trimmed", trimmed),
     ]
 }
 

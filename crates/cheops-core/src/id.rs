@@ -73,6 +73,16 @@ name! {
     /// The operator's name for what an operation does: `set`, `inc`, `apply`.
     Kind, "kind", label
 }
+impl Kind {
+    /// The kind of the operations that delete their resource.
+    pub const DELETE: &'static str = "delete";
+
+    /// Whether an operation of this kind deletes its resource.
+    pub fn is_delete(&self) -> bool {
+        self.as_str() == Self::DELETE
+    }
+}
+
 name! {
     /// Who asked for an operation.
     Author, "author", label

@@ -4,7 +4,8 @@
 //! - the log only grows, and merging two logs is union: the same set has the same content,
 //!   whatever the order in which it was put together;
 //! - an operation enters after its parents (causal delivery), so the past of one that is in the
-//!   log is in the log, whole;
+//!   log is in the log, whole; save for what was forgotten with an earlier life of the resource,
+//!   which nothing in the log is concurrent with;
 //! - whether one operation precedes another is answered in constant time.
 //!
 //! # Lanes
@@ -28,6 +29,10 @@ use crate::{
 pub struct Ix(u32);
 
 impl Ix {
+    pub(crate) fn new(place: usize) -> Self {
+        Self(u32::try_from(place).unwrap_or(u32::MAX))
+    }
+
     /// How many operations came before it.
     pub fn usize(self) -> usize {
         self.0 as usize
@@ -82,6 +87,8 @@ pub struct Log {
     /// The operations that none follows, in no order of meaning.
     heads: Vec<Ix>,
     in_time: bool,
+    /// What was forgotten with an earlier life of the resource: up to these numbers, of each site.
+    forgotten: BTreeMap<SiteId, u64>,
 }
 
 impl Default for Log {
@@ -92,6 +99,7 @@ impl Default for Log {
             origins: BTreeMap::new(),
             heads: Vec::new(),
             in_time: true,
+            forgotten: BTreeMap::new(),
         }
     }
 }
@@ -105,6 +113,7 @@ impl Log {
         let parents = op
             .parents
             .iter()
+            .filter(|id| self.find(id).is_some() || !self.is_forgotten(id))
             .map(|id| self.find(id).ok_or_else(|| NotInserted::Missing(id.clone())))
             .collect::<Result<Vec<_>, _>>()?;
 
@@ -167,6 +176,34 @@ impl Log {
             past.pop();
         }
         past.into()
+    }
+
+    /// Takes note of what is forgotten: it counts as known, and to follow it is to follow nothing.
+    pub(crate) fn forget(&mut self, version: &BTreeMap<SiteId, u64>) {
+        for (site, &number) in version {
+            let known = self.forgotten.entry(site.clone()).or_default();
+            *known = number.max(*known);
+        }
+    }
+
+    /// What is forgotten.
+    pub(crate) fn forgotten(&self) -> &BTreeMap<SiteId, u64> {
+        &self.forgotten
+    }
+
+    /// Whether a record is forgotten.
+    pub(crate) fn is_forgotten(&self, id: &OpId) -> bool {
+        self.forgotten.get(&id.site).is_some_and(|&number| id.number <= number)
+    }
+
+    /// Whether an operation follows this one.
+    pub(crate) fn is_followed(&self, ix: Ix) -> bool {
+        self.heads.iter().any(|&head| self.precedes(ix, head))
+    }
+
+    /// Whether one of the operations that none follows deletes the resource.
+    pub(crate) fn ends_with_a_delete(&self) -> bool {
+        self.heads.iter().any(|&head| self.op(head).kind.is_delete())
     }
 
     /// Where an operation is, if it is in the log.

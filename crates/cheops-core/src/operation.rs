@@ -3,7 +3,7 @@
 //! An operation is immutable once written. What happens to it later (it falls, it is over, it
 //! fails) is never written into it, but derived from the log and the replies.
 
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
 use core::mem::size_of;
 
 use crate::{
@@ -25,7 +25,8 @@ pub struct Operation {
     pub author: Author,
     /// When it was received; later than each of its parents.
     pub at: Timestamp,
-    /// The heads of the log when it was received, in order. Empty for the first of a resource.
+    /// The heads of the log when it was received, in order. Empty for the first of a resource; of one
+    /// that is created again, the delete that ended its life before.
     pub parents: Box<[OpId]>,
     /// What to do.
     pub action: Action,
@@ -50,6 +51,9 @@ pub struct Declaration {
     pub sites: Sites,
     /// How its operations meet.
     pub config: Config,
+    /// What of the resource's earlier lives is forgotten: records up to these numbers, of each site.
+    /// Empty, unless the resource is created again at a site that has forgotten it.
+    pub base: BTreeMap<SiteId, u64>,
 }
 
 /// What an operation does at each site.
@@ -139,7 +143,8 @@ impl Declaration {
             .flatten()
             .map(|command| command.len() + 1)
             .sum();
-        sites + entries + commands
+        let base: usize = self.base.keys().map(|site| site.as_str().len() + 4).sum();
+        sites + entries + commands + base
     }
 }
 

@@ -44,6 +44,26 @@ pub enum Step {
     Decide,
 }
 
+/// One thing that a site does on its way to the block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Act {
+    /// It runs an operation.
+    Run {
+        /// Which one.
+        op: Ix,
+        /// It ran this one before.
+        again: bool,
+        /// The operation replaces the state: what was run before it counts no more.
+        fresh: bool,
+        /// The command fails.
+        failed: bool,
+    },
+    /// It runs the resource's `Reset` command.
+    Clear,
+    /// It can't go on: something that was run has left the block, and a person must decide.
+    Decide,
+}
+
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
@@ -184,6 +204,11 @@ impl Journal {
         self.era
     }
 
+    /// Takes note that the state was made anew more often than the runs that are known tell.
+    pub(crate) fn reach(&mut self, era: u32) {
+        self.era = self.era.max(era);
+    }
+
     /// The number of an operation's last run, 0 if it has not been run.
     fn run(&self, op: Ix) -> u32 {
         self.runs.get(op.usize()).copied().unwrap_or(0)
@@ -192,6 +217,88 @@ impl Journal {
     /// Whether an operation was run and the state still depends on that run.
     pub fn counts(&self, op: Ix) -> bool {
         self.run(op) >= self.since
+    }
+
+    /// The journal of a log without the operations that have no new place in it; nothing if the state
+    /// depends on them. What made the state anew and is gone has left it empty.
+    pub(crate) fn moved(&self, place: impl Fn(Ix) -> Option<Ix>) -> Option<Self> {
+        if self.unsure {
+            return None;
+        }
+        let base = self.base.map(&place);
+        let since = if base == Some(None) { self.since + 1 } else { self.since };
+        let mut moved = Self {
+            last: self.last,
+            since,
+            base: base.flatten(),
+            era: self.era,
+            failed: self.failed.iter().filter_map(|&op| place(op)).collect(),
+            vain: self.vain.iter().copied().filter(|&run| run >= since).collect(),
+            ..Self::default()
+        };
+        for (op, &run) in self.runs.iter().enumerate() {
+            let op = Ix::new(op);
+            match place(op) {
+                Some(op) => {
+                    if moved.runs.len() <= op.usize() {
+                        moved.runs.resize(op.usize() + 1, 0);
+                    }
+                    moved.runs[op.usize()] = run;
+                }
+                // A run that failed has changed nothing.
+                None if run >= since && self.failed.contains(&op) => moved.vain.push(run),
+                None if run >= since && !self.vain.contains(&run) => return None,
+                None => {}
+            }
+        }
+        moved.vain.sort_unstable();
+        Some(moved)
+    }
+
+    /// A journal that knows nothing of the state, and counts on.
+    pub(crate) fn anew(&self) -> Self {
+        let since = self.last + 1;
+        Self { last: self.last, since, era: self.era, unsure: true, ..Self::default() }
+    }
+
+    /// The operation that the state began with; nothing if it began empty.
+    pub(crate) fn base(&self) -> Option<Ix> {
+        self.base
+    }
+
+    /// Goes all the way to the block, or until it takes a decision, or after so many steps. What
+    /// `fails` is void then; all else succeeds.
+    pub(crate) fn follow(
+        &mut self,
+        log: &Log,
+        resolution: &mut Resolution,
+        can_clear: bool,
+        fails: impl Fn(Ix) -> bool,
+        most: usize,
+    ) -> Vec<Act> {
+        let mut acts = Vec::new();
+        while acts.len() < most {
+            match self.next(log, resolution, can_clear) {
+                Step::Rest => break,
+                Step::Decide => {
+                    acts.push(Act::Decide);
+                    break;
+                }
+                Step::Clear => {
+                    self.cleared();
+                    acts.push(Act::Clear);
+                }
+                Step::Run { op, fresh } => {
+                    let (again, failed) = (self.run(op) > 0, fails(op));
+                    acts.push(Act::Run { op, again, fresh, failed });
+                    self.ran(op, fresh, if failed { Outcome::Ko } else { Outcome::Ok });
+                    if failed {
+                        self.changed(resolution.void(log, op));
+                    }
+                }
+            }
+        }
+        acts
     }
 
     /// What to do next. `can_clear`: the resource has a `Reset` command that may be tried.

@@ -4,8 +4,14 @@
 //! must stay true: all answers about a pair come from here, so that the block, the receipts and
 //! the plan can't read the matrix in different ways.
 //!
-//! Kinds that the matrix does not name behave alike (they go with everything), so they share one
-//! number. The tables are therefore as large as the matrix, whatever kinds operations invent.
+//! Kinds that the matrix does not name behave alike (they go with everything but `delete`), so they
+//! share one number. The tables are therefore as large as the matrix, whatever kinds operations
+//! invent.
+//!
+//! `delete` has a meaning of its own, so it needs no entries. Where the matrix has none for it and
+//! another kind, in either direction, (x, `delete`) is `take-both-reverse-order`: a delete that
+//! follows x resets, and of two concurrent ones the delete alone stays. (`delete`, `delete`) is
+//! `take-one`.
 
 use alloc::{vec, vec::Vec};
 
@@ -16,7 +22,7 @@ use crate::{
 
 /// The number of a kind in these rules; 0 for every kind that the matrix does not name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct KindIx(u8);
+pub(crate) struct KindIx(u16);
 
 impl KindIx {
     pub(crate) fn usize(self) -> usize {
@@ -72,7 +78,7 @@ pub(crate) struct Strength {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rules {
     matrix: Matrix,
-    /// The kinds that the matrix names, in order; the first has the number 1.
+    /// The kinds that the matrix names, and `delete`, in order; the first has the number 1.
     kinds: Vec<Kind>,
     verdicts: Vec<Verdict>,
     /// For each kind: which others fell it, and when they do.
@@ -91,7 +97,9 @@ pub struct Rules {
 impl Rules {
     /// Compiles a matrix.
     pub fn new(matrix: &Matrix) -> Self {
-        let kinds: Vec<Kind> = matrix.kinds().into_iter().collect();
+        let mut kinds = matrix.kinds();
+        kinds.extend(Kind::DELETE.parse());
+        let kinds: Vec<Kind> = kinds.into_iter().collect();
         let n = kinds.len() + 1;
         let mut rules = Self {
             matrix: matrix.clone(),
@@ -115,19 +123,35 @@ impl Rules {
     fn compile_pairs(&mut self) {
         for a in self.all() {
             for b in self.all() {
-                let (Some(before), Some(after)) = (self.name(a), self.name(b)) else { continue };
-                let own = self.matrix.entry(before, after).map(|(_, entry)| entry);
-                let mirror = self.matrix.entry(after, before).map(|(_, entry)| entry);
+                let (own, mirror) = (self.said(a, b), self.said(b, a));
                 let at = self.pair(a, b);
-                let replacing = own.is_some_and(|entry| entry.result.resets());
+                let replacing = own.is_some_and(|said| said.result.resets());
                 self.resets[at] = replacing;
                 self.replaces[b.usize()] |= replacing;
                 self.commutes[at] = [own, mirror]
                     .into_iter()
-                    .all(|entry| entry.is_none_or(|e| e.result == Take::Both));
+                    .all(|said| said.is_none_or(|said| said.result == Take::Both));
                 self.verdicts[at] = verdict(own, mirror);
             }
         }
+    }
+
+    /// What is said about two kinds in this order: by their entry, or by default.
+    fn said(&self, before: KindIx, after: KindIx) -> Option<Said> {
+        let names = self.name(before).zip(self.name(after));
+        let entry = |(before, after)| self.matrix.entry(before, after);
+        let entry = |names| entry(names).map(|(_, entry)| entry);
+        if let Some(Entry { result, concurrent, .. }) = names.and_then(entry) {
+            return Some(Said { result: *result, concurrent: *concurrent });
+        }
+        let is_delete = |kind| self.name(kind).is_some_and(Kind::is_delete);
+        let mirrored = names.is_some_and(|(before, after)| entry((after, before)).is_some());
+        let result = match (is_delete(before), is_delete(after)) {
+            (true, true) => Take::One,
+            (false, true) if !mirrored => Take::BothReverseOrder,
+            _ => return None,
+        };
+        Some(Said { result, concurrent: None })
     }
 
     fn compile_conditions(&mut self) {
@@ -198,7 +222,7 @@ impl Rules {
 
     fn all(&self) -> impl Iterator<Item = KindIx> + use<> {
         // A matrix names at most 255 kinds.
-        (0..=u8::try_from(self.kinds.len()).unwrap_or(u8::MAX)).map(KindIx)
+        (0..=u16::try_from(self.kinds.len()).unwrap_or(u16::MAX)).map(KindIx)
     }
 
     fn pair(&self, a: KindIx, b: KindIx) -> usize {
@@ -217,7 +241,7 @@ impl Rules {
     /// The number of a kind.
     pub(crate) fn kind(&self, kind: &Kind) -> KindIx {
         match self.kinds.binary_search(kind) {
-            Ok(n) => KindIx(u8::try_from(n + 1).unwrap_or(0)),
+            Ok(n) => KindIx(u16::try_from(n + 1).unwrap_or(0)),
             Err(_) => KindIx(0),
         }
     }
@@ -283,7 +307,8 @@ impl Rules {
         self.tangled
     }
 
-    /// The row of the matrix, from 1, that a verdict on concurrent operations comes from.
+    /// The row of the matrix, from 1, that a verdict on concurrent operations comes from; none where
+    /// it is what deletes do by default.
     pub(crate) fn row(&self, earlier: &Kind, later: &Kind) -> Option<usize> {
         let own = self.matrix.entry(earlier, later);
         let mirror = self.matrix.entry(later, earlier);
@@ -292,11 +317,18 @@ impl Rules {
     }
 }
 
+/// The words of an entry, or what holds without one.
+#[derive(Debug, Clone, Copy)]
+struct Said {
+    result: Take,
+    concurrent: Option<Concurrent>,
+}
+
 /// What two entries say of concurrent operations; `own` is the entry (earlier, later), `mirror`
 /// the entry (later, earlier).
-fn verdict(own: Option<&Entry>, mirror: Option<&Entry>) -> Verdict {
+fn verdict(own: Option<Said>, mirror: Option<Said>) -> Verdict {
     // An explicit word on concurrency, in either entry, comes before what the result implies.
-    let speaks = |entry: &&Entry| entry.concurrent.is_some();
+    let speaks = |said: &Said| said.concurrent.is_some();
     let forward = |entry| read(entry, Verdict::Earlier, Verdict::EarlierFirst, Verdict::LaterFirst);
     let backward = |entry| read(entry, Verdict::Later, Verdict::LaterFirst, Verdict::EarlierFirst);
     own.filter(speaks)
@@ -310,7 +342,7 @@ fn verdict(own: Option<&Entry>, mirror: Option<&Entry>) -> Verdict {
 /// One entry's word on concurrent operations, given the verdicts that mean "its `Before` stays",
 /// "both, `Before` first" and "both, `After` first". Only `take-one` looks at the time and not at
 /// the places in the entry, so it reads the same in both directions.
-fn read(entry: &Entry, before: Verdict, in_order: Verdict, reversed: Verdict) -> Verdict {
+fn read(entry: Said, before: Verdict, in_order: Verdict, reversed: Verdict) -> Verdict {
     let after = if before == Verdict::Earlier { Verdict::Later } else { Verdict::Earlier };
     match (entry.concurrent, entry.result) {
         (Some(Concurrent::Both), Take::BothKeepOrder) => in_order,

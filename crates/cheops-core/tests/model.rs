@@ -210,7 +210,7 @@ impl Place {
     fn run(&mut self, op: &Operation) -> Outcome {
         let Act::Command { line, .. } = &op.action else { panic!("a command") };
         let number: i64 = line.parse().unwrap();
-        if op.kind.as_str() == "set" {
+        if matches!(op.kind.as_str(), "set" | "delete") {
             self.value = number;
             self.effects.clear();
         } else {
@@ -406,7 +406,7 @@ fn equal(state: &State) -> bool {
         Some((found.version(), block, found.is_idle(), found.waiting(), place.value))
     };
     let first = known(&state.places[0]);
-    first.as_ref().is_some_and(|(_, _, idle, waiting, _)| *idle && *waiting == 0)
+    first.as_ref().is_none_or(|(_, _, idle, waiting, _)| *idle && *waiting == 0)
         && state.places.iter().all(|place| known(place) == first)
 }
 
@@ -434,6 +434,10 @@ fn inc(site: usize, number: i64) -> Wish {
 
 fn set(site: usize, number: i64) -> Wish {
     Wish { site, kind: "set", number }
+}
+
+fn delete(site: usize) -> Wish {
+    Wish { site, kind: "delete", number: 0 }
 }
 
 fn federation(wishes: Vec<Wish>, limits: Counts) -> Federation {
@@ -477,6 +481,20 @@ fn two_operations_on_both_sides_of_a_cut() {
 fn two_operations_with_doubles_and_overtaking() {
     let limits = Counts { doubles: 1, overtakes: 1, ..Counts::default() };
     check("two operations; double, overtaking", federation(vec![set(0, 1), inc(1, 2)], limits));
+}
+
+#[test]
+fn a_delete_and_an_operation_on_both_sides_of_a_cut_and_a_crash() {
+    let limits = Counts { crashes: 1, ..Counts::default() };
+    let federation = federation(vec![delete(0), set(2, 2)], limits);
+    let federation = Federation { cut_off: Some(2), crashing: 0, ..federation };
+    check("a delete and an operation; cut off at first, crash", federation);
+}
+
+#[test]
+fn a_delete_and_one_that_creates_again() {
+    let wishes = vec![delete(0), set(0, 1), set(1, 2)];
+    check("a delete and two that follow or not", federation(wishes, Counts::default()));
 }
 
 #[test]

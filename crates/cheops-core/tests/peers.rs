@@ -10,7 +10,7 @@ use cheops_core::{
     plan::Outcome,
     replica::{
         Durable, Effect, Event, Input, Message, Record, Replica, Report, Sent, Settings,
-        Submission, Ticket,
+        Submission, Ticket, Version,
     },
     time::{Millis, Now, Timestamp},
 };
@@ -49,8 +49,13 @@ fn operation(id: &str, at: u64, parents: &[&str], declares: Option<&[&str]>) -> 
         reset: false,
         keep_going: false,
         key: None,
-        declares: declares
-            .map(|names| Box::new(Declaration { sites: sites(names), config: Config::default() })),
+        declares: declares.map(|names| {
+            Box::new(Declaration {
+                sites: sites(names),
+                config: Config::default(),
+                base: Version::new(),
+            })
+        }),
     }
 }
 

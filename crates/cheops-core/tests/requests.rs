@@ -5,14 +5,17 @@
 
 mod support;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use cheops_core::{
     id::{OpId, ResourceId, SiteId, Sites},
     matrix::Config,
     operation::{Action, Operation},
     plan::Outcome,
-    replica::{Answer, Effect, Input, Refusal, Replica, Resource, Settings, Submission, Ticket},
+    replica::{
+        Answer, Effect, Input, Planned, Refusal, Rehearsal, Replica, Resource, Settings,
+        Submission, Ticket,
+    },
     resolve::Fate,
     time::{Millis, Now},
 };
@@ -206,6 +209,106 @@ fn what_became_of_an_operation_is_said_in_words() {
         assert_eq!(told(line), expected, "{line}");
     }
     assert_eq!(at(&world, 1).receipt(&"a:99".parse().unwrap()), None);
+}
+
+fn rehearse(world: &World<Lines>, n: usize, submission: &Submission) -> Result<Rehearsal, Refusal> {
+    let replica = world.sites[n].replica.as_ref().unwrap();
+    let now = Now { wall: Millis(1_000_000_000 + world.now), steady: Millis(world.now) };
+    let before = replica.clone();
+    let rehearsal = replica.rehearse(submission, now);
+    assert_eq!(*replica, before, "nothing changes");
+    rehearsal
+}
+
+/// What sites would do, in short: `inc 3`, `set 1 (again)`.
+fn planned(world: &World<Lines>, rehearsal: &Rehearsal) -> BTreeMap<String, Vec<String>> {
+    let line = |id: &OpId| {
+        let op = if *id == rehearsal.op.id {
+            &rehearsal.op
+        } else {
+            let log = at(world, 0).log();
+            &**log.op(log.find(id).unwrap())
+        };
+        let Action::Command { line, .. } = &op.action else { panic!("a command") };
+        line.to_string()
+    };
+    let say = |planned: &Planned| match planned {
+        Planned::Run { op, again: true, .. } => format!("{} (again)", line(op)),
+        Planned::Run { op, .. } => line(op),
+        other => format!("{other:?}"),
+    };
+    let site =
+        |(site, all): (&SiteId, &Vec<Planned>)| (site.to_string(), all.iter().map(say).collect());
+    rehearsal.sites.iter().map(site).collect()
+}
+
+/// What a rehearsal says is what happens.
+#[test]
+fn a_rehearsal_tells_what_would_happen_and_changes_nothing() {
+    let mut world = world();
+    world.submit(0, request("inc 2")).unwrap();
+    world.run_for(1_000);
+    world.partition(&[vec![0, 1], vec![2]]);
+    world.run_for(1_000);
+    world.submit(0, request("inc 3")).unwrap();
+    world.run_for(1_000);
+
+    let told = rehearse(&world, 0, &request("inc 4")).unwrap();
+    assert_eq!(told.after, [&told.before[..], &[told.op.id.clone()]].concat());
+    assert_eq!((&told.known, &told.dropped[..]), (&None, &[][..]));
+    let sites = planned(&world, &told);
+    assert_eq!(sites["a"], ["inc 4"]);
+    assert_eq!(sites["b"], ["inc 4"]);
+    assert_eq!(sites["c"], ["inc 3", "inc 4"], "as far as is known here");
+
+    let told = rehearse(&world, 0, &request("set 5")).unwrap();
+    assert_eq!(told.after, [told.op.id.clone()]);
+    let because: Vec<String> = told.dropped.iter().map(|(_, why)| why.because.clone()).collect();
+    assert_eq!(because, ["reset: set replaced what came before"; 3]);
+    assert!(planned(&world, &told).values().all(|steps| *steps == ["set 5"]));
+
+    world.submit(0, request("set 5")).unwrap();
+    world.run_for(1_000);
+    let block: Vec<OpId> = at(&world, 0).block().map(|op| op.id.clone()).collect();
+    assert_eq!(block, told.after);
+    let op = at(&world, 0).block().next().unwrap();
+    assert_eq!((&op.parents, op.reset), (&told.op.parents, told.op.reset));
+}
+
+#[test]
+fn a_rehearsal_knows_replays_and_resets() {
+    let mut world = world();
+    // Kinds that have no entry: an operation that failed at another site only has no way back.
+    world.partition(&[vec![0], vec![1, 2]]);
+    world.run_for(1_000);
+    world.submit(1, request("inc 2")).unwrap();
+    world.run_for(1_000);
+    world.submit(0, request("set 3")).unwrap();
+    world.run_for(1_000);
+    world.heal_all();
+    world.run_for(30_000);
+    // `inc 2` fell to `set 3`; b and c ran it, and then the set.
+    let told = rehearse(&world, 1, &request("inc 4")).unwrap();
+    assert!(planned(&world, &told).values().all(|steps| *steps == ["inc 4"]), "{told:?}");
+    let forced = Submission { force: true, ..request("inc 4") };
+    let told = rehearse(&world, 1, &forced).unwrap();
+    assert_eq!(told.after, [told.op.id.clone()]);
+}
+
+#[test]
+fn a_rehearsal_refuses_what_the_site_would() {
+    let mut world = world();
+    let op = accepted(&answers(&mut world, 0, keyed("inc 1", "k")));
+    let told = rehearse(&world, 1, &keyed("inc 1", "k")).unwrap();
+    assert_eq!((told.known, told.op.id), (Some(op.clone()), op));
+    assert!(matches!(rehearse(&world, 1, &keyed("inc 2", "k")), Err(Refusal::KeyReused { .. })));
+    let unknown = Submission { resource: "other".parse().unwrap(), ..request("set 1") };
+    let told = rehearse(&world, 1, &unknown).unwrap();
+    assert_eq!((told.before.len(), &told.after[..], told.sites.len()), (0, &[told.op.id][..], 3));
+    let nowhere = Submission { sites: None, ..unknown.clone() };
+    assert!(matches!(rehearse(&world, 1, &nowhere), Err(Refusal::NoSites(_))));
+    let deleting = Submission { kind: "delete".parse().unwrap(), ..unknown };
+    assert!(matches!(rehearse(&world, 1, &deleting), Err(Refusal::NoSites(_))));
 }
 
 #[test]

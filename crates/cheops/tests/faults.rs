@@ -92,7 +92,11 @@ fn a_full_disk_stops_accepting_and_recovers_by_itself() {
     disk.fill();
     eventually("operations are refused", || refused_for_want_of_room(one));
     assert_eq!(one.ask("/readyz").unwrap().0, 503);
-    assert_eq!(one.resource("x").unwrap().summary.operations, 1, "nothing is stored, reads go on");
+    assert_eq!(
+        one.resource("x").unwrap().summary.operation_count,
+        1,
+        "nothing is stored, reads go on"
+    );
     let (_, problems) = one.ask("/api/v1/problems").unwrap();
     assert!(problems.contains("the disk is full"), "{problems}");
     // The others go on.
@@ -130,9 +134,9 @@ fn a_disk_without_a_byte_left_loses_nothing() {
     eventually("operations are accepted again", || one.try_exec("x", &request).is_ok());
     let resource = field.agreed("x", &[0, 1, 2]);
     assert!(
-        resource.summary.operations > accepted,
+        resource.summary.operation_count > accepted,
         "{} of {accepted}",
-        resource.summary.operations
+        resource.summary.operation_count
     );
 }
 
@@ -156,7 +160,7 @@ fn a_disk_that_can_only_be_read_is_a_full_disk() {
     field.sites[0].start();
     field.sites[0].wait_until_ready();
     field.wait_until_linked();
-    assert_eq!(field.sites[0].resource("x").unwrap().summary.operations, 1);
+    assert_eq!(field.sites[0].resource("x").unwrap().summary.operation_count, 1);
 }
 
 #[test]

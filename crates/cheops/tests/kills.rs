@@ -73,7 +73,7 @@ fn every_accepted_increment_is_run_once_at_every_site() {
     for (counter, count) in accepted.into_inner().unwrap() {
         let id = format!("counter-{counter}");
         let resource = field.agreed(&id, &[0, 1, 2]);
-        assert_eq!(resource.summary.operations, count + 1, "{id}, seed {seed}");
+        assert_eq!(resource.summary.operation_count, count + 1, "{id}, seed {seed}");
         for site in &field.sites {
             let held = Redis::get(site, &id);
             assert_eq!(held, (count + 1).to_string(), "{id} at {}, seed {seed}", site.name);

@@ -45,7 +45,7 @@ fn an_operation_reaches_the_third_site_after_its_origin_has_gone_for_good() {
     eventually("site1 and site3 are apart", || field.sites[2].reachable() == ["site2"]);
     let request = Submit { wait: Some("0s".into()), ..submit("echo last words > {id}", "set") };
     field.sites[0].exec("x", &request);
-    field.sites[1].wait_for("x", "site2 knows it", |x| x.summary.operations == 2);
+    field.sites[1].wait_for("x", "site2 knows it", |x| x.summary.operation_count == 2);
     field.sites[0].kill();
     let (two, three) = (&field.sites[1], &field.sites[2]);
     three.wait_for("x", "site3 has run it", |x| {
@@ -68,7 +68,7 @@ fn a_cut_of_one_direction_only_is_a_cut_and_heals() {
     let request = Submit { wait: Some("0s".into()), ..submit("echo one > {id}", "set") };
     field.sites[0].exec("x", &request);
     // By way of site3 it arrives all the same.
-    field.sites[1].wait_for("x", "site2 hears of it", |x| x.summary.operations == 2);
+    field.sites[1].wait_for("x", "site2 hears of it", |x| x.summary.operation_count == 2);
     field.heal();
     field.agreed("x", &[0, 1, 2]);
     assert_eq!(read(&field.sites[1].work().join("x")).unwrap(), "one\n");
@@ -132,7 +132,7 @@ fn a_deleted_resource_is_forgotten_everywhere_and_can_be_made_again() {
     let again = two.exec("x", &on(&field.everywhere(), "echo second > {id}"));
     assert!(again.runs.len() == 3 && all_ok(&again), "{again:?}");
     let resource = field.agreed("x", &[0, 1, 2]);
-    assert_eq!((resource.summary.operations, resource.summary.state), (1, State::Settled));
+    assert_eq!((resource.summary.operation_count, resource.summary.state), (1, State::Settled));
 }
 
 #[test]

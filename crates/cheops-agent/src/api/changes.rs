@@ -5,12 +5,7 @@
 
 use std::time::Duration;
 
-use axum::{
-    body::Bytes,
-    extract::State,
-    http::HeaderMap,
-    response::Response,
-};
+use axum::{body::Bytes, extract::State, http::HeaderMap, response::Response};
 use tokio::{
     sync::{broadcast::error::RecvError, mpsc},
     time,

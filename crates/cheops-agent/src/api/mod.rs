@@ -96,8 +96,10 @@ impl Context {
     pub fn reachable<'a>(&self, among: impl IntoIterator<Item = &'a SiteId>) -> Vec<SiteId> {
         let peers = self.peers.view();
         let among: Vec<&SiteId> = among.into_iter().collect();
-        let mut found: Vec<_> =
-            peers.iter().filter(|p| p.state == State::Reachable && among.contains(&&p.site)).collect();
+        let mut found: Vec<_> = peers
+            .iter()
+            .filter(|p| p.state == State::Reachable && among.contains(&&p.site))
+            .collect();
         found.sort_by_key(|peer| peer.round_trip.unwrap_or(std::time::Duration::MAX));
         found.into_iter().map(|peer| peer.site.clone()).collect()
     }

@@ -107,11 +107,10 @@ pub struct ResourceSummary {
     pub deleting: bool,
     /// The sites that it exists on.
     pub sites: Vec<String>,
-    /// How many operations are known. A resource in full has a field `operations` of its own.
-    #[serde(rename = "operation_count")]
-    pub operations: usize,
+    /// How many operations are known.
+    pub operation_count: usize,
     /// How many of them are in the block.
-    pub block: usize,
+    pub block_length: usize,
     /// When the newest of them was received.
     pub updated: Option<String>,
 }
@@ -405,6 +404,9 @@ pub struct Rehearsal {
     /// The operation that has this key already; nothing new would be made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<String>,
+    /// The id that it would have.
+    #[serde(default)]
+    pub operation: String,
     /// It would reset: all that it follows would be over.
     pub reset: bool,
     /// The block as it is.

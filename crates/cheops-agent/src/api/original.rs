@@ -128,7 +128,11 @@ pub(super) async fn exec(
         sites: form.place(),
         command: form.command.unwrap_or_default(),
         kind: form.kind.filter(|kind| !kind.is_empty()),
-        config: form.config.filter(|text| !text.is_empty()).map(|text| config(&text)).transpose()?,
+        config: form
+            .config
+            .filter(|text| !text.is_empty())
+            .map(|text| config(&text))
+            .transpose()?,
         files: form.files,
         ..Submit::default()
     };
@@ -142,7 +146,12 @@ pub(super) async fn exec(
     Ok(streamed("application/json", replies))
 }
 
-fn template(id: &ResourceId, operation: String, sites: Vec<String>, input: String) -> OriginalReply {
+fn template(
+    id: &ResourceId,
+    operation: String,
+    sites: Vec<String>,
+    input: String,
+) -> OriginalReply {
     OriginalReply {
         locations: sites,
         site: String::new(),

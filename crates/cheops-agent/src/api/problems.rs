@@ -1,10 +1,6 @@
 //! Everything that needs a person, here or anywhere.
 
-use axum::{
-    extract::State,
-    http::HeaderMap,
-    response::Response,
-};
+use axum::{extract::State, http::HeaderMap, response::Response};
 use cheops_core::id::SiteId;
 use futures_util::future::join_all;
 use serde::Deserialize;
@@ -41,9 +37,8 @@ pub(super) async fn list(
     if !query.local && !pass::was_passed(&headers) {
         let peers: Vec<SiteId> = context.config.sites.keys().cloned().collect();
         let reachable = context.reachable(&peers);
-        not_asked.extend(
-            peers.iter().filter(|site| !reachable.contains(site)).map(ToString::to_string),
-        );
+        not_asked
+            .extend(peers.iter().filter(|site| !reachable.contains(site)).map(ToString::to_string));
         let asked = reachable.iter().map(|site| ask(&context, site));
         for (site, answer) in reachable.iter().zip(join_all(asked).await) {
             match answer {
@@ -64,7 +59,8 @@ async fn ask(context: &Context, site: &SiteId) -> ApiResult<Troubles> {
     let response: Response = pass::get(context, site, "/api/v1/problems?local=true").await?;
     let response = expect_ok(response).await?;
     let body = axum::body::to_bytes(response.into_body(), super::MAX_BODY * 8).await;
-    let unclear = || super::ApiError::unreachable(format!("`{site}` gave no answer that makes sense"));
+    let unclear =
+        || super::ApiError::unreachable(format!("`{site}` gave no answer that makes sense"));
     let troubles = body.ok().and_then(|body| serde_json::from_slice(&body).ok());
     troubles.ok_or_else(unclear)
 }

@@ -214,7 +214,8 @@ pub(super) async fn output(
     };
     let (last, short) = context.node.read(look).await?.ok_or_else(none)?;
     let attempt = query.attempt.unwrap_or(last);
-    let kept = context.runner.output(&RunId { resource: resource.clone(), op: op.clone(), attempt });
+    let kept =
+        context.runner.output(&RunId { resource: resource.clone(), op: op.clone(), attempt });
     let body = match kept {
         Some(path) => match tokio::fs::File::open(path).await {
             Ok(file) => Body::from_stream(ReaderStream::new(file)),

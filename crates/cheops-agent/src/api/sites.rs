@@ -116,8 +116,9 @@ fn whose<'a>(context: &Context, site: &'a SiteId) -> Option<&'a SiteId> {
 
 /// A length of time, from a parameter.
 pub(super) fn span(text: &str) -> Result<Duration, ApiError> {
-    duration::parse(text)
-        .map_err(|error| ApiError::bad("bad-duration", error.to_string(), "write it like 30s or 10m"))
+    duration::parse(text).map_err(|error| {
+        ApiError::bad("bad-duration", error.to_string(), "write it like 30s or 10m")
+    })
 }
 
 fn millis(span: Duration) -> f64 {

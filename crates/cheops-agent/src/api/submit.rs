@@ -3,10 +3,7 @@
 //! Whatever door a request comes through, it becomes a [`Conversation`]: the operation, and what is
 //! heard of it as it is heard.
 
-use std::{
-    collections::BTreeSet,
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -20,6 +17,7 @@ use cheops_core::{
     matrix,
     operation::{Action, Attachment},
     replica::{self, Refusal, Replica, Submission, Ticket},
+    resolve::Account,
     route, scope,
     time::Millis,
 };
@@ -34,8 +32,8 @@ use super::{
     Context, Shared,
     error::{ApiError, ApiResult, Asked, In, Json},
     model::{
-        Answer, DeleteQuery, Dropped, File, PlannedStep, Problem, Rehearsal, Run, RunStatus, Submit,
-        Submitted,
+        Answer, DeleteQuery, Dropped, File, PlannedStep, Problem, Rehearsal, Run, RunStatus,
+        Submit, Submitted,
     },
     pass, resource_id,
     sites::span,
@@ -213,7 +211,8 @@ pub(super) async fn converse(
         Some(replica::Answer::Refused(Refusal::Elsewhere { sites, .. })) if !passed => {
             let reachable = context.reachable(sites.iter());
             let Some(site) = reachable.first() else {
-                let detail = format!("`{id}` is to exist on {sites}, and none of them can be reached");
+                let detail =
+                    format!("`{id}` is to exist on {sites}, and none of them can be reached");
                 return Err(ApiError::unreachable(detail));
             };
             there(context.clone(), site.clone(), id, asked).await
@@ -239,7 +238,11 @@ fn unconfirmed() -> ApiError {
 /// The request, checked.
 fn submission(context: &Context, id: &ResourceId, asked: &Submit) -> ApiResult<Submission> {
     if asked.command.trim().is_empty() {
-        return Err(ApiError::bad("no-command", "there is no command", "say what each site is to run"));
+        return Err(ApiError::bad(
+            "no-command",
+            "there is no command",
+            "say what each site is to run",
+        ));
     }
     let sites = asked.sites.as_deref().map(|place| home(context, place)).transpose()?;
     let config = asked.config.as_ref().map(|value| matrix::Config::read(&Node::root(value)));
@@ -289,7 +292,8 @@ fn attachment(context: &Context, file: &File) -> ApiResult<Attachment> {
         let detail = format!("`{}` is not a BLAKE3 hash in hexadecimal", file.content);
         ApiError::bad("bad-file", detail, "take it from the answer of POST /api/v1/files")
     })?;
-    let bad_name = |why| ApiError::bad("bad-file-name", format!("`{}` {why}", file.name), "rename it");
+    let bad_name =
+        |why| ApiError::bad("bad-file-name", format!("`{}` {why}", file.name), "rename it");
     if file.name.is_empty() || file.name.len() > 255 {
         return Err(bad_name("is empty or longer than 255 bytes"));
     }
@@ -304,7 +308,11 @@ fn attachment(context: &Context, file: &File) -> ApiResult<Attachment> {
     })?;
     if length != file.length {
         let detail = format!("`{}` has {length} bytes here, not {}", file.name, file.length);
-        return Err(ApiError::bad("bad-file", detail, "take it from the answer of POST /api/v1/files"));
+        return Err(ApiError::bad(
+            "bad-file",
+            detail,
+            "take it from the answer of POST /api/v1/files",
+        ));
     }
     Ok(Attachment { name: file.name.as_str().into(), content: *content.as_bytes(), length })
 }
@@ -317,7 +325,8 @@ async fn here(
     mut heard: mpsc::UnboundedReceiver<replica::Answer>,
 ) -> Conversation {
     let resource = id.clone();
-    let sites = context.node.read(move |r: &Replica| r.resource(&resource).map(|r| r.sites().clone()));
+    let sites =
+        context.node.read(move |r: &Replica| r.resource(&resource).map(|r| r.sites().clone()));
     let sites = sites.await.ok().flatten();
     let sites: Vec<SiteId> = sites.iter().flat_map(Sites::iter).cloned().collect();
     let (to_answers, answers) = mpsc::channel(16);
@@ -346,8 +355,12 @@ async fn here(
                     silent.remove(&reply.id.site);
                     Answer::Reply(run(&reply))
                 }
-                Some(replica::Answer::Superseded { by }) => Answer::Superseded { by: by.to_string() },
-                Some(replica::Answer::Silent(sites)) => Answer::Timeout { sites: view::names(&sites) },
+                Some(replica::Answer::Superseded { by }) => {
+                    Answer::Superseded { by: by.to_string() }
+                }
+                Some(replica::Answer::Silent(sites)) => {
+                    Answer::Timeout { sites: view::names(&sites) }
+                }
                 Some(replica::Answer::Done) => Answer::Done,
                 Some(replica::Answer::Accepted(_) | replica::Answer::Refused(_)) => continue,
                 None => Answer::Error(*ApiError::from(crate::node::Stopping).0),
@@ -368,7 +381,8 @@ async fn begun(
     op: &OpId,
     silent: &BTreeSet<SiteId>,
 ) -> Vec<SiteId> {
-    let path = format!("/api/v1/resources/{id}/operations/{}?local=true", pass::encode(&op.to_string()));
+    let path =
+        format!("/api/v1/resources/{id}/operations/{}?local=true", pass::encode(&op.to_string()));
     let asked = silent.iter().map(async |site| {
         let running = if site == context.here() {
             let (id, op) = (id.clone(), op.clone());
@@ -389,7 +403,8 @@ async fn begun(
 async fn running_at(context: &Context, site: &SiteId, path: &str) -> bool {
     let Ok(response) = pass::get(context, site, path).await else { return false };
     let body = axum::body::to_bytes(response.into_body(), super::MAX_BODY).await;
-    let operation = body.ok().and_then(|b| serde_json::from_slice::<super::model::Operation>(&b).ok());
+    let operation =
+        body.ok().and_then(|b| serde_json::from_slice::<super::model::Operation>(&b).ok());
     let Some(operation) = operation else { return false };
     operation.runs.iter().any(|run| run.site == site.as_str() && run.status == RunStatus::Running)
 }
@@ -463,9 +478,12 @@ async fn rehearse(
 ) -> ApiResult<Response> {
     let submission = submission(context, id, asked)?;
     let now = context.node.now();
-    let look = move |replica: &Replica| { let _ = (&submission, now, replica); Ok::<(), Refusal>(()) };
+    let look = move |replica: &Replica| {
+        let rehearsal = replica.rehearse(&submission, now)?;
+        Ok(worded(&rehearsal, replica.resource(&submission.resource)))
+    };
     let site = match context.node.read(look).await? {
-        Ok(rehearsal) => return Ok(axum::Json(worded(&rehearsal)).into_response()),
+        Ok(rehearsal) => return Ok(axum::Json(rehearsal).into_response()),
         Err(Refusal::Elsewhere { sites, .. }) if !passed => {
             let reachable = context.reachable(sites.iter());
             let gone = || ApiError::unreachable(format!("none of {sites} can be reached"));
@@ -478,4 +496,38 @@ async fn rehearse(
     pass::post(context, &site, &path, "application/json", asked).await
 }
 
-fn worded(_: &()) -> Rehearsal { todo!() }
+fn worded(rehearsal: &replica::Rehearsal, now: Option<&replica::Resource>) -> Rehearsal {
+    let kind = |id: &OpId| {
+        let known = now.and_then(|now| now.log().find(id).map(|ix| now.log().op(ix)));
+        known.map_or(&rehearsal.op.kind, |op| &op.kind).to_string()
+    };
+    let step = |planned: &replica::Planned| match planned {
+        replica::Planned::Run { op, fresh, again } => PlannedStep::Run {
+            operation: op.to_string(),
+            kind: kind(op),
+            replaces: *fresh,
+            again: *again,
+        },
+        replica::Planned::Clear => PlannedStep::Clear,
+        replica::Planned::Decide => PlannedStep::Decide,
+        replica::Planned::More => PlannedStep::More,
+    };
+    let ids = |ids: &[OpId]| ids.iter().map(ToString::to_string).collect();
+    Rehearsal {
+        known: rehearsal.known.as_ref().map(ToString::to_string),
+        operation: rehearsal.op.id.to_string(),
+        reset: rehearsal.op.reset,
+        before: ids(&rehearsal.before),
+        after: ids(&rehearsal.after),
+        dropped: rehearsal.dropped.iter().map(dropped).collect(),
+        sites: rehearsal
+            .sites
+            .iter()
+            .map(|(site, steps)| (site.to_string(), steps.iter().map(&step).collect()))
+            .collect(),
+    }
+}
+
+fn dropped((op, account): &(OpId, Account)) -> Dropped {
+    Dropped { operation: op.to_string(), receipt: view::receipt(account) }
+}

@@ -12,7 +12,8 @@ use cheops_core::{
 };
 
 use super::model::{
-    Fate, File, Operation, Receipt, Resource, ResourceAtSite, ResourceSummary, Run, RunStatus, State,
+    Fate, File, Operation, Receipt, Resource, ResourceAtSite, ResourceSummary, Run, RunStatus,
+    State,
 };
 use crate::node::{command, rfc3339, run};
 
@@ -25,10 +26,10 @@ pub(super) fn summary(resource: &replica::Resource) -> ResourceSummary {
     ResourceSummary {
         id: resource.id().to_string(),
         state: state(resource),
-        deleting: false,
+        deleting: resource.is_deleting(),
         sites: names(resource.sites().iter()),
-        operations: resource.log().len(),
-        block: resource.resolution().block().len(),
+        operation_count: resource.log().len(),
+        block_length: resource.resolution().block().len(),
         updated: (!resource.log().is_empty()).then(|| rfc3339(newest.wall())),
     }
 }

@@ -199,7 +199,9 @@ impl Files {
         if part.length == attachment.length && part.hash.finalize() == attachment.content {
             let store = self.0.clone();
             let content = attachment.content;
-            return Ok(Attempt::Done(self.blocking(move || store.complete(part, &content)).await?));
+            return Ok(Attempt::Done(
+                self.blocking(move || store.complete(&part, &content)).await?,
+            ));
         }
         let wrong =
             if part.from == From::One(site.clone()) { Attempt::Wrong } else { Attempt::Mixed };
@@ -214,7 +216,7 @@ fn short(slot: &mut Option<Part>, part: Part, why: &dyn std::fmt::Display) -> At
 }
 
 impl Store {
-    fn complete(&self, part: Part, content: &Content) -> io::Result<PathBuf> {
+    fn complete(&self, part: &Part, content: &Content) -> io::Result<PathBuf> {
         let path = self.path(content);
         part.file.set_modified(SystemTime::now())?;
         self.publish(&part.file, &part.path, &path)?;

@@ -57,7 +57,15 @@ impl Decider {
         health: watch::Receiver<Health>,
         feed: Feed,
     ) -> Self {
-        Self { replica, clock, batches, health, feed, answers: HashMap::new(), next: Batch::default() }
+        Self {
+            replica,
+            clock,
+            batches,
+            health,
+            feed,
+            answers: HashMap::new(),
+            next: Batch::default(),
+        }
     }
 
     pub(super) async fn work(

@@ -103,7 +103,11 @@ pub fn change(here: &SiteId, seq: Seq, durable: &Durable) -> Option<Change> {
         Durable::Record(Record::Reply(reply)) => {
             (&reply.resource, Happened::Reply { operation: reply.op.to_string(), run: run(reply) })
         }
-        Durable::Intent { .. } | Durable::Clearing(_) | Durable::Cleared(_) => return None,
+        Durable::Forgotten { resource, .. } => (resource, Happened::Deleted),
+        Durable::Intent { .. }
+        | Durable::Clearing(_)
+        | Durable::Cleared(_)
+        | Durable::Trimmed { .. } => return None,
     };
     let resource = Some(resource.to_string());
     Some(Change { seq: Some(seq), site: here.to_string(), resource, what })
@@ -112,7 +116,7 @@ pub fn change(here: &SiteId, seq: Seq, durable: &Durable) -> Option<Change> {
 /// What an event means to a reader of the feed, if it is not told as something that was written.
 pub(super) fn told(here: &SiteId, event: Event) -> Option<Change> {
     let (resource, what) = match event {
-        Event::Recorded { .. } => return None,
+        Event::Recorded { .. } | Event::Forgotten(_) => return None,
         Event::NeedsDecision(resource) => (resource, Happened::NeedsDecision),
         Event::Unknown(run) => (run.resource, Happened::Unknown { operation: run.op.to_string() }),
         Event::Refused { from, resource, why } => {

@@ -2,8 +2,10 @@
 //!
 //! A connection becomes the link of two sites in three steps: each says who it is, each judges the
 //! other, and the site with the smaller name says that this is the link. Both may dial at the same
-//! time; since one of them decides, and decides once, both keep the same connection. What must stay
-//! true:
+//! time; since one of them decides, and decides once, both keep the same connection. It decides
+//! only after it knows that it is heard, so that a line that carries bytes one way is no link.
+//!
+//! What must stay true:
 //! - the node is told that a site is up before the first message of it, and that it is down after
 //!   the last, once each and in this order, also when one link takes the place of another;
 //! - messages are handed over one after the other: while the node has no room the reader waits, and
@@ -126,6 +128,8 @@ impl Link {
         if self.end.set(end).is_ok() {
             self.control.finish(last);
             self.outbox.finish(None);
+            // Nobody asks any more: with the last stream, the connection ends as well.
+            self.calls.send_replace(None);
             self.ended.cancel();
         }
     }
@@ -248,7 +252,7 @@ fn unreadable(here: &SiteId, error: &dyn std::fmt::Display) -> End {
 fn unexpected(here: &SiteId, frame: &Frame) -> End {
     let sort = match frame {
         Frame::Hello(_) => "a second greeting",
-        Frame::Up => "a link that was up already",
+        Frame::Ready | Frame::Up => "a link that was up already",
         Frame::Message(_) => "a message among pings",
         Frame::Ping { .. } | Frame::Pong { .. } => "a ping before the link was up",
         Frame::Close { .. } => "an end",
@@ -287,9 +291,19 @@ pub(super) async fn greet(
         link.control.push(shared.hello());
     }
     let decides = shared.here < slot.site;
-    if !decides {
+    let awaited = match (decides, dialled.is_some()) {
+        // The greeting was an answer to ours.
+        (true, true) => None,
+        (true, false) => Some(Frame::Ready),
+        (false, true) => {
+            link.control.push(Frame::Ready);
+            Some(Frame::Up)
+        }
+        (false, false) => Some(Frame::Up),
+    };
+    if let Some(awaited) = awaited {
         match control.next(&shared.here).await? {
-            Frame::Up => {}
+            frame if frame == awaited => {}
             Frame::Close { code, text } => return Err(said(code, &text)),
             frame => return Err(unexpected(&shared.here, &frame)),
         }

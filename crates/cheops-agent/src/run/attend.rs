@@ -49,7 +49,7 @@ pub(super) async fn attend(job: Job, most: usize) -> Attended {
     Attended { status, printed: sink.kept }
 }
 
-/// A process group that ends when it is dropped.
+/// A process group, with what is left of it. It ends when it is dropped.
 struct Group(Option<Pid>);
 
 impl Drop for Group {
@@ -76,7 +76,7 @@ fn begin(job: &Job) -> io::Result<(Group, Child, OwnedFd)> {
     Ok((Group(group), child, pipe))
 }
 
-async fn watch(mut group: Group, mut child: Child, pipe: OwnedFd, sink: &mut Sink) -> End {
+async fn watch(group: Group, mut child: Child, pipe: OwnedFd, sink: &mut Sink) -> End {
     let left = pipe.try_clone();
     let mut pipe = pipe::Receiver::from_owned_fd(pipe).ok();
     let status = loop {
@@ -89,11 +89,11 @@ async fn watch(mut group: Group, mut child: Child, pipe: OwnedFd, sink: &mut Sin
             }
         }
     };
-    group.0 = None;
     // As in the supervisor: what the command printed is there by now, and no more is waited for.
     if let Ok(left) = left.map(|pipe| rustix::io::ioctl_fionread(pipe).unwrap_or_default()) {
         sink.take(pipe.as_ref(), Some(left));
     }
+    drop(group);
     match status {
         Ok(status) => end_of(status),
         Err(error) => End::Failed(format!("the command was lost: {error}")),

@@ -12,7 +12,7 @@ use std::{
 };
 
 use cheops_core::{
-    id::{ResourceId, SiteId},
+    id::{ResourceId, SiteId, Sites},
     operation::Operation,
     plan::Outcome,
     replica::{Input, Report, RunId},
@@ -220,12 +220,7 @@ impl Inner {
         let (resource, here) = (resource.clone(), self.here.clone());
         let sites = move |replica: &cheops_core::replica::Replica| {
             let sites = replica.resource(&resource).map(cheops_core::replica::Resource::sites);
-            sites
-                .into_iter()
-                .flat_map(|sites| sites.iter())
-                .filter(|site| **site != here)
-                .cloned()
-                .collect()
+            sites.into_iter().flat_map(Sites::iter).filter(|site| **site != here).cloned().collect()
         };
         self.node.read(sites).await
     }

@@ -30,7 +30,8 @@ use rustix::{
     io::Errno,
     pipe::{PipeFlags, pipe_with},
     process::{
-        Pid, PidfdFlags, Signal, getppid, kill_process_group, pidfd_open, test_kill_process_group,
+        Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, kill_process_group, pidfd_open,
+        set_child_subreaper, test_kill_process_group, waitpgid,
     },
 };
 
@@ -44,6 +45,8 @@ use super::{
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 /// How long to wait before something that had no room is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How much of what is printed is taken at a time.
+const BUFFER: usize = 64 << 10;
 /// How often to look where the system can't tell by itself.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -61,8 +64,8 @@ pub fn supervise(directory: &Path) -> ExitCode {
 fn carry_out(place: &Place) -> io::Result<()> {
     let unreadable = || io::Error::new(io::ErrorKind::InvalidData, "there is no job to do");
     let job = place.read_job()?.ok_or_else(unreadable)?;
-    let mut sink =
-        Sink { file: File::create(place.output())?, keep: job.keep, printed: 0, kept: 0 };
+    let (file, buffer) = (File::create(place.output())?, vec![0; BUFFER]);
+    let mut sink = Sink { file, buffer, keep: job.keep, printed: 0, kept: 0 };
     let mut marker = File::create(place.started())?;
     let start = Instant::now();
     let deadline = start.checked_add(job.timeout);
@@ -202,6 +205,8 @@ impl Limit {
     fn keep(self, group: Pid) -> Self {
         match self {
             Self::Runs(until) if past(until) => {
+                // What loses its parent from now on is ours to wait for, so that we see it go.
+                let _ = set_child_subreaper(Some(getpid()));
                 let _ = kill_process_group(group, Signal::TERM);
                 Self::Asked(Instant::now() + GRACE)
             }
@@ -219,6 +224,7 @@ fn end_group(group: Pid, limit: &Limit) {
     while let Limit::Asked(until) = limit
         && !past(Some(*until))
     {
+        while let Ok(Some(_)) = waitpgid(group, WaitOptions::NOHANG) {}
         if test_kill_process_group(group) == Err(Errno::SRCH) {
             return;
         }
@@ -230,6 +236,7 @@ fn end_group(group: Pid, limit: &Limit) {
 /// Where output goes: into a file, up to a limit, and counted.
 struct Sink {
     file: File,
+    buffer: Vec<u8>,
     keep: u64,
     printed: u64,
     kept: u64,
@@ -239,16 +246,14 @@ impl Sink {
     /// Takes what is in the pipe: as much as is there now, or exactly so much. Says whether more may
     /// come.
     fn take(&mut self, pipe: &mut File, exactly: Option<u64>) -> bool {
-        let mut buffer = [0; 64 << 10];
         let mut left = exactly.unwrap_or(1);
         while left > 0 {
-            let most = exactly.map_or(buffer.len() as u64, |_| left.min(buffer.len() as u64));
-            #[expect(clippy::cast_possible_truncation, reason = "at most the length of the buffer")]
-            let part = &mut buffer[..most as usize];
-            match pipe.read(part) {
+            let most =
+                exactly.map_or(BUFFER, |_| usize::try_from(left).unwrap_or(BUFFER).min(BUFFER));
+            match pipe.read(&mut self.buffer[..most]) {
                 Ok(0) => return false,
                 Ok(count) => {
-                    self.put(&buffer[..count]);
+                    self.put(count);
                     left = left.saturating_sub(count as u64);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -258,11 +263,12 @@ impl Sink {
         true
     }
 
-    fn put(&mut self, bytes: &[u8]) {
+    /// Keeps the beginning of the buffer, if there is room for it.
+    fn put(&mut self, count: usize) {
         // What there was no room for ends what is kept: a file with a hole would be a lie.
         let room = if self.kept == self.printed { self.keep.saturating_sub(self.kept) } else { 0 };
-        self.printed += bytes.len() as u64;
-        let part = &bytes[..bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+        self.printed += count as u64;
+        let part = &self.buffer[..count.min(usize::try_from(room).unwrap_or(usize::MAX))];
         let mut done = 0;
         while let Some(rest) = part.get(done..)
             && !rest.is_empty()

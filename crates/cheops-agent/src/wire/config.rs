@@ -8,7 +8,9 @@ use cheops_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Names, Problem, Twin, WireError, error::At, list::List, names::Text};
+use super::{
+    Names, Problem, Twin, WireError, error::At, list::List, message::Version, names::Text,
+};
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Declaration<'a> {
@@ -23,6 +25,8 @@ pub(super) struct Declaration<'a> {
     #[serde(borrow)]
     check: Option<Command<'a>>,
     timeout: Option<Timeout>,
+    #[serde(borrow)]
+    base: Version<'a>,
 }
 
 impl<'a> Twin<'a> for Declaration<'a> {
@@ -37,6 +41,7 @@ impl<'a> Twin<'a> for Declaration<'a> {
             reset: Twin::of(&config.reset).at("reset")?,
             check: Twin::of(&config.check).at("check")?,
             timeout: Twin::of(&config.timeout).at("timeout")?,
+            base: Version::of(&value.base).at("base")?,
         })
     }
 
@@ -52,6 +57,7 @@ impl<'a> Twin<'a> for Declaration<'a> {
                 check: self.check.read(names).at("check")?,
                 timeout: self.timeout.read(names).at("timeout")?,
             },
+            base: self.base.read(names).at("base")?,
         })
     }
 }

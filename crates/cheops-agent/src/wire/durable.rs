@@ -1,11 +1,12 @@
 //! The twin of what a site writes down.
 
-use cheops_core::{id::ResourceId, replica};
+use cheops_core::{id::ResourceId, replica, time::Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{
     Names, Twin, WireError,
     error::At,
+    message::Version,
     names::Text,
     record::{OpId, Record, attempt},
 };
@@ -31,6 +32,21 @@ enum Kind<'a> {
     Clearing(Text<'a, ResourceId>),
     #[serde(borrow)]
     Cleared(Text<'a, ResourceId>),
+    Forgotten {
+        #[serde(borrow)]
+        resource: Text<'a, ResourceId>,
+        #[serde(borrow)]
+        version: Version<'a>,
+        #[serde(borrow)]
+        by: OpId<'a>,
+        at: u64,
+    },
+    Trimmed {
+        #[serde(borrow)]
+        resource: Text<'a, ResourceId>,
+        #[serde(borrow)]
+        version: Version<'a>,
+    },
 }
 
 impl<'a> Twin<'a> for Durable<'a> {
@@ -47,6 +63,16 @@ impl<'a> Twin<'a> for Durable<'a> {
             },
             replica::Durable::Clearing(resource) => Kind::Clearing(Text::of(resource)?),
             replica::Durable::Cleared(resource) => Kind::Cleared(Text::of(resource)?),
+            replica::Durable::Forgotten { resource, version, by, at } => Kind::Forgotten {
+                resource: Text::of(resource)?,
+                version: Version::of(version).at("version")?,
+                by: OpId::of(by).at("by")?,
+                at: at.to_bits(),
+            },
+            replica::Durable::Trimmed { resource, version } => Kind::Trimmed {
+                resource: Text::of(resource)?,
+                version: Version::of(version).at("version")?,
+            },
         }))
     }
 
@@ -65,6 +91,16 @@ impl<'a> Twin<'a> for Durable<'a> {
             Kind::Cleared(resource) => {
                 replica::Durable::Cleared(resource.read(names).at("resource")?)
             }
+            Kind::Forgotten { resource, version, by, at } => replica::Durable::Forgotten {
+                resource: resource.read(names).at("resource")?,
+                version: version.read(names).at("version")?,
+                by: by.read(names).at("by")?,
+                at: Timestamp::from_bits(at),
+            },
+            Kind::Trimmed { resource, version } => replica::Durable::Trimmed {
+                resource: resource.read(names).at("resource")?,
+                version: version.read(names).at("version")?,
+            },
         })
     }
 }

@@ -26,6 +26,8 @@ const LENGTH: usize = 4;
 pub enum Frame {
     /// Who is there: the first frame each way.
     Hello(Hello),
+    /// The other's greeting was heard. Whoever dialled says so, unless it is the one to decide.
+    Ready,
     /// This connection is the link. Only the site with the smaller name says so.
     Up,
     /// Are you there?
@@ -111,11 +113,12 @@ pub enum FrameError {
 }
 
 const HELLO: u8 = 1;
-const UP: u8 = 2;
-const PING: u8 = 3;
-const PONG: u8 = 4;
-const CLOSE: u8 = 5;
-const MESSAGE: u8 = 6;
+const READY: u8 = 2;
+const UP: u8 = 3;
+const PING: u8 = 4;
+const PONG: u8 = 5;
+const CLOSE: u8 = 6;
+const MESSAGE: u8 = 7;
 
 #[derive(Serialize, Deserialize)]
 struct HelloTwin<'a> {
@@ -168,6 +171,7 @@ impl Frame {
                     &(LINK_VERSION, HelloTwin { site: site.as_str(), life: *life, wall: *wall }),
                 );
             }
+            Self::Ready => to.put_u8(READY),
             Self::Up => to.put_u8(UP),
             &Self::Ping { nonce, digest } => {
                 to.put_u8(PING);
@@ -203,6 +207,7 @@ impl Frame {
                     postcard::from_bytes(rest).map_err(malformed)?;
                 Ok(Self::Hello(Hello { site: site.parse()?, life, wall }))
             }
+            READY => Ok(Self::Ready),
             UP => Ok(Self::Up),
             PING => {
                 let PingTwin { nonce, digest } =
@@ -299,6 +304,7 @@ mod tests {
             ("[a-zé0-9]{1,40}", any::<u64>(), any::<u64>()).prop_map(|(site, life, wall)| {
                 Frame::Hello(Hello { site: site.parse().unwrap(), life, wall })
             }),
+            Just(Frame::Ready),
             Just(Frame::Up),
             any::<(u64, Option<u64>)>().prop_map(|(nonce, digest)| Frame::Ping { nonce, digest }),
             any::<(u64, u64)>().prop_map(|(nonce, wall)| Frame::Pong { nonce, wall }),

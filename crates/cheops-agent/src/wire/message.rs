@@ -27,6 +27,8 @@ enum Kind<'a> {
         records: List<Sent<'a>>,
         more: bool,
     },
+    #[serde(borrow)]
+    Forgotten(List<Versioned<'a>>),
 }
 
 /// A resource, and how far it is known.
@@ -51,6 +53,9 @@ impl<'a> Twin<'a> for Message<'a> {
                 records: List::of(records).at("records")?,
                 more: *more,
             },
+            replica::Message::Forgotten(versions) => {
+                Kind::Forgotten(List::of(versions).at("forgotten")?)
+            }
         }))
     }
 
@@ -70,6 +75,9 @@ impl<'a> Twin<'a> for Message<'a> {
                 records: records.read(names).at("records")?,
                 more,
             },
+            Kind::Forgotten(versions) => {
+                replica::Message::Forgotten(versions.read(names).at("forgotten")?)
+            }
         })
     }
 }
@@ -100,7 +108,7 @@ impl<'a> Twin<'a> for Stretch<'a> {
 /// How far the stream of each site is known, in the order of their names.
 #[derive(Serialize, Deserialize)]
 #[serde(transparent)]
-struct Version<'a>(#[serde(borrow)] List<(Text<'a, SiteId>, u64)>);
+pub(super) struct Version<'a>(#[serde(borrow)] List<(Text<'a, SiteId>, u64)>);
 
 impl<'a> Twin<'a> for Version<'a> {
     type Value = replica::Version;

@@ -114,15 +114,19 @@ async fn whoever_decides_keeps_a_link_that_holds_and_takes_one_of_a_new_life() {
     let mut one = Fake::dial(site.peers.address()).await;
     one.control.send(&first);
     assert!(matches!(one.control.next().await, Some(Frame::Hello(_))));
+    one.control.send(&Frame::Ready);
     assert_eq!(one.control.next().await, Some(Frame::Up));
     // The same process once more: both dialled.
     let mut two = Fake::dial(site.peers.address()).await;
     two.control.send(&first);
+    two.control.send(&Frame::Ready);
     assert!(two.control.reason().await.contains("have a link already"));
     // A new process: the old link can't be alive.
     let mut three = Fake::dial(site.peers.address()).await;
     three.control.send(&hello("site2", wall()));
     assert!(matches!(three.control.next().await, Some(Frame::Hello(_))));
+    assert!(site.reaches("site2"));
+    three.control.send(&Frame::Ready);
     assert_eq!(three.control.next().await, Some(Frame::Up));
     assert!(one.control.reason().await.contains("another connection took its place"));
     assert!(site.reaches("site2"));

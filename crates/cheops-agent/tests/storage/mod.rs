@@ -1,7 +1,13 @@
 //! Stores for tests, and operations that say which number they have.
 #![allow(dead_code, reason = "each test uses what it needs")]
 
-use std::{fs, path::Path, sync::Arc};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus},
+    sync::Arc,
+    time::Duration,
+};
 
 use cheops_agent::engine::embedded::{Embedded, Options};
 use cheops_core::{
@@ -11,11 +17,20 @@ use cheops_core::{
     time::{Millis, Timestamp},
 };
 
+/// How long anything may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How many resources the operations are of.
 pub(crate) const RESOURCES: u64 = 7;
 
 pub(crate) fn directory() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
+}
+
+/// In memory where that is possible, for tests that sync a lot.
+pub(crate) fn memory() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    let memory = memory.exists().then_some(memory);
+    tempfile::tempdir_in(memory.unwrap_or(&std::env::temp_dir())).unwrap()
 }
 
 /// With so little memory that there are soon tables.
@@ -43,7 +58,7 @@ pub(crate) fn resource(number: u64) -> ResourceId {
 
 /// An operation of 500 bytes. Each third one is of this site.
 pub(crate) fn operation(number: u64) -> Durable {
-    let site = if number % 3 == 0 { "here" } else { "there" };
+    let site = if number.is_multiple_of(3) { "here" } else { "there" };
     let operation = |line: &str| Operation {
         id: OpId { site: site.parse().unwrap(), number },
         resource: resource(number),
@@ -67,4 +82,28 @@ pub(crate) fn number(durable: &Durable) -> u64 {
         Durable::Record(Record::Operation(op)) => op.id.number,
         other => panic!("{other:?}"),
     }
+}
+
+/// A file system of our own, for as long as it is held.
+pub(crate) struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+pub(crate) fn run(program: &str, arguments: &[&str]) {
+    let status = Command::new(program).args(arguments).status();
+    assert!(status.as_ref().is_ok_and(ExitStatus::success), "{program}: {status:?}");
+}
+
+pub(crate) fn mount(arguments: &[&str], at: &Path) -> Mounted {
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "this test mounts a file system: run it as root, in a container that may mount",
+    );
+    fs::create_dir_all(at).unwrap();
+    run("mount", &[arguments, &[at.to_str().unwrap()]].concat());
+    Mounted(at.to_owned())
 }

@@ -109,8 +109,9 @@ fn config() -> impl Strategy<Value = Config> {
 }
 
 fn declaration() -> impl Strategy<Value = Declaration> {
-    (collection::vec(site(), 1..5), config())
-        .prop_map(|(sites, config)| Declaration { sites: Sites::new(sites).unwrap(), config })
+    (collection::vec(site(), 1..5), config(), version()).prop_map(|(sites, config, base)| {
+        Declaration { sites: Sites::new(sites).unwrap(), config, base }
+    })
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -177,6 +178,7 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
         (stretch(), versions(), any::<u64>())
             .prop_map(|(stretch, versions, digest)| Message::Have(stretch, versions, digest)),
         versions().prop_map(Message::Want),
+        versions().prop_map(Message::Forgotten),
         (resource(), collection::vec(sent, 0..5), any::<bool>())
             .prop_map(|(resource, records, more)| Message::Records { resource, records, more }),
     ]
@@ -190,5 +192,15 @@ pub(crate) fn durable() -> impl Strategy<Value = Durable> {
         ),
         1 => resource().prop_map(Durable::Clearing),
         1 => resource().prop_map(Durable::Cleared),
+        1 => (resource(), version(), op_id(), any::<u64>()).prop_map(
+            |(resource, version, by, at)| Durable::Forgotten {
+                resource,
+                version,
+                by,
+                at: Timestamp::from_bits(at),
+            }
+        ),
+        1 => (resource(), version())
+            .prop_map(|(resource, version)| Durable::Trimmed { resource, version }),
     ]
 }

@@ -15,12 +15,11 @@ mod view;
 
 use alloc::{boxed::Box, collections::BTreeSet, string::String, sync::Arc, vec, vec::Vec};
 
-pub use self::site::{Act, Story};
+pub use self::site::Story;
 use self::{
     read::{Document, Row},
     view::Graph,
 };
-pub use crate::resolve::Reset;
 use crate::{
     id::{Author, NameError, OpId, ResourceId, SiteId},
     json::JsonError,
@@ -31,6 +30,7 @@ use crate::{
     rules::Rules,
     time::Timestamp,
 };
+pub use crate::{plan::Act, resolve::Reset};
 
 /// A history, and what it amounts to.
 #[derive(Debug, Clone)]

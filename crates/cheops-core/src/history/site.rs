@@ -7,34 +7,14 @@
 //! An operation that is void fails where it was received, and everyone else hears of the failure
 //! together with the operation.
 
-use alloc::{vec, vec::Vec};
+use alloc::vec::Vec;
 
 use super::{History, view::View};
 use crate::{
     id::SiteId,
     log::Ix,
-    plan::{Journal, Outcome, Step},
+    plan::{Act, Journal},
 };
-
-/// One thing that a site does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Act {
-    /// It runs an operation.
-    Run {
-        /// Which one.
-        op: Ix,
-        /// It ran this one before.
-        again: bool,
-        /// The operation replaces the state: what was run before it counts no more.
-        fresh: bool,
-        /// The command fails.
-        failed: bool,
-    },
-    /// It runs the resource's `Reset` command.
-    Clear,
-    /// It can't go on: something that was run has left the block, and a person must decide.
-    Decide,
-}
 
 /// What a site does, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -52,7 +32,6 @@ impl History {
             history: self,
             view: View::new(self.resolution.rules().clone(), &self.graph),
             journal: Journal::default(),
-            ran: vec![false; self.ids.len()],
             acts: Vec::new(),
         };
         for (own, _) in self.log().iter().filter(|(_, op)| op.id.site == *site) {
@@ -72,7 +51,6 @@ struct Teller<'h> {
     history: &'h History,
     view: View,
     journal: Journal,
-    ran: Vec<bool>,
     acts: Vec<Act>,
 }
 
@@ -117,32 +95,19 @@ impl Teller<'_> {
     /// Runs what the plan says, until it says no more.
     fn settle(&mut self) {
         let can_clear = self.history.config().reset.is_some();
-        loop {
-            match self.journal.next(&self.view.log, &self.view.resolution, can_clear) {
-                Step::Rest => return,
-                Step::Decide => {
-                    if self.acts.last() != Some(&Act::Decide) {
-                        self.acts.push(Act::Decide);
-                    }
-                    return;
+        let (history, view) = (self.history, &mut self.view);
+        let fails = |here: Ix| history.is_void(view.members[here.usize()]);
+        let acts =
+            self.journal.follow(&view.log, &mut view.resolution, can_clear, fails, usize::MAX);
+        for act in acts {
+            match act {
+                Act::Run { op, again, fresh, failed } => {
+                    let op = self.view.members[op.usize()];
+                    self.acts.push(Act::Run { op, again, fresh, failed });
                 }
-                Step::Clear => {
-                    self.journal.cleared();
-                    self.acts.push(Act::Clear);
-                }
-                Step::Run { op: here, fresh } => self.run(here, fresh),
+                Act::Decide if self.acts.last() == Some(&Act::Decide) => {}
+                Act::Clear | Act::Decide => self.acts.push(act),
             }
-        }
-    }
-
-    fn run(&mut self, here: Ix, fresh: bool) {
-        let op = self.view.members[here.usize()];
-        let failed = self.history.is_void(op);
-        let again = core::mem::replace(&mut self.ran[op.usize()], true);
-        self.acts.push(Act::Run { op, again, fresh, failed });
-        self.journal.ran(here, fresh, if failed { Outcome::Ko } else { Outcome::Ok });
-        if failed {
-            self.fail(here);
         }
     }
 }

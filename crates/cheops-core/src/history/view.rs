@@ -122,7 +122,7 @@ pub(super) fn resets(
             });
             let batch = view.lacks(graph, parents);
             view.take(&batch, |ix| ops[ix.usize()].clone(), &void);
-            resets[ix.usize()] = appended(&view, &kind).map(|row| Reset::Appended { row });
+            resets[ix.usize()] = appended(&view, &kind);
             views.push((view, parents.clone()));
         }
         if resets[ix.usize()].is_some() {
@@ -132,12 +132,12 @@ pub(super) fn resets(
     resets
 }
 
-/// The row by which an operation of this kind, after what a view amounts to, resets; none if it
-/// is simply appended.
-fn appended(view: &View, kind: &Kind) -> Option<usize> {
+/// Why an operation of this kind, after what a view amounts to, resets; nothing if it is simply
+/// appended.
+fn appended(view: &View, kind: &Kind) -> Option<Reset> {
     let last = *view.resolution.block().last().filter(|_| view.resolution.resets(kind))?;
-    let (row, _) = view.resolution.rules().matrix().entry(&view.log.op(last).kind, kind)?;
-    Some(row)
+    let entry = view.resolution.rules().matrix().entry(&view.log.op(last).kind, kind);
+    Some(entry.map_or(Reset::Delete, |(row, _)| Reset::Appended { row }))
 }
 
 /// Takes out the largest view that lies within the past of an operation with these parents.

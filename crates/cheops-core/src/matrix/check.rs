@@ -12,7 +12,9 @@
 //!   without an entry it is appended;
 //! - of two concurrent operations the entry whose `Before` is the earlier one decides, or the other
 //!   one read backwards; an entry with `Concurrent` goes first;
-//! - of two entries for the same pair the first counts.
+//! - of two entries for the same pair the first counts;
+//! - `delete` needs no entries: without one it replaces what it follows and wins over what it is
+//!   concurrent with, and what follows it is appended.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -89,7 +91,10 @@ pub fn check(matrix: &Matrix) -> Vec<Finding> {
     for (n, a) in kinds.iter().enumerate() {
         for b in kinds.iter().skip(n) {
             match (index.get(&(a, b)), index.get(&(b, a))) {
+                (None, None) if a.is_delete() || b.is_delete() => {}
                 (None, None) => findings.push(missing(&replacing, a, b)),
+                // What follows a delete is appended, which is all that could be asked for.
+                (Some(&one), None) | (None, Some(&one)) if one.1.after.is_delete() => {}
                 (Some(&one), None) | (None, Some(&one)) => findings.push(no_mirror(one)),
                 (Some(&one), Some(_)) if a == b => findings.extend(order_of_one_kind(one)),
                 (Some(&there), Some(&back)) => {

@@ -225,6 +225,8 @@ pub enum Event {
     /// Something that was run has left the block, and there is no way back: a person must decide,
     /// and send an operation with `force`.
     NeedsDecision(ResourceId),
+    /// A resource was deleted at all of its sites, and nothing is left of it here.
+    Forgotten(ResourceId),
     /// A power cut left it unknown whether an operation took effect here.
     Unknown(RunId),
     /// A message was not taken in, whole or in part.

@@ -4,6 +4,9 @@
 //! runs. Its records are numbered from 1 without gaps; they form its *stream*. So what a site knows
 //! of a resource is one number for each site: its *version*, and two sites that have the same
 //! version know the same.
+//!
+//! What was forgotten with an earlier life of a resource counts as known, so numbers go on where
+//! they were.
 
 use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
 
@@ -11,7 +14,7 @@ use crate::{
     id::{OpId, ResourceId, SiteId},
     operation::SharedOperation,
     plan::Outcome,
-    time::Millis,
+    time::{Millis, Timestamp},
 };
 
 /// One thing that a site has recorded about a resource.
@@ -131,6 +134,9 @@ pub enum Message {
         /// The sender stopped at its limit.
         more: bool,
     },
+    /// Resources that were deleted, and up to where the sender has forgotten their records: all
+    /// sites have run the delete. The other forgets the same.
+    Forgotten(Vec<(ResourceId, Version)>),
 }
 
 impl Message {
@@ -148,7 +154,7 @@ impl Message {
             Self::Have(stretch, versions, _) => {
                 stretch.weight() + versions.iter().map(version).sum::<usize>() + 8
             }
-            Self::Want(versions) => versions.iter().map(version).sum(),
+            Self::Want(versions) | Self::Forgotten(versions) => versions.iter().map(version).sum(),
             Self::Records { resource, records, .. } => {
                 resource.as_str().len()
                     + records.iter().map(|sent| sent.record.weight() + 3).sum::<usize>()
@@ -177,4 +183,38 @@ pub enum Durable {
     Clearing(ResourceId),
     /// It has run: the state is empty.
     Cleared(ResourceId),
+    /// The resource was deleted at all of its sites and is forgotten. All that was written about it
+    /// before counts no more and may be dropped; this may not.
+    Forgotten {
+        /// The resource.
+        resource: ResourceId,
+        /// Up to where its records are forgotten.
+        version: Version,
+        /// The operation that deleted it.
+        by: OpId,
+        /// When that was.
+        at: Timestamp,
+    },
+    /// The resource was deleted at all of its sites, and lives again: its records up to these numbers
+    /// are forgotten. What was written about it before is still needed.
+    Trimmed {
+        /// The resource.
+        resource: ResourceId,
+        /// Up to where its records are forgotten.
+        version: Version,
+    },
+}
+
+impl Durable {
+    /// The resource that it is about.
+    pub fn resource(&self) -> &ResourceId {
+        match self {
+            Self::Record(record) => record.resource(),
+            Self::Intent { resource, .. }
+            | Self::Clearing(resource)
+            | Self::Cleared(resource)
+            | Self::Forgotten { resource, .. }
+            | Self::Trimmed { resource, .. } => resource,
+        }
+    }
 }

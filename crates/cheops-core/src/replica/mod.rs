@@ -9,12 +9,15 @@
 //!   comes first among the effects of an input;
 //! - an operation is run at most once here, except as part of a replay from one that replaces;
 //! - what concerns a resource goes to its sites and to no other;
+//! - a resource that was deleted at all of its sites is forgotten, and no number is used twice;
 //! - a site that can't be reached costs nothing: nothing waits for it, and nothing is queued for
 //!   it. When it is back, the two compare what they have and fill the gaps.
 
 mod alarm;
 mod effect;
+mod forget;
 mod message;
+mod rehearse;
 mod resource;
 mod run;
 mod stream;
@@ -32,17 +35,19 @@ use core::ops::Bound;
 
 use self::{
     alarm::{Alarm, Alarms},
+    forget::Tomb,
     wait::Waiter,
 };
 pub use self::{
     effect::{Answer, Effect, Event, Input, Refusal, Report, RunId, Submission, Ticket},
     message::{Durable, Message, Record, Reply, Sent, Stretch, Version},
+    rehearse::{Planned, Rehearsal},
     resource::{Resource, State},
 };
 use crate::{
     id::{OpId, ResourceId, SiteId},
-    operation::{Declaration, Operation},
-    time::{Clock, Millis, Now},
+    operation::{Declaration, Operation, SharedOperation},
+    time::{Clock, Millis, Now, Timestamp},
 };
 
 /// How often and how much; all of it bounded.
@@ -79,6 +84,8 @@ pub struct Replica {
     settings: Settings,
     clock: Clock,
     resources: BTreeMap<ResourceId, Resource>,
+    /// What is left of resources that were deleted. Of one that lives again, of its last life.
+    tombs: BTreeMap<ResourceId, Tomb>,
     /// The sites that can be reached.
     up: BTreeSet<SiteId>,
     /// For each other site, a digest of all that is known here of what the two share.
@@ -87,6 +94,14 @@ pub struct Replica {
     waiters: BTreeMap<Ticket, Waiter>,
     /// The requests that wait for something of a resource.
     awaited: BTreeMap<ResourceId, BTreeSet<Ticket>>,
+}
+
+/// What a request amounts to.
+enum Asked {
+    /// It repeats an earlier one, which became this operation.
+    Known(SharedOperation),
+    /// A new operation, and what it declares.
+    New(Option<Declaration>),
 }
 
 /// The effects of one input, sorted into the order in which they must be carried out.
@@ -138,6 +153,7 @@ impl Replica {
             settings,
             clock: Clock::default(),
             resources: BTreeMap::new(),
+            tombs: BTreeMap::new(),
             up: BTreeSet::new(),
             shared: BTreeMap::new(),
             alarms: Alarms::default(),
@@ -146,8 +162,9 @@ impl Replica {
         }
     }
 
-    /// A site as it was when it stopped, from what it wrote down, in the order of writing. Its
-    /// first input is [`Input::Started`].
+    /// A site as it was when it stopped, from what it wrote down, in the order of writing. What was
+    /// written about a resource before it was forgotten may be missing. The first input is
+    /// [`Input::Started`].
     pub fn restore(
         here: SiteId,
         settings: Settings,
@@ -167,17 +184,17 @@ impl Replica {
     }
 
     fn read(&mut self, durable: &Durable) {
-        let id = match durable {
-            Durable::Record(record) => record.resource(),
-            Durable::Intent { resource: id, .. } | Durable::Clearing(id) | Durable::Cleared(id) => {
-                id
-            }
-        };
+        let id = durable.resource();
+        if let Durable::Forgotten { version, by, at, .. } = durable {
+            self.resources.remove(id);
+            let tomb = Tomb { version: version.clone(), by: by.clone(), at: *at };
+            self.tombs.insert(id.clone(), tomb);
+            return;
+        }
         if let Durable::Record(Record::Operation(op)) = durable
             && let Some(declared) = &op.declares
         {
-            let new = || Resource::new(id.clone(), declared);
-            self.resources.entry(id.clone()).or_insert_with(new);
+            self.open(id, declared);
         }
         let Some(resource) = self.resources.get_mut(id) else { return };
         resource.restore(&self.here, durable);
@@ -194,16 +211,18 @@ impl Replica {
                 for resource in self.resources.values_mut() {
                     resource.resume(&self.here, &mut out);
                 }
+                let all: Vec<ResourceId> = self.resources.keys().cloned().collect();
+                all.iter().for_each(|id| self.bury(id, now, &mut out));
             }
             Input::Submit(submission) => self.submit(*submission, now, &mut out),
             Input::Received { from, message } => self.received(&from, message, now, &mut out),
-            Input::Ran { run, report } => self.ran(&run, report, &mut out),
-            Input::Lost(run) => self.lost(&run, &mut out),
+            Input::Ran { run, report } => self.ran(&run, report, now, &mut out),
+            Input::Lost(run) => self.lost(&run, now, &mut out),
             Input::NotStarted(run) | Input::Checked { run, happened: false } => {
-                self.run_again(&run, &mut out);
+                self.run_again(&run, now, &mut out);
             }
-            Input::Checked { run, happened: true } => self.happened(&run, &mut out),
-            Input::Cleared { resource, ok } => self.cleared(&resource, ok, &mut out),
+            Input::Checked { run, happened: true } => self.happened(&run, now, &mut out),
+            Input::Cleared { resource, ok } => self.cleared(&resource, ok, now, &mut out),
             Input::PeerUp(site) => {
                 self.up.insert(site.clone());
                 self.compare_with(&site, now, &mut out);
@@ -251,6 +270,11 @@ impl Replica {
         self.resources.get(id)
     }
 
+    /// Up to where the records of a resource were forgotten that was deleted and is no longer here.
+    pub fn forgotten(&self, id: &ResourceId) -> Option<&Version> {
+        self.tomb(id).map(|tomb| &tomb.version)
+    }
+
     fn tick(&mut self, now: Now, out: &mut Outbox) {
         while let Some(alarm) = self.alarms.pop(now.steady) {
             match alarm {
@@ -267,56 +291,80 @@ impl Replica {
     }
 
     fn submit(&mut self, submission: Submission, now: Now, out: &mut Outbox) {
-        let ticket = submission.ticket;
-        let known = self.resources.get(&submission.resource).map(|r| r.repeated(&submission));
-        match known.transpose().map(Option::flatten) {
-            Ok(None) => {}
-            Ok(Some(op)) => {
-                out.answer(ticket, Answer::Accepted(op.clone()));
-                self.await_replies(ticket, &submission.resource, &op, now, submission.wait);
-                return self.answer_waiters(&submission.resource, out);
-            }
+        let (ticket, wait) = (submission.ticket, submission.wait);
+        let id = submission.resource.clone();
+        let declares = match self.asked(&submission) {
             Err(refusal) => return out.answer(ticket, Answer::Refused(refusal)),
-        }
-        let known = self.resources.get(&submission.resource).map(Resource::sites);
-        let Some(sites) = known.or(submission.sites.as_ref()) else {
-            return out.answer(ticket, Answer::Refused(Refusal::NoSites(submission.resource)));
+            Ok(Asked::Known(op)) => {
+                out.answer(ticket, Answer::Accepted(op.id.clone()));
+                self.await_replies(ticket, &id, &op.id, now, wait);
+                return self.answer_waiters(&id, out);
+            }
+            Ok(Asked::New(declares)) => declares,
         };
-        if !sites.contains(&self.here) {
-            let refusal =
-                Refusal::Elsewhere { sites: sites.clone(), resource: submission.resource };
-            return out.answer(ticket, Answer::Refused(refusal));
-        }
-        let declares = (known.is_none() || submission.config.is_some()).then(|| Declaration {
-            sites: sites.clone(),
-            config: submission.config.clone().unwrap_or_default(),
-        });
-        let (id, wait) = (submission.resource.clone(), submission.wait);
-        let op = self.operation(submission, declares, now);
-        let op_id = op.id.clone();
-        out.answer(ticket, Answer::Accepted(op_id.clone()));
-        self.await_replies(ticket, &id, &op_id, now, wait);
+        let at = self.clock.tick(now.wall, self.followed(&id));
+        let op = self.operation(submission, declares, at);
+        out.answer(ticket, Answer::Accepted(op.id.clone()));
+        self.await_replies(ticket, &id, &op.id, now, wait);
         let record = Record::Operation(Arc::new(op));
         self.admit(&id, &record, now, out);
         self.publish(&record, out);
-        self.proceed(&id, out);
+        self.proceed(&id, now, out);
+    }
+
+    /// What a request amounts to here and now, or why it is refused.
+    fn asked(&self, submission: &Submission) -> Result<Asked, Refusal> {
+        let resource = self.resources.get(&submission.resource);
+        if let Some(op) = resource.map(|r| r.repeated(submission)).transpose()?.flatten() {
+            return Ok(Asked::Known(op));
+        }
+        let known = resource.map(Resource::sites);
+        // There is nothing to delete of what does not exist.
+        let named = submission.sites.as_ref().filter(|_| !submission.kind.is_delete());
+        let Some(sites) = known.or(named).cloned() else {
+            return Err(Refusal::NoSites(submission.resource.clone()));
+        };
+        if !sites.contains(&self.here) {
+            return Err(Refusal::Elsewhere { sites, resource: submission.resource.clone() });
+        }
+        // What follows a delete may be all that is left of the resource one day.
+        let begins = resource.is_none_or(|resource| resource.log.ends_with_a_delete());
+        Ok(Asked::New((begins || submission.config.is_some()).then(|| {
+            let config = submission.config.as_ref().or(resource.map(Resource::config));
+            let forgotten = self.tomb(&submission.resource).map(|tomb| tomb.version.clone());
+            Declaration {
+                sites,
+                config: config.cloned().unwrap_or_default(),
+                base: forgotten.unwrap_or_default(),
+            }
+        })))
+    }
+
+    /// The time of what a new operation follows.
+    fn followed(&self, id: &ResourceId) -> Timestamp {
+        let newest = self.resources.get(id).map(|resource| resource.log.newest());
+        newest.or(self.tomb(id).map(|tomb| tomb.at)).unwrap_or_default()
     }
 
     /// The operation that a request amounts to, here and now.
     fn operation(
-        &mut self,
+        &self,
         submission: Submission,
         declares: Option<Declaration>,
-        now: Now,
+        at: Timestamp,
     ) -> Operation {
         let resource = self.resources.get(&submission.resource);
-        let number = resource.map_or(0, |resource| resource.streams().high(&self.here)) + 1;
-        let followed = resource.map(|resource| resource.log.newest()).unwrap_or_default();
+        let tomb = self.tomb(&submission.resource);
+        let buried = tomb.and_then(|tomb| tomb.version.get(&self.here).copied());
+        let high = resource.map(|resource| resource.streams().high(&self.here));
+        let number = high.or(buried).unwrap_or(0) + 1;
+        let parents = resource.map(|resource| resource.log.heads());
+        let delete = tomb.map(|tomb| [tomb.by.clone()].into());
         let resets = resource.is_some_and(|resource| resource.resolution.resets(&submission.kind));
         Operation {
             id: OpId { site: self.here.clone(), number },
-            parents: resource.map(|resource| resource.log.heads()).unwrap_or_default(),
-            at: self.clock.tick(now.wall, followed),
+            parents: parents.or(delete).unwrap_or_default(),
+            at,
             reset: submission.force || resets,
             resource: submission.resource,
             kind: submission.kind,
@@ -333,8 +381,7 @@ impl Replica {
         if let Record::Operation(op) = record
             && let Some(declared) = &op.declares
         {
-            let new = || Resource::new(id.clone(), declared);
-            self.resources.entry(id.clone()).or_insert_with(new);
+            self.open(id, declared);
             self.meet(id, declared, now);
         }
         let Some(resource) = self.resources.get_mut(id) else { return };
@@ -342,6 +389,20 @@ impl Replica {
         resource.take(record);
         self.digest_changed(id, before);
         Self::recorded(record, out);
+    }
+
+    /// Begins a resource, if it is not here, where an earlier life of it ended.
+    fn open(&mut self, id: &ResourceId, declared: &Declaration) {
+        if !self.resources.contains_key(id) {
+            self.resources.insert(id.clone(), self.begun(id, declared));
+        }
+    }
+
+    /// A resource at its start, where an earlier life of it ended.
+    fn begun(&self, id: &ResourceId, declared: &Declaration) -> Resource {
+        let nothing = Version::new();
+        let forgotten = self.tombs.get(id).map_or(&nothing, |tomb| &tomb.version);
+        Resource::new(id.clone(), declared, forgotten)
     }
 
     /// Writes down a record that was taken in.
@@ -354,14 +415,16 @@ impl Replica {
     /// that are new to us before long.
     fn meet(&mut self, id: &ResourceId, declared: &Declaration, now: Now) {
         let Some(resource) = self.resources.get(id) else { return };
-        // Until its first operation is taken in, a resource has the sites that this one declares.
+        // Until its first operation is taken in, a resource has the sites that this one declares, and
+        // counts for none of them.
+        let new = resource.log.is_empty();
         let (digest, known) = (resource.digest(), resource.sites().clone());
         for site in declared.sites.iter() {
             if *site == self.here {
                 continue;
             }
             let shared = self.shared.entry(site.clone()).or_default();
-            if !known.contains(site) {
+            if new || !known.contains(site) {
                 *shared = shared.wrapping_add(digest);
             }
             self.arm(now, self.settings.ask_after, Alarm::Compare(site.clone()));
@@ -379,10 +442,11 @@ impl Replica {
     }
 
     /// Goes on after a resource has changed: answers who waits, and runs what is next.
-    fn proceed(&mut self, id: &ResourceId, out: &mut Outbox) {
+    fn proceed(&mut self, id: &ResourceId, now: Now, out: &mut Outbox) {
         self.answer_waiters(id, out);
         if let Some(resource) = self.resources.get_mut(id) {
             resource.advance(&self.here, out);
         }
+        self.bury(id, now, out);
     }
 }

@@ -9,6 +9,7 @@ use alloc::{collections::BTreeMap, sync::Arc};
 
 use super::{
     Refusal, Submission,
+    forget::join,
     message::{Record, Reply, Sent, Version},
     run::Work,
     stream::{Item, Streams, digest, mark},
@@ -26,7 +27,7 @@ use crate::{
 };
 
 /// Beyond these a site would soon run out of numbers, so whoever sends them is broken.
-const LAST_NUMBER: u64 = u64::MAX >> 1;
+pub(super) const LAST_NUMBER: u64 = u64::MAX >> 1;
 const LAST_ATTEMPT: u32 = u32::MAX >> 1;
 
 /// A resource, as this site knows it.
@@ -45,11 +46,15 @@ pub struct Resource {
     /// The operations whose requesters gave a key. Of several with one key, received apart, the
     /// earliest.
     keys: BTreeMap<Key, Ix>,
+    /// Replies to operations that are forgotten: nobody asks for them, but streams have no gaps.
+    strays: BTreeMap<OpId, Arc<Reply>>,
     digest: u64,
     pub(super) waiting: Waiting,
     pub(super) work: Work,
     /// The `Reset` command has failed for the block as it is; trying again would fail again.
     pub(super) clear_failed: bool,
+    /// Up to where another site has forgotten the resource's records, if this one has yet to.
+    pub(super) due: Version,
 }
 
 /// A resource's state at a glance.
@@ -78,8 +83,9 @@ pub(super) enum Fit {
 }
 
 impl Resource {
-    pub(super) fn new(id: ResourceId, declared: &Declaration) -> Self {
-        Self {
+    /// A resource without operations. `forgotten`: what is left of an earlier life.
+    pub(super) fn new(id: ResourceId, declared: &Declaration, forgotten: &Version) -> Self {
+        let mut this = Self {
             id,
             sites: declared.sites.clone(),
             config: Config::default(),
@@ -90,11 +96,16 @@ impl Resource {
             streams: Streams::default(),
             replies: BTreeMap::new(),
             keys: BTreeMap::new(),
+            strays: BTreeMap::new(),
             digest: 0,
             waiting: Waiting::default(),
             work: Work::Idle,
             clear_failed: false,
-        }
+            due: Version::new(),
+        };
+        this.skip(&declared.base);
+        this.skip(forgotten);
+        this
     }
 
     /// Its id.
@@ -161,12 +172,15 @@ impl Resource {
     }
 
     /// The operation that a request repeats, if it does; a refusal if its key stands for another.
-    pub(super) fn repeated(&self, submission: &Submission) -> Result<Option<OpId>, Refusal> {
+    pub(super) fn repeated(
+        &self,
+        submission: &Submission,
+    ) -> Result<Option<SharedOperation>, Refusal> {
         let Some(key) = &submission.key else { return Ok(None) };
         let Some(&ix) = self.keys.get(key) else { return Ok(None) };
         let op = self.log.op(ix);
         if op.is_request(&submission.kind, &submission.action, submission.keep_going) {
-            Ok(Some(op.id.clone()))
+            Ok(Some(op.clone()))
         } else {
             Err(Refusal::KeyReused { key: key.clone(), op: op.id.clone() })
         }
@@ -186,8 +200,16 @@ impl Resource {
         &self.streams
     }
 
+    pub(super) fn streams_mut(&mut self) -> &mut Streams {
+        &mut self.streams
+    }
+
     pub(super) fn digest(&self) -> u64 {
         self.digest
+    }
+
+    pub(super) fn add_to_digest(&mut self, change: u64) {
+        self.digest = self.digest.wrapping_add(change);
     }
 
     /// Whether nothing is left to do at this site, as far as is known here: the application has
@@ -287,11 +309,11 @@ impl Resource {
         match &sent.record {
             Record::Operation(op) => self.fit_operation(op),
             Record::Reply(reply) => match self.log.find(&reply.op) {
-                None => Fit::Blocked(reply.op.clone()),
-                Some(_) if !self.sites.contains(&id.site) => {
+                None if !self.log.is_forgotten(&reply.op) => Fit::Blocked(reply.op.clone()),
+                _ if !self.sites.contains(&id.site) => {
                     Fit::Wrong("a reply of a site that is not one of the resource's")
                 }
-                Some(_) => Fit::Now,
+                _ => Fit::Now,
             },
         }
     }
@@ -299,6 +321,7 @@ impl Resource {
     fn fit_operation(&self, op: &SharedOperation) -> Fit {
         for parent in &op.parents {
             match self.log.find(parent) {
+                None if self.log.is_forgotten(parent) => {}
                 None => return Fit::Blocked(parent.clone()),
                 Some(ix) if self.log.op(ix).key() >= op.key() => {
                     return Fit::Wrong("an operation that is not later than what it follows");
@@ -312,7 +335,7 @@ impl Resource {
         let followed = followed.map(|ix| self.log.timestamp(ix)).max().unwrap_or_default();
         if !op.at.is_plausible_after(followed) {
             Fit::Wrong("an operation from the far future")
-        } else if op.parents.is_empty() && declares.is_none() {
+        } else if declares.is_none() && op.parents.iter().all(|p| self.log.find(p).is_none()) {
             Fit::Wrong("a first operation that does not say where the resource exists")
         } else if !sites.contains(&op.id.site) && !self.sites.contains(&op.id.site) {
             Fit::Wrong("an operation of a site that is not one of the resource's")
@@ -331,6 +354,10 @@ impl Resource {
             },
             Record::Reply(reply) => match self.take_reply(reply) {
                 Some(ix) => Item::Reply(ix),
+                None if self.log.is_forgotten(&reply.op) => {
+                    self.strays.insert(reply.id.clone(), reply.clone());
+                    Item::Stray
+                }
                 None => return,
             },
         };
@@ -360,7 +387,18 @@ impl Resource {
         Some(ix)
     }
 
+    /// Takes in an operation that is forgotten elsewhere, with this site's reply to it: it is in the
+    /// log, and in no stream.
+    pub(super) fn put_first(&mut self, op: &SharedOperation, here: &SiteId, reply: Option<&Reply>) {
+        if let Some(ix) = self.take_operation(op)
+            && let Some(reply) = reply
+        {
+            self.replies.insert((ix, here.clone()), Arc::new(reply.clone()));
+        }
+    }
+
     fn declare(&mut self, op: &SharedOperation, declared: &Declaration) {
+        join(&mut self.due, &declared.base);
         self.sites = self.sites.union(&declared.sites);
         // Whoever gives no configuration does not take away one that another gave.
         if declared.config == Config::default() {
@@ -415,6 +453,10 @@ impl Resource {
                 .get(&(ix, site.clone()))
                 .filter(|reply| reply.id.number == number)
                 .map(|reply| Record::Reply(reply.clone())),
+            Item::Stray => {
+                let id = OpId { site: site.clone(), number };
+                self.strays.get(&id).map(|reply| Record::Reply(reply.clone()))
+            }
         }
     }
 
@@ -422,7 +464,8 @@ impl Resource {
     pub(super) fn invites(&self, site: &SiteId, item: Item) -> bool {
         let Item::Operation(ix) = item else { return false };
         let op = self.log.op(ix);
-        op.parents.is_empty() && op.declares.as_ref().is_some_and(|d| d.sites.contains(site))
+        let first = op.parents.iter().all(|parent| self.log.find(parent).is_none());
+        first && op.declares.as_ref().is_some_and(|d| d.sites.contains(site))
     }
 
     /// Which operation an operation lost to, if it did.

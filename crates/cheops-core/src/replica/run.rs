@@ -17,7 +17,7 @@ use crate::{
     log::Ix,
     plan::{Outcome, Step},
     resolve::Fate,
-    time::Millis,
+    time::{Millis, Now},
 };
 
 /// What is under way for a resource at this site.
@@ -185,13 +185,16 @@ impl Resource {
                     self.journal.ran(pending.op, pending.fresh, reply.outcome);
                 }
             }
-            Durable::Record(_) => {}
+            Durable::Trimmed { version, .. } => {
+                self.trim(version);
+            }
+            Durable::Record(_) | Durable::Forgotten { .. } => {}
         }
     }
 }
 
 impl Replica {
-    pub(super) fn ran(&mut self, run: &RunId, report: Report, out: &mut Outbox) {
+    pub(super) fn ran(&mut self, run: &RunId, report: Report, now: Now, out: &mut Outbox) {
         let here = self.here.clone();
         let Some(resource) = self.resources.get_mut(&run.resource) else { return };
         let Some(pending) = resource.pending(run) else { return };
@@ -200,12 +203,12 @@ impl Replica {
         self.digest_changed(&run.resource, before);
         Self::recorded(&reply, out);
         self.publish(&reply, out);
-        self.proceed(&run.resource, out);
+        self.proceed(&run.resource, now, out);
     }
 
     /// There is no result of a run. An operation that replaces can run again; a `Check` command
     /// can tell; otherwise nobody knows, and that is what is said.
-    pub(super) fn lost(&mut self, run: &RunId, out: &mut Outbox) {
+    pub(super) fn lost(&mut self, run: &RunId, now: Now, out: &mut Outbox) {
         let Some(resource) = self.resources.get_mut(&run.resource) else { return };
         let Some(pending) = resource.pending(run) else { return };
         let wanted = resource.fate(pending.op) == Fate::Kept;
@@ -226,18 +229,18 @@ impl Replica {
                 took: Millis(0),
                 output: output.to_string().into(),
             };
-            self.ran(run, report, out);
+            self.ran(run, report, now, out);
         }
     }
 
     /// The `Check` command found that a run had taken effect.
-    pub(super) fn happened(&mut self, run: &RunId, out: &mut Outbox) {
+    pub(super) fn happened(&mut self, run: &RunId, now: Now, out: &mut Outbox) {
         let output = "the Check command found that it took effect".to_string().into();
-        self.ran(run, Report { outcome: Outcome::Ok, took: Millis(0), output }, out);
+        self.ran(run, Report { outcome: Outcome::Ok, took: Millis(0), output }, now, out);
     }
 
     /// A run that was intended did not happen: it is started now, if it is still wanted.
-    pub(super) fn run_again(&mut self, run: &RunId, out: &mut Outbox) {
+    pub(super) fn run_again(&mut self, run: &RunId, now: Now, out: &mut Outbox) {
         let Some(resource) = self.resources.get_mut(&run.resource) else { return };
         let Some(pending) = resource.pending(run) else { return };
         if resource.fate(pending.op) == Fate::Kept {
@@ -245,11 +248,11 @@ impl Replica {
             out.run(resource.start(pending));
         } else {
             resource.work = Work::Idle;
-            self.proceed(&run.resource, out);
+            self.proceed(&run.resource, now, out);
         }
     }
 
-    pub(super) fn cleared(&mut self, id: &ResourceId, ok: bool, out: &mut Outbox) {
+    pub(super) fn cleared(&mut self, id: &ResourceId, ok: bool, now: Now, out: &mut Outbox) {
         let Some(resource) = self.resources.get_mut(id) else { return };
         if resource.work != Work::Clearing {
             return;
@@ -260,6 +263,6 @@ impl Replica {
             out.persist(Durable::Cleared(id.clone()));
             resource.journal.cleared();
         }
-        self.proceed(id, out);
+        self.proceed(id, now, out);
     }
 }

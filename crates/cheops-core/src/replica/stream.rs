@@ -1,7 +1,8 @@
 //! The streams of a resource: what each of its sites has recorded, as far as it is known here.
 //!
 //! What must stay true: a stream is known from its start to its `high` mark without gaps, save for
-//! replies that a later one of the same run stands for.
+//! replies that a later one of the same run stands for, and for what was forgotten with an earlier
+//! life of the resource.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
@@ -18,6 +19,8 @@ pub(super) enum Item {
     Operation(Ix),
     /// A reply of the stream's site to this operation.
     Reply(Ix),
+    /// A reply of the stream's site to an operation that is forgotten.
+    Stray,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -54,6 +57,14 @@ impl Streams {
         stream.entries.push(Entry { number, arrival: self.arrivals, item });
     }
 
+    /// Counts records up to these numbers as known, though they are not here.
+    pub(super) fn skip(&mut self, version: &Version) {
+        for (site, &number) in version.iter().filter(|&(_, &number)| number > 0) {
+            let stream = self.streams.entry(site.clone()).or_default();
+            stream.high = number.max(stream.high);
+        }
+    }
+
     pub(super) fn version(&self) -> Version {
         self.streams.iter().map(|(site, stream)| (site.clone(), stream.high)).collect()
     }
@@ -63,7 +74,7 @@ impl Streams {
         let entries = self.streams.get(site).map_or(&[][..], |stream| &stream.entries);
         entries.iter().rev().filter_map(|entry| match entry.item {
             Item::Reply(op) => Some((entry.number, op)),
-            Item::Operation(_) => None,
+            Item::Operation(_) | Item::Stray => None,
         })
     }
 

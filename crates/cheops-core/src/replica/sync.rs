@@ -6,6 +6,8 @@
 //! versions of a few resources, then the records that are missing. Two sites that agree exchange
 //! one digest; two that differ in one resource of n, a number of digests that grows with log n.
 //!
+//! What was forgotten is not there to be sent. A site that shows a copy of it is told so instead.
+//!
 //! What must stay true: nothing about a resource goes to, or is taken from, a site that is not one
 //! of its own.
 
@@ -13,10 +15,12 @@ use alloc::{collections::BTreeMap, vec, vec::Vec};
 use core::ops::Bound;
 
 use super::{
-    Alarm, Event, Message, Outbox, Record, Replica, Resource, Sent, Stretch, Version, resource::Fit,
+    Alarm, Event, Message, Outbox, Record, Replica, Resource, Sent, Stretch, Version,
+    forget::{Tomb, covers, join},
+    resource::Fit,
 };
 use crate::{
-    id::{ResourceId, SiteId, Sites},
+    id::{OpId, ResourceId, SiteId, Sites},
     operation::Declaration,
     time::{Millis, Now},
 };
@@ -60,12 +64,18 @@ impl Replica {
             Message::Want(versions) => {
                 for (id, version) in versions {
                     self.send_missing(from, &id, &version, out);
+                    self.tell_forgotten(from, &id, out);
                 }
             }
             Message::Records { resource, records, more } => {
                 // Nothing new is no reason to ask for more: the same would come again.
                 if self.take_records(from, &resource, records, now, out) && more {
                     self.want(from, &resource, out);
+                }
+            }
+            Message::Forgotten(versions) => {
+                for (id, version) in versions {
+                    self.heard_forgotten(from, &id, &version, now, out);
                 }
             }
         }
@@ -129,11 +139,19 @@ impl Replica {
         }
         // What we don't know, or don't know to be theirs: two that were created apart, and met at a
         // site that knows of both.
-        for id in theirs.keys() {
+        for (id, version) in &theirs {
             let ours = self.resources.get(id);
-            if ours.is_none_or(|resource| !resource.sites().contains(from)) {
-                let version = ours.map(Resource::version).unwrap_or_default();
-                wanted.push((id.clone(), version));
+            if ours.is_some_and(|resource| resource.sites().contains(from)) {
+                continue;
+            }
+            self.tell_forgotten(from, id, out);
+            let forgotten = |tomb: &Tomb| {
+                version
+                    .iter()
+                    .all(|(site, &n)| tomb.version.get(site).is_some_and(|&high| n <= high))
+            };
+            if !self.tomb(id).is_some_and(forgotten) {
+                wanted.push((id.clone(), self.version(id)));
             }
         }
         if !wanted.is_empty() {
@@ -147,7 +165,14 @@ impl Replica {
     /// twice. Finds the resource, and says so.
     fn contradicted(&self, from: &SiteId, stretch: &Stretch, out: &mut Outbox) {
         let shared: Vec<&Resource> = self.shared_with(from, stretch).collect();
-        if let [resource] = *shared {
+        if let [resource] = *shared
+            && resource.may_be_trimmed()
+        {
+            if let Some(forgotten) = resource.forgotten_beyond(&Version::new()) {
+                let forgotten = vec![(resource.id().clone(), forgotten.clone())];
+                out.send(from, Message::Forgotten(forgotten));
+            }
+        } else if let [resource] = *shared {
             let (from, resource) = (from.clone(), resource.id().clone());
             let why = "it knows another operation by the same number: was a site restored from an old backup?";
             out.tell(Event::Refused { from, resource, why });
@@ -158,8 +183,13 @@ impl Replica {
 
     /// Asks a site for what we lack of a resource.
     fn want(&self, from: &SiteId, id: &ResourceId, out: &mut Outbox) {
-        let version = self.resources.get(id).map(Resource::version).unwrap_or_default();
-        out.send(from, Message::Want(vec![(id.clone(), version)]));
+        out.send(from, Message::Want(vec![(id.clone(), self.version(id))]));
+    }
+
+    /// How far a resource is known here, or was when it was forgotten.
+    fn version(&self, id: &ResourceId) -> Version {
+        let forgotten = || self.tomb(id).map(|tomb| tomb.version.clone());
+        self.resources.get(id).map(Resource::version).or_else(forgotten).unwrap_or_default()
     }
 
     /// Sends a site what it lacks of a resource, up to a limit.
@@ -167,7 +197,12 @@ impl Replica {
         let Some(resource) = self.resources.get(id).filter(|r| r.sites().contains(to)) else {
             return;
         };
+        // What is forgotten comes before all that is sent, and takes the place of what it stood for.
         let mut known = version.clone();
+        if let Some(forgotten) = resource.forgotten_beyond(version) {
+            out.send(to, Message::Forgotten(vec![(id.clone(), forgotten.clone())]));
+            join(&mut known, forgotten);
+        }
         let (mut records, mut weight, mut sent) = (Vec::new(), 0, 0);
         let mut more = false;
         let mut beyond = resource.streams().beyond(version);
@@ -223,13 +258,31 @@ impl Replica {
             out.tell(Event::Refused { from: from.clone(), resource: id.clone(), why });
             return false;
         }
+        let changed = self.take_each(from, id, records, now, out);
+        self.tell_forgotten(from, id, out);
+        if changed {
+            self.proceed(id, now, out);
+        }
+        changed
+    }
+
+    /// Takes in records, each if it fits. Whether anything was new.
+    pub(super) fn take_each(
+        &mut self,
+        from: &SiteId,
+        id: &ResourceId,
+        records: Vec<Sent>,
+        now: Now,
+        out: &mut Outbox,
+    ) -> bool {
         let mut changed = false;
         let mut todo: Vec<Sent> = records;
         todo.reverse();
         while let Some(sent) = todo.pop() {
-            let fit = match (self.resources.get(id), declared(&sent)) {
+            let fit = match (self.resources.get(id), self.declared(&sent)) {
                 (Some(resource), _) => resource.fit(&sent),
-                (None, Some(declared)) => Resource::new(id.clone(), declared).fit(&sent),
+                (None, Some(declared)) => self.begun(id, declared).fit(&sent),
+                (None, None) if self.tomb(id).is_some_and(|tomb| is_over(tomb, &sent)) => continue,
                 (None, None) => {
                     // It came before the operation that creates the resource. Asked for at once,
                     // each of the messages that follow would bring all of them again.
@@ -242,6 +295,7 @@ impl Replica {
                 Fit::Known => {}
                 Fit::Now => {
                     self.admit(id, &sent.record, now, out);
+                    self.tell_trimmed(from, &sent.record, out);
                     todo.extend(self.woken(id, &sent));
                     changed = true;
                 }
@@ -259,9 +313,6 @@ impl Replica {
                 }
             }
         }
-        if changed {
-            self.proceed(id, out);
-        }
         changed
     }
 
@@ -274,7 +325,10 @@ impl Replica {
     /// of, and those of a declaration in the message that has one of them in common.
     fn stranger(&self, from: &SiteId, id: &ResourceId, records: &[Sent]) -> Option<&'static str> {
         let mut declared: Vec<&Sites> =
-            records.iter().filter_map(|sent| declared(sent)).map(|d| &d.sites).collect();
+            records.iter().filter_map(|sent| self.declared(sent)).map(|d| &d.sites).collect();
+        if declared.is_empty() && self.tomb(id).is_some_and(|t| t.version.contains_key(from)) {
+            return None;
+        }
         let mut sites = self.resources.get(id).map(|r| r.sites().clone()).or_else(|| {
             let with_us = declared.iter().find(|sites| sites.contains(&self.here));
             with_us.or(declared.first()).map(|&sites| sites.clone())
@@ -291,14 +345,21 @@ impl Replica {
             None
         }
     }
+
+    /// What a record declares, if it is the first operation of a resource, or of a new life of one.
+    fn declared<'s>(&self, sent: &'s Sent) -> Option<&'s Declaration> {
+        let Record::Operation(op) = &sent.record else { return None };
+        let declared = op.declares.as_deref()?;
+        let tomb = self.tombs.get(&op.resource).map(|tomb| &tomb.version);
+        let is_over = |id: &OpId| tomb.is_some_and(|version| covers(version, id));
+        let begins = |parent: &OpId| is_over(parent) || covers(&declared.base, parent);
+        (!is_over(&op.id) && op.parents.iter().all(begins)).then_some(declared)
+    }
 }
 
-/// What a record declares, if it is the first operation of a resource.
-fn declared(sent: &Sent) -> Option<&Declaration> {
-    match &sent.record {
-        Record::Operation(op) if op.parents.is_empty() => op.declares.as_deref(),
-        Record::Operation(_) | Record::Reply(_) => None,
-    }
+/// Whether a record says nothing that counts after a resource was forgotten.
+fn is_over(tomb: &Tomb, sent: &Sent) -> bool {
+    matches!(sent.record, Record::Reply(_)) || covers(&tomb.version, sent.record.id())
 }
 
 /// A stretch as shorter ones that cover it, with the digests of what we have in each.

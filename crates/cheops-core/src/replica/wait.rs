@@ -66,10 +66,10 @@ impl Replica {
         let Some(resource) = self.resources.get(id) else { return };
         let mut done = Vec::new();
         for &ticket in self.awaited.get(id).into_iter().flatten() {
-            if let Some(waiter) = self.waiters.get_mut(&ticket)
-                && let Some(op) = resource.log().find(&waiter.op)
-                && waiter.hear(ticket, resource, op, out)
-            {
+            let Some(waiter) = self.waiters.get_mut(&ticket) else { continue };
+            // Of what is forgotten, all sites have run the delete.
+            let op = resource.log().find(&waiter.op);
+            if op.is_none_or(|op| waiter.hear(ticket, resource, op, out)) {
                 done.push(ticket);
             }
         }

@@ -38,6 +38,11 @@ impl Waiting {
         self.records.insert(id, (sent, missing));
     }
 
+    /// All that waits, which then waits no longer.
+    pub(super) fn drain(&mut self) -> Vec<Sent> {
+        core::mem::take(self).records.into_values().map(|(sent, _)| sent).collect()
+    }
+
     fn remove(&mut self, id: &OpId) -> Option<Sent> {
         let (sent, missing) = self.records.remove(id)?;
         if let Some(waiting) = self.blocked.get_mut(&missing) {

@@ -48,6 +48,8 @@ pub enum Reset {
         /// The row of the matrix, from 1, for the last of the block and this one.
         row: usize,
     },
+    /// By the append rule, as a delete does without an entry.
+    Delete,
 }
 
 impl Resolution {
@@ -78,6 +80,9 @@ impl Resolution {
         match reset {
             Some(Reset::Appended { row }) => {
                 (Some(row), format!("reset: {kind} replaced what came before (matrix row {row})"))
+            }
+            Some(Reset::Delete) => {
+                (None, format!("reset: {kind} replaced what came before (by default)"))
             }
             None if by_rule => (None, format!("reset: {kind} replaced what came before")),
             Some(Reset::Forced) | None => {
@@ -110,9 +115,11 @@ fn fell(rules: &Rules, winner: &Kind, loser: &Kind, later: bool, row: Option<usi
         return format!("{}, whose entries form a circle{}", by_time(), place(None));
     }
     match entry {
+        None if winner == loser => format!("{} (by default)", by_time()),
+        None => format!("{winner} wins by default"),
         Some((_, entry)) if takes_one(entry) => by_time() + &place(Some("take-one")),
         Some((_, entry)) if winner == loser => by_time() + &place(Some(entry_word(entry))),
-        _ => format!("{winner} over {loser}") + &place(None),
+        Some(_) => format!("{winner} over {loser}") + &place(None),
     }
 }
 

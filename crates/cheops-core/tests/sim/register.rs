@@ -21,6 +21,7 @@ impl App for Register {
         let number: i64 = number.parse().unwrap();
         match verb {
             "set" => self.0 = number,
+            "delete" => self.0 = 0,
             "inc" => self.0 = self.0.wrapping_add(number),
             "fail" => return Outcome::Ko,
             other => panic!("{other:?}"),

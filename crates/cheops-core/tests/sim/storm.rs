@@ -55,6 +55,9 @@ pub struct Calm {
     power_cuts: u64,
     replays: u64,
     stuck: u64,
+    /// How often resources were forgotten, whole and in part.
+    forgotten: u64,
+    trimmed: u64,
     /// How often sites that knew the same were compared, and applications with their blocks.
     agreed: u64,
     true_states: u64,
@@ -121,7 +124,11 @@ impl Storm {
         let rng = &mut self.world.rng;
         let site = rng.usize(0..self.names.len());
         if let Some(again) = self.last.take_if(|_| rng.u8(0..6) == 0) {
-            self.world.submit(site, again);
+            let replica = self.world.sites[site].replica.as_ref();
+            // Where the resource is not known it would be created, perhaps with a lie.
+            if replica.is_some_and(|replica| replica.resource(&again.resource).is_some()) {
+                self.world.submit(site, again);
+            }
             return;
         }
         let planned = &self.resources[rng.usize(0..self.resources.len())];
@@ -130,6 +137,9 @@ impl Storm {
         let kind = pick(rng, &KINDS[..2]);
         let verb = if rng.u8(0..8) == 0 { "fail" } else { kind };
         let kind = if planned.truthful { kind } else { pick(rng, &KINDS) };
+        // Who creates a resource apart and does not know of its delete may bring it back.
+        let deletes = known && planned.places.len() == 1 && rng.u8(0..7) == 0;
+        let (kind, verb) = if deletes { ("delete", "delete") } else { (kind, verb) };
         self.submitted += 1;
         let submission = Submission {
             ticket: Ticket(0),
@@ -142,7 +152,7 @@ impl Storm {
             author: "storm".parse().unwrap(),
             action: Action::command(format!("{verb} {}", self.submitted)),
             // Who declares a repair with a command that adds would tell a lie, too.
-            force: rng.u8(0..12) == 0 && (kind == "set" || !planned.truthful),
+            force: rng.u8(0..12) == 0 && (kind != "inc" || !planned.truthful),
             keep_going: rng.u8(0..10) == 0,
             key: (rng.u8(0..4) == 0).then(|| format!("key {}", rng.u8(0..30)).parse().unwrap()),
             wait: Millis(rng.u64(0..=PATIENCE)),
@@ -207,7 +217,9 @@ impl Storm {
                 let Some((_, _, first)) = held.first() else { return true };
                 held.len() == first.sites().len()
                     && held.iter().all(|(_, _, resource)| {
-                        resource.is_idle() && resource.version() == first.version()
+                        resource.is_idle()
+                            && resource.version() == first.version()
+                            && agree::logged(resource) == agree::logged(first)
                     })
             })
     }
@@ -289,7 +301,11 @@ impl Storm {
         for planned in &self.resources {
             for (_, site, resource) in held(&self.world, &planned.id) {
                 let (id, idle, version) = (&planned.id, resource.is_idle(), resource.version());
-                let _ = write!(text, "\n  {id} at {site}: idle {idle}, {version:?}");
+                let (logged, forgotten) = (agree::logged(resource), resource.forgotten());
+                let _ = write!(
+                    text,
+                    "\n  {id} at {site}: idle {idle}, {version:?}, {logged:?} after {forgotten:?}"
+                );
             }
         }
         text
@@ -304,6 +320,8 @@ impl Storm {
             crashes: world.books.crashes,
             power_cuts: world.books.power_cuts,
             agreed: self.agreed,
+            forgotten: world.watch.buried.forgotten,
+            trimmed: world.watch.buried.trimmed,
             ..Calm::default()
         };
         for planned in &self.resources {
@@ -354,6 +372,8 @@ impl Calm {
             power_cuts: sum(|calm| calm.power_cuts),
             replays: sum(|calm| calm.replays),
             stuck: sum(|calm| calm.stuck),
+            forgotten: sum(|calm| calm.forgotten),
+            trimmed: sum(|calm| calm.trimmed),
             agreed: sum(|calm| calm.agreed),
             true_states: sum(|calm| calm.true_states),
         }
@@ -362,7 +382,8 @@ impl Calm {
     /// That it was a storm.
     pub fn check(&self) {
         assert!(self.took * 4 > self.bound, "the bound on coming to rest is too easy: {self:?}");
-        let rare = [self.crashes, self.power_cuts, self.replays, self.stuck];
+        let rare =
+            [self.crashes, self.power_cuts, self.replays, self.stuck, self.forgotten, self.trimmed];
         assert!(
             rare.into_iter().all(|count| count > 10) && self.agreed.min(self.true_states) > 1_000,
             "a storm in a teacup: {self:?}"

@@ -139,6 +139,10 @@ fn written(durable: &Durable) -> String {
         }
         Durable::Clearing(resource) => format!("clearing {resource}"),
         Durable::Cleared(resource) => format!("cleared {resource}"),
+        Durable::Forgotten { resource, version, by, .. } => {
+            format!("forgotten {resource} by {by}: {version:?}")
+        }
+        Durable::Trimmed { resource, version } => format!("trimmed {resource}: {version:?}"),
     }
 }
 
@@ -167,6 +171,7 @@ fn said(message: &Message) -> String {
         }
         Message::Have(_, versions, _) => format!("have {versions:?}"),
         Message::Want(versions) => format!("want {versions:?}"),
+        Message::Forgotten(versions) => format!("forgotten {versions:?}"),
         Message::Records { resource, records, more } => {
             let records: Vec<String> = records
                 .iter()
@@ -191,6 +196,7 @@ fn answered(answer: &Answer) -> String {
 fn told(event: &Event) -> String {
     match event {
         Event::Recorded { resource, id } => format!("{resource} {id} is recorded"),
+        Event::Forgotten(resource) => format!("{resource} is forgotten"),
         Event::NeedsDecision(resource) => format!("{resource} needs a decision"),
         Event::Unknown(run) => format!("{} is unknown", name(run)),
         Event::Refused { from, resource, why } => {

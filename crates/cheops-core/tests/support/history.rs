@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use super::reference;
 
 pub const SITES: usize = 4;
-pub const KINDS: [&str; 4] = ["a", "b", "c", "d"];
+pub const KINDS: [&str; 5] = ["a", "b", "c", "delete", "d"];
 
 /// One thing that happens.
 #[derive(Debug, Clone)]
@@ -54,7 +54,7 @@ pub fn matrices() -> impl Strategy<Value = Matrix> {
         1 => Just(Some(Concurrent::After)),
         1 => Just(Some(Concurrent::One)),
     ];
-    let entry = (0..3_usize, 0..3_usize, take, concurrent).prop_map(
+    let entry = (0..4_usize, 0..4_usize, take, concurrent).prop_map(
         |(before, after, result, concurrent)| Entry {
             before: KINDS[before].parse().unwrap(),
             after: KINDS[after].parse().unwrap(),
@@ -132,7 +132,7 @@ fn heads(view: &[Operation]) -> Vec<OpId> {
 pub type WildRow = (usize, usize, u64, u16, u8);
 
 pub fn wild_rows() -> impl Strategy<Value = Vec<WildRow>> {
-    prop::collection::vec((0..3_usize, 0..4_usize, 0..6_u64, any::<u16>(), 0..6_u8), 0..16)
+    prop::collection::vec((0..3_usize, 0..KINDS.len(), 0..6_u64, any::<u16>(), 0..6_u8), 0..16)
 }
 
 /// Times that contradict causality, ties, and operations of one site that know nothing of each

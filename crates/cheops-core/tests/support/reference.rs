@@ -48,6 +48,14 @@ fn meet(matrix: &Matrix, a: &Operation, b: &Operation) -> Stay {
     let (earlier, later) = if a.key() < b.key() { (a, b) } else { (b, a) };
     let own = matrix.entry(&earlier.kind, &later.kind).map(|(_, entry)| entry);
     let mirror = matrix.entry(&later.kind, &earlier.kind).map(|(_, entry)| entry);
+    if own.is_none() && mirror.is_none() {
+        return match (a.kind.is_delete(), b.kind.is_delete()) {
+            (true, true) => Stay::First(a.key() > b.key()),
+            (true, false) => Stay::First(true),
+            (false, true) => Stay::First(false),
+            (false, false) => Stay::Both,
+        };
+    }
     // An entry, and whether its `Before` is the earlier operation.
     let candidates = [(own, true), (mirror, false)];
     let spoken = candidates.iter().find(|(e, _)| e.is_some_and(|e| e.concurrent.is_some()));
@@ -161,8 +169,8 @@ pub fn resets(matrix: &Matrix, ops: &[Operation], void: &BTreeSet<OpId>, new: &O
     let amounts = amounts(matrix, ops, void);
     let Some(last) = amounts.block.last() else { return false };
     let last = ops.iter().find(|op| op.id == *last).unwrap();
-    matches!(
-        matrix.entry(&last.kind, &new.kind),
-        Some((_, Entry { result: Take::One | Take::BothReverseOrder, .. }))
-    )
+    match matrix.entry(&last.kind, &new.kind) {
+        Some((_, entry)) => matches!(entry.result, Take::One | Take::BothReverseOrder),
+        None => new.kind.is_delete() && matrix.entry(&new.kind, &last.kind).is_none(),
+    }
 }

@@ -608,6 +608,12 @@ impl<A: App, W: Watch> World<A, W> {
         if let Durable::Intent { resource, op, attempt, .. } = &durable {
             site.intended.push((resource.clone(), op.clone(), *attempt));
         }
+        // What was written about it before may go, now or later.
+        if let Durable::Forgotten { resource, .. } = &durable
+            && self.rng.bool()
+        {
+            site.disk.retain(|earlier| earlier.resource() != resource);
+        }
         site.disk.push(durable);
     }
 
@@ -636,7 +642,9 @@ impl<A: App, W: Watch> World<A, W> {
         let tally = match &message {
             Message::Records { .. } if asked => &mut self.books.repair,
             Message::Records { .. } => &mut self.books.push,
-            Message::Compare(_) | Message::Have(..) | Message::Want(_) => &mut self.books.compare,
+            Message::Compare(_) | Message::Have(..) | Message::Want(_) | Message::Forgotten(_) => {
+                &mut self.books.compare
+            }
         };
         tally.messages += 1;
         tally.bytes += message.weight() as u64;

@@ -64,7 +64,7 @@ fn summary(resource: &Resource) -> String {
         table.row(["".into(), Cell::styled("is being deleted", words::OPEN)]);
     }
     table.row([Cell::from("Sites"), about.sites.join(", ").into()]);
-    let operations = format!("{}, {} in the block", about.operations, about.block);
+    let operations = format!("{}, {} in the block", about.operation_count, about.block_length);
     table.row([Cell::from("Operations"), operations.into()]);
     let updated = about.updated.as_deref();
     let updated =
@@ -103,8 +103,8 @@ fn at_sites(resource: &Resource) -> Table {
 fn block_title(resource: &Resource) -> String {
     format!(
         "Block ({} of {})",
-        resource.summary.block,
-        words::count(resource.summary.operations, "operation")
+        resource.summary.block_length,
+        words::count(resource.summary.operation_count, "operation")
     )
 }
 
@@ -113,7 +113,7 @@ fn block(resource: &Resource, wide: bool) -> Table {
         resource.operations.iter().map(|operation| (operation.id.as_str(), operation)).collect();
     let mut table =
         Table::new(["#", "OPERATION", "KIND", "RUNS", "WHEN", "AUTHOR", "COMMAND"]).indented(2);
-    let first_place = resource.summary.block.saturating_sub(resource.block_ids.len()) + 1;
+    let first_place = resource.summary.block_length.saturating_sub(resource.block_ids.len()) + 1;
     let places: Vec<(usize, &String)> = (first_place..).zip(&resource.block_ids).collect();
     let row = |(place, id): (usize, &String)| {
         let mut row: Vec<Cell> = vec![format!("{place}.").into(), Cell::from(id)];

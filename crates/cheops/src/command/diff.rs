@@ -69,8 +69,8 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
 /// What a site knows that has not heard of a resource.
 fn unheard(resource: &Resource) -> Resource {
     let mut resource = resource.clone();
-    resource.summary.operations = 0;
-    resource.summary.block = 0;
+    resource.summary.operation_count = 0;
+    resource.summary.block_length = 0;
     resource.operations.clear();
     resource.block_ids.clear();
     resource.version.clear();

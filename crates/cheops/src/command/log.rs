@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
     let history = Told {
         operations: resource.operations,
         id: arguments.id.clone(),
-        all: resource.summary.operations,
+        all: resource.summary.operation_count,
     };
     Ok(Outcome::success(context.output.write(&history)?))
 }

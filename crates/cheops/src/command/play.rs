@@ -116,6 +116,7 @@ fn drawing(history: &History) -> String {
                 _ if history.is_void(op) => "failed at its site".to_owned(),
                 Some(Reset::Forced) => "forced: ends what came before".to_owned(),
                 Some(Reset::Appended { row }) => format!("ends what came before (row {row})"),
+                Some(Reset::Delete) => "ends what came before (by default)".to_owned(),
                 None => String::new(),
             });
         }

@@ -224,15 +224,16 @@ fn journal(path: &Path, last_batch: &mut Option<u64>) -> Result<(u64, Option<&'s
 /// is not the torn end of the last write. `cut`: the batch there has no end, so it was not.
 fn was_acknowledged(path: &Path, from: u64, cut: bool, tail: Seq) -> Result<bool, Stop> {
     let file = of(path, File::open(path))?;
+    // For each batch, how many frames there are. A whole one has two for each number.
     let mut batches = BTreeMap::new();
     let mut known = false;
     frame::scan(&file, from, |_, frame| {
         if frame.kind != Kind::Gone {
             known |= frame.seq <= tail;
-            *batches.entry(frame.batch).or_insert(0) += u64::from(frame.kind == Kind::Log);
+            *batches.entry(frame.batch).or_insert(0) += 1;
         }
     });
-    let whole = batches.iter().any(|((first, last), count)| last - first + 1 == *count);
+    let whole = batches.iter().any(|((first, last), count)| 2 * (last - first + 1) == *count);
     Ok(known || (whole && !cut) || batches.len() > 1)
 }
 

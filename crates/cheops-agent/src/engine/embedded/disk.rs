@@ -46,6 +46,17 @@ pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
+/// Makes a directory that is still there after a power cut.
+pub(super) fn create_directory(directory: &Path) -> io::Result<()> {
+    let missing: Vec<_> = directory.ancestors().take_while(|path| !path.exists()).collect();
+    fs::create_dir_all(directory)?;
+    for path in missing {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        sync_directory(parent.unwrap_or(Path::new(".")))?;
+    }
+    Ok(())
+}
+
 /// Takes the store for this process. It is free again when the file is closed, however that
 /// happens.
 pub(super) fn lock(directory: &Path) -> Result<File, EngineError> {

@@ -12,25 +12,16 @@ use cheops_core::{
 
 use crate::engine::Seq;
 
-/// The resource that something is about.
-pub(super) fn resource(durable: &Durable) -> &ResourceId {
-    match durable {
-        Durable::Record(Record::Operation(op)) => &op.resource,
-        Durable::Record(Record::Reply(reply)) => &reply.resource,
-        Durable::Intent { resource, .. }
-        | Durable::Clearing(resource)
-        | Durable::Cleared(resource) => resource,
-    }
-}
-
 /// The resource of which all that was written before is forgotten, if it says so. Then nothing of
 /// it stays but this.
 pub(super) fn forgets(durable: &Durable) -> Option<&ResourceId> {
     match durable {
+        Durable::Forgotten { resource, .. } => Some(resource),
         Durable::Record(_)
         | Durable::Intent { .. }
         | Durable::Clearing(_)
-        | Durable::Cleared(_) => None,
+        | Durable::Cleared(_)
+        | Durable::Trimmed { .. } => None,
     }
 }
 
@@ -41,7 +32,9 @@ pub(super) fn resumes(durable: &Durable) -> Option<&ResourceId> {
         Durable::Record(_)
         | Durable::Intent { .. }
         | Durable::Clearing(_)
-        | Durable::Cleared(_) => None,
+        | Durable::Cleared(_)
+        | Durable::Forgotten { .. }
+        | Durable::Trimmed { .. } => None,
     }
 }
 
@@ -61,6 +54,8 @@ enum What {
     Intent = 3,
     Clearing = 4,
     Cleared = 5,
+    Forgotten = 6,
+    Trimmed = 7,
 }
 
 impl Entry {
@@ -71,8 +66,10 @@ impl Entry {
             Durable::Intent { op, .. } => (What::Intent, Some(op)),
             Durable::Clearing(_) => (What::Clearing, None),
             Durable::Cleared(_) => (What::Cleared, None),
+            Durable::Forgotten { .. } => (What::Forgotten, None),
+            Durable::Trimmed { .. } => (What::Trimmed, None),
         };
-        Self { resource: resource(durable).clone(), what, id: id.cloned() }
+        Self { resource: durable.resource().clone(), what, id: id.cloned() }
     }
 
     /// The number that it has in the stream of a site, if it is a record of that site.
@@ -98,11 +95,13 @@ impl Entry {
             3 => What::Intent,
             4 => What::Clearing,
             5 => What::Cleared,
+            6 => What::Forgotten,
+            7 => What::Trimmed,
             _ => return None,
         };
         let resource = take_text(&mut bytes)?.parse().ok()?;
         let id = match what {
-            What::Clearing | What::Cleared => None,
+            What::Clearing | What::Cleared | What::Forgotten | What::Trimmed => None,
             What::Operation | What::Reply | What::Intent => Some(OpId {
                 site: take_text(&mut bytes)?.parse().ok()?,
                 number: take_number(&mut bytes)?,
@@ -119,6 +118,8 @@ impl fmt::Display for Entry {
             What::Reply => "reply",
             What::Intent => "the start of a run of",
             What::Clearing => "the start of a reset",
+            What::Forgotten => "that it was forgotten",
+            What::Trimmed => "up to where it was forgotten",
             What::Cleared => "the end of a reset",
         };
         match &self.id {

@@ -219,7 +219,7 @@ mod tests {
         let mut broken = sealed(9, b"broken");
         broken[HEADER] ^= 1;
         put(&broken);
-        put(&sealed(10, b"cut")[..HEADER + 1]);
+        put(&sealed(10, b"cut")[..=HEADER]);
         let mut found = Vec::new();
         scan(&file, 0, |at, frame| found.push((at, frame.seq, frame.body.len())));
         assert_eq!(found, places);

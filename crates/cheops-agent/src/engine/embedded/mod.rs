@@ -16,9 +16,11 @@ mod frame;
 mod read;
 mod rebuild;
 mod store;
+#[cfg(test)]
+mod tests;
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io,
     ops::RangeInclusive,
     path::{Path, PathBuf},
@@ -131,7 +133,7 @@ impl Embedded {
     /// [`damage`](Self::damage) says what was lost, once all was read.
     pub fn open(directory: &Path, options: Options) -> Result<Self, EngineError> {
         let failed = |failure: io::Error| error(directory, explain(&failure));
-        fs::create_dir_all(directory).map_err(failed)?;
+        disk::create_directory(directory).map_err(failed)?;
         let lock = disk::lock(directory)?;
         let about = disk::about(directory, &options.site)?;
         rebuild::tidy(directory).map_err(failed)?;
@@ -212,7 +214,7 @@ impl Embedded {
         let mut items = Items::default();
         for (seq, durable) in (first..).zip(batch) {
             let rest = &batch[usize::try_from(seq - first).unwrap_or(usize::MAX)..];
-            let resource = entry::resource(durable);
+            let resource = durable.resource();
             if rest.iter().skip(1).any(|later| entry::forgets(later) == Some(resource)) {
                 items.gone(&Gone { first: seq, last: seq, why: Why::Forgotten });
                 continue;

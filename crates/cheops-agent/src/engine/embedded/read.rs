@@ -151,7 +151,7 @@ impl<'a> Written<'a> {
             };
             self.lost.retain(other);
         }
-        !self.withheld.contains(entry::resource(durable))
+        !self.withheld.contains(durable.resource())
     }
 
     /// What was lost, as it is reported.

@@ -84,6 +84,8 @@ pub(super) fn rebuild(
         error(directory, format!("it is broken ({why}) and can't be rebuilt: {problem}"))
     })?;
     let kept = put_aside(directory, &old).map_err(|failure| error(directory, explain(&failure)))?;
+    // For whoever looks at it later; what matters is in the new store.
+    let _ = fs::write(kept.join("why"), format!("{}: {why}\n", jiff::Timestamp::now()));
     tracing::error!(
         "the store in {} was rebuilt: {built} records were taken over; the broken one is kept in {}",
         directory.display(),

@@ -16,7 +16,7 @@ use fjall::{
 };
 
 use super::{
-    Options,
+    Options, disk,
     entry::{Entry, Gone},
     frame::{self, Frame, Kind},
 };
@@ -122,9 +122,17 @@ impl Store {
             };
             database.keyspace(name, options)
         };
+        let new = !database.keyspace_exists("gone");
         let log = keyspace("log", options.memtable)?;
         let index = keyspace("index", options.memtable / INDEX_SHARE)?;
         let gone = keyspace("gone", options.memtable / INDEX_SHARE)?;
+        if new {
+            // fjall syncs what is in these directories, and not that they are there.
+            let keyspaces = path.join("keyspaces");
+            for directory in [keyspaces.as_path(), path].into_iter().chain(path.parent()) {
+                disk::sync_directory(directory)?;
+            }
+        }
         Ok(Self { database, log, index, gone })
     }
 

@@ -1,7 +1,7 @@
 //! Sites that have the same set of records of a resource have the same sites, configuration, block
 //! and receipts, in whatever order the records came.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cheops_core::{
     id::OpId,
@@ -35,20 +35,27 @@ fn amounts(resource: &Resource) -> Amounts {
     }
 }
 
+/// The operations in its log.
+pub fn logged(resource: &Resource) -> BTreeSet<OpId> {
+    resource.log().iter().map(|(_, op)| op.id.clone()).collect()
+}
+
 /// Compares the sites that know the same. How many comparisons that were.
 pub fn check(held: &Held<'_>) -> u64 {
-    let mut firsts: BTreeMap<Version, (&Resource, Amounts)> = BTreeMap::new();
+    // One of two that know the same may have yet to forget what the other has.
+    let mut firsts: BTreeMap<(Version, BTreeSet<OpId>), (&Resource, Amounts)> = BTreeMap::new();
     let mut compared = 0;
     for (_, site, resource) in held {
         let amounts = amounts(resource);
-        if let Some((first, expected)) = firsts.get(&resource.version()) {
+        let knows = (resource.version(), logged(resource));
+        if let Some((first, expected)) = firsts.get(&knows) {
             let what = format!("{} at {site}, version {:?}", resource.id(), resource.version());
             assert_eq!(amounts, *expected, "{what}");
             assert_eq!(resource.sites(), first.sites(), "{what}");
             assert_eq!(resource.config(), first.config(), "{what}");
             compared += 1;
         } else {
-            firsts.insert(resource.version(), (resource, amounts));
+            firsts.insert(knows, (resource, amounts));
         }
     }
     compared

@@ -36,7 +36,9 @@ impl AtHome {
                         }
                     }
                 }
-                Message::Have(_, versions, _) | Message::Want(versions) => {
+                Message::Have(_, versions, _)
+                | Message::Want(versions)
+                | Message::Forgotten(versions) => {
                     for (id, _) in versions {
                         self.check(to, id);
                     }

@@ -86,6 +86,7 @@ impl Disk {
             replica::Durable::Cleared(resource) => {
                 self.clearing.remove(resource);
             }
+            replica::Durable::Forgotten { .. } | replica::Durable::Trimmed { .. } => {}
         }
     }
 

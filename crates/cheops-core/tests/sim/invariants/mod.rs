@@ -6,6 +6,7 @@
 pub mod agree;
 pub mod answered;
 pub mod at_home;
+pub mod buried;
 pub mod durable;
 pub mod kept;
 pub mod once;
@@ -37,6 +38,7 @@ pub struct Witness {
     pub at_home: at_home::AtHome,
     pub answered: answered::Answered,
     pub quiet: quiet::Quiet,
+    pub buried: buried::Buried,
 }
 
 impl Default for Trace {
@@ -53,6 +55,7 @@ impl Watch for Witness {
         self.at_home.see(site, seen);
         self.answered.see(site, seen);
         self.quiet.see(site, seen);
+        self.buried.see(site, seen);
     }
 }
 

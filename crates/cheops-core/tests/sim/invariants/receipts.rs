@@ -26,7 +26,9 @@ pub fn check(resource: &Resource) {
             }
             Some(Receipt::Fallen { by, row }) => {
                 let met = log.concurrent(ix, by) && resolution.block().contains(&by);
-                assert!(met && row.is_some() && !listed, "{what} fell to {}", log.op(by).id);
+                let by_default = row.is_none() && log.op(by).kind.is_delete();
+                let told = row.is_some() || by_default;
+                assert!(met && told && !listed, "{what} fell to {}", log.op(by).id);
             }
         }
     }

@@ -10,7 +10,8 @@ pub fn check(world: &Sky, held: &Held<'_>) {
     for (n, site, resource) in held {
         let mut attempts = BTreeMap::new();
         for (of, op, attempt) in world.sites[*n].ended() {
-            if of == resource.id() {
+            let forgotten = resource.forgotten().get(&op.site).is_some_and(|&n| op.number <= n);
+            if of == resource.id() && !forgotten {
                 let last: &mut u32 = attempts.entry(op).or_default();
                 *last = (*last).max(*attempt);
             }

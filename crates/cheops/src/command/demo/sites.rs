@@ -142,7 +142,7 @@ impl World for Sites {
                 resource => resource?,
             };
             let summary = resource.summary;
-            Ok(summary.state == State::Settled && summary.operations == operations)
+            Ok(summary.state == State::Settled && summary.operation_count == operations)
         })
     }
 

@@ -115,7 +115,7 @@ fn missing(known: &BTreeMap<&str, &Resource>) -> BTreeMap<String, Vec<String>> {
         .collect();
     let of_site = |(&site, resource): (&&str, &&Resource)| {
         let has: BTreeSet<&str> = resource.operations.iter().map(|op| op.id.as_str()).collect();
-        let is_whole = resource.summary.operations <= resource.operations.len();
+        let is_whole = resource.summary.operation_count <= resource.operations.len();
         let oldest = resource.operations.first().filter(|_| !is_whole).map(|op| op.at.as_str());
         let lacks = all.iter().filter(|(id, operation)| {
             !has.contains(**id) && oldest.is_none_or(|oldest| operation.at.as_str() >= oldest)

@@ -30,7 +30,7 @@ pub(super) fn fetch(
     limit: Option<usize>,
 ) -> Result<Operations, Failure> {
     let resource: Resource = client.get(&ask::resource_path(id).query("limit", limit))?;
-    let older = resource.summary.operations.saturating_sub(resource.operations.len());
+    let older = resource.summary.operation_count.saturating_sub(resource.operations.len());
     Ok(Operations { operations: resource.operations, older })
 }
 

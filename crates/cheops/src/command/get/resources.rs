@@ -95,8 +95,8 @@ impl List for Resources {
                 } else {
                     words::state(resource.state)
                 },
-                resource.operations.to_string().into(),
-                resource.block.to_string().into(),
+                resource.operation_count.to_string().into(),
+                resource.block_length.to_string().into(),
                 words::ago_or_none(resource.updated.as_deref()).into(),
                 sites.into(),
             ]);

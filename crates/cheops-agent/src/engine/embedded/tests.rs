@@ -1,0 +1,131 @@
+//! What only the inside can see: forgetting, as long as nothing that is written down asks for it.
+
+use std::{collections::BTreeSet, path::Path};
+
+use cheops_core::{
+    id::{OpId, ResourceId},
+    replica::Durable,
+};
+
+use super::{
+    Embedded, Options, State,
+    entry::{self, Entry},
+    frame::{self, Kind},
+    rebuild,
+    store::Items,
+};
+use crate::engine::{Engine, Seq};
+
+fn open(directory: &Path) -> Embedded {
+    let options = Options { memtable: 16 << 10, ..Options::of("here".parse().unwrap()) };
+    Embedded::open(directory, options).unwrap()
+}
+
+fn resource(name: &str) -> ResourceId {
+    name.parse().unwrap()
+}
+
+fn intent(name: &str, number: u64) -> Durable {
+    let op = OpId { site: "here".parse().unwrap(), number };
+    Durable::Intent { resource: resource(name), op, attempt: 1, fresh: false }
+}
+
+fn forget(engine: &Embedded, name: &str, before: u64) {
+    let guard = engine.shared.store();
+    let store = guard.as_ref().unwrap();
+    let mut items = Items::default();
+    rebuild::forget(store, &resource(name), before, &mut items).unwrap();
+    store.write(items, true).unwrap();
+}
+
+fn read(engine: &mut Embedded) -> Vec<Durable> {
+    engine.written().map(Result::unwrap).collect()
+}
+
+/// The numbers of which files still say that they are of a resource, whether they count or not.
+fn traces(directory: &Path, name: &str) -> BTreeSet<Seq> {
+    let mut numbers = BTreeSet::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            numbers.extend(traces(&path, name));
+            continue;
+        }
+        frame::scan(&std::fs::File::open(path).unwrap(), 0, |_, frame| {
+            let entry = (frame.kind == Kind::Index).then(|| Entry::decode(frame.body)).flatten();
+            if entry.is_some_and(|entry| entry.resource == resource(name)) {
+                numbers.insert(frame.seq);
+            }
+        });
+    }
+    numbers
+}
+
+#[test]
+fn a_forgotten_resource_is_gone_without_damage_and_stays_gone_when_the_store_is_rebuilt() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut engine = open(directory.path());
+    let name = |number: u64| if number.is_multiple_of(3) { "old" } else { "young" };
+    let written: Vec<_> = (1..=300).map(|number| intent(name(number), number)).collect();
+    for batch in written.chunks(7) {
+        engine.append(batch).unwrap();
+    }
+    forget(&engine, "old", 200);
+    let stays = |(seq, durable): (u64, &Durable)| {
+        (name(seq) == "young" || seq >= 200).then(|| durable.clone())
+    };
+    let left: Vec<_> = (1..).zip(&written).filter_map(stays).collect();
+    assert!(left.len() < written.len());
+    drop(engine);
+    for why in ["", "a test", "another test"] {
+        let mut engine = open(directory.path());
+        if !why.is_empty() {
+            engine.rebuild(why).unwrap();
+        }
+        assert_eq!(read(&mut engine), left, "{why}");
+        assert_eq!(engine.damage(), [], "{why}");
+        assert_eq!(engine.reader().after(0, 1_000).unwrap().len(), left.len(), "{why}");
+    }
+    // The last rebuild took over only what counts.
+    let counts = (200..=300).filter(|seq| name(*seq) == "old").collect();
+    assert_eq!(traces(&directory.path().join("db"), "old"), counts);
+}
+
+#[test]
+fn nothing_that_is_written_down_forgets_or_resumes_a_resource() {
+    for durable in
+        [intent("r", 1), Durable::Clearing(resource("r")), Durable::Cleared(resource("r"))]
+    {
+        assert_eq!(entry::forgets(&durable), None);
+        assert_eq!(entry::resumes(&durable), None);
+        assert_eq!(entry::resource(&durable), &resource("r"));
+    }
+}
+
+#[test]
+fn a_batch_that_is_there_after_a_failure_is_not_there_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut engine = open(directory.path());
+    let batch: Vec<_> = (1..=5).map(|number| intent("r", number)).collect();
+    engine.append(&batch).unwrap();
+    let next: Vec<_> = (6..=9).map(|number| intent("r", number)).collect();
+    assert_eq!(engine.append(&next).unwrap(), 9);
+    // As if the sync after the write had failed: nobody was told.
+    engine.next = 6;
+    engine.shared.last.store(5, std::sync::atomic::Ordering::Release);
+    engine.tail.write(5).unwrap();
+    engine.state = State::Failed { disk: true };
+    assert!(engine.append(&next).is_err());
+    assert_eq!(engine.reader().after(0, 100).unwrap().len(), 5);
+    engine.recover().unwrap();
+    assert_eq!(engine.state, State::Again { last: 9 });
+    for other in [&next[..3], &batch[..4]] {
+        let problem = engine.append(other).unwrap_err().to_string();
+        assert!(problem.contains("another batch than the one that failed"), "{problem}");
+    }
+    assert_eq!(engine.append(&next).unwrap(), 9);
+    assert_eq!(engine.append(&[intent("r", 10)]).unwrap(), 10);
+    drop(engine);
+    let mut engine = open(directory.path());
+    assert_eq!(read(&mut engine), (1..=10).map(|number| intent("r", number)).collect::<Vec<_>>());
+}

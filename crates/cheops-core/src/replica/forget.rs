@@ -1,0 +1,320 @@
+//! Deletion: when a site forgets a resource, and what it still knows of it then.
+//!
+//! A delete is an operation like others until all sites of the resource have run it. From then on
+//! every operation that does not follow the delete is known to be over, and can be forgotten, and so
+//! can the delete itself. What is forgotten counts as known: a *tomb* keeps how far each stream had
+//! got, so that no number is used twice and nothing of it is taken in again.
+//!
+//! What must stay true:
+//! - a site forgets by itself only what each site of the resource has run the delete after, and only
+//!   if it knows of nothing that follows the delete;
+//! - what follows the delete outlives it: a site that knows of such a thing, and hears that another
+//!   has forgotten, *trims*: it drops what the other one has forgotten and keeps the rest;
+//! - after either, sites that know the same have the same log.
+
+use alloc::{borrow::Cow, vec, vec::Vec};
+
+use super::{
+    Alarm, Answer, Event, Outbox, Replica, Resource,
+    message::{Durable, Message, Record, Reply, Version},
+    resource::LAST_NUMBER,
+    run::Work,
+    stream::digest,
+};
+use crate::{
+    id::{OpId, ResourceId, SiteId},
+    log::Ix,
+    operation::Declaration,
+    plan::Outcome,
+    resolve::Fate,
+    time::{Now, Timestamp},
+};
+
+/// What a site remembers of a resource that it has forgotten.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Tomb {
+    /// How far the stream of each site had got. All sites of the resource are named, since all have
+    /// replied to the delete.
+    pub(super) version: Version,
+    /// The operation that deleted it.
+    pub(super) by: OpId,
+    /// When that was.
+    pub(super) at: Timestamp,
+}
+
+/// Whether a record lies within a version.
+pub(super) fn covers(version: &Version, id: &OpId) -> bool {
+    version.get(&id.site).is_some_and(|&number| id.number <= number)
+}
+
+/// The greater number of each site.
+pub(super) fn join(version: &mut Version, other: &Version) {
+    for (site, &number) in other {
+        let known = version.entry(site.clone()).or_default();
+        *known = number.max(*known);
+    }
+}
+
+impl Resource {
+    /// Whether it is being deleted: the block ends with a delete.
+    pub fn is_deleting(&self) -> bool {
+        self.block().last().is_some_and(|op| op.kind.is_delete())
+    }
+
+    /// Up to where its records were forgotten with an earlier life, which was deleted.
+    pub fn forgotten(&self) -> &Version {
+        self.log.forgotten()
+    }
+
+    /// Counts records as known that are forgotten.
+    pub(super) fn skip(&mut self, version: &Version) {
+        self.reach(version);
+        self.log.forget(version);
+    }
+
+    /// Counts records as known that are not here.
+    fn reach(&mut self, version: &Version) {
+        for (site, &number) in version {
+            let high = self.streams().high(site);
+            if number > high {
+                let change =
+                    digest(self.id(), site, number).wrapping_sub(digest(self.id(), site, high));
+                self.add_to_digest(change);
+            }
+        }
+        self.streams_mut().skip(version);
+    }
+
+    /// The delete that is all there is in the block, if this site has run it and nothing is under
+    /// way.
+    fn deleted(&self, here: &SiteId) -> Option<Ix> {
+        let &[delete] = self.resolution.block() else { return None };
+        let is_delete = self.log.op(delete).kind.is_delete();
+        (is_delete && self.work == Work::Idle && self.rests_on(delete, here)).then_some(delete)
+    }
+
+    /// Whether a site has run an operation, and nothing after it that changed anything.
+    fn rests_on(&self, op: Ix, site: &SiteId) -> bool {
+        let Some(reply) = self.reply_to(op, site).filter(|reply| reply.outcome == Outcome::Ok)
+        else {
+            return false;
+        };
+        let changed = |reply: &Reply| reply.outcome != Outcome::Ko;
+        let later =
+            self.streams().replied(site).take_while(|&(number, _)| number > reply.id.number);
+        later.map(|(_, op)| self.reply_to(op, site)).all(|later| !later.is_some_and(changed))
+    }
+
+    /// The delete after which nothing came, at any site, if there is one.
+    fn forgettable(&self, here: &SiteId) -> Option<Ix> {
+        let delete = self.deleted(here).filter(|&delete| !self.log.is_followed(delete))?;
+        self.sites().iter().all(|site| self.rests_on(delete, site)).then_some(delete)
+    }
+
+    /// The resource without what lies within a version, which counts as known.
+    fn without(&self, version: &Version) -> Self {
+        let mut forgotten = self.log.forgotten().clone();
+        join(&mut forgotten, version);
+        let left = self.log.iter().filter(|(_, op)| !covers(version, &op.id));
+        let declared = left.filter_map(|(_, op)| op.declares.as_deref()).next();
+        let nothing = || Declaration {
+            sites: self.sites().clone(),
+            config: self.config().clone(),
+            base: Version::new(),
+        };
+        let declared = declared.map_or_else(|| Cow::Owned(nothing()), Cow::Borrowed);
+        let mut fresh = Self::new(self.id().clone(), &declared, &forgotten);
+        for (site, number, item) in self.streams().beyond(&forgotten) {
+            if let Some(record) = self.record(site, number, item) {
+                fresh.take(&record);
+            }
+        }
+        fresh.reach(&self.version());
+        fresh
+    }
+
+    /// Drops what lies within a version, and counts it as known. Nothing changes, and the answer is
+    /// no, as long as the application's state depends on what would be dropped.
+    pub(super) fn trim(&mut self, version: &Version) -> bool {
+        let over = |op: Ix| covers(version, &self.log.op(op).id);
+        if !self.log.iter().any(|(op, _)| over(op)) {
+            self.skip(version);
+            return true;
+        }
+        let block = self.resolution.block();
+        let gone = block.iter().take_while(|&&op| over(op)).count();
+        let ends_empty = match self.journal.base() {
+            Some(base) if over(base) => self.log.op(base).kind.is_delete(),
+            Some(_) | None => true,
+        };
+        if self.work != Work::Idle || !ends_empty || block[gone..].iter().any(|&op| over(op)) {
+            return false;
+        }
+        let mut fresh = self.without(version);
+        let place = |op: Ix| fresh.log.find(&self.log.op(op).id);
+        let Some(journal) = self.journal.moved(place) else { return false };
+        fresh.journal = journal;
+        fresh.waiting = core::mem::take(&mut self.waiting);
+        *self = fresh;
+        true
+    }
+
+    /// Drops what lies within a version but for a delete, which is run again: what others have
+    /// forgotten may have changed the state here after the delete was run, in a way that only they
+    /// know to be over. The answer is no if there is nothing that could be dropped.
+    fn delete_again(&mut self, here: &SiteId, version: &Version) -> bool {
+        let (over, left): (Vec<Ix>, Vec<Ix>) =
+            self.log.iter().map(|(op, _)| op).partition(|&op| covers(version, &self.log.op(op).id));
+        let was_run = |&&op: &&Ix| {
+            self.log.op(op).kind.is_delete()
+                && self.fate(op) != Fate::Void
+                && self.reply_to(op, here).is_some()
+        };
+        // The one that others have forgotten it by is not known. It is followed by what is left, and
+        // by nothing that is over.
+        let rank = |&&op: &&Ix| {
+            let ends = !over.iter().any(|&other| self.log.precedes(op, other));
+            let followed = left.iter().all(|&other| self.log.precedes(op, other));
+            (ends, followed, self.log.op(op).key())
+        };
+        let Some(&delete) = over.iter().filter(was_run).max_by_key(rank) else { return false };
+        if !self.is_idle() || over == [delete] && self.work == Work::Idle {
+            return false;
+        }
+        let mut fresh = self.without(version);
+        fresh.put_first(self.log.op(delete), here, self.reply_to(delete, here));
+        fresh.journal = self.journal.anew();
+        fresh.due = core::mem::take(&mut self.due);
+        fresh.waiting = core::mem::take(&mut self.waiting);
+        *self = fresh;
+        true
+    }
+
+    /// Whether another site may have forgotten what is still here, or the other way round.
+    pub(super) fn may_be_trimmed(&self) -> bool {
+        !self.log.forgotten().is_empty() || self.log.iter().any(|(_, op)| op.kind.is_delete())
+    }
+
+    /// What a site lacks that has this version and is not told of what is forgotten.
+    pub(super) fn forgotten_beyond(&self, version: &Version) -> Option<&Version> {
+        let forgotten = self.log.forgotten();
+        let lacks =
+            |(site, &number): (&SiteId, &u64)| version.get(site).is_none_or(|&n| n < number);
+        forgotten.iter().any(lacks).then_some(forgotten)
+    }
+}
+
+impl Replica {
+    /// Goes on with what can be forgotten of a resource, now that it has changed.
+    pub(super) fn bury(&mut self, id: &ResourceId, now: Now, out: &mut Outbox) {
+        let Some(resource) = self.resources.get_mut(id) else { return };
+        if let Some(delete) = resource.forgettable(&self.here) {
+            return self.forget(id, delete, now, out);
+        }
+        if resource.due.is_empty() {
+            return;
+        }
+        let due = resource.due.clone();
+        let all_over = resource.log.iter().all(|(_, op)| covers(&due, &op.id));
+        if all_over && let Some(delete) = resource.deleted(&self.here) {
+            return self.forget(id, delete, now, out);
+        }
+        let (before, sites) = (resource.digest(), resource.sites().clone());
+        let forgotten = resource.log.forgotten().clone();
+        if !all_over && resource.trim(&due) {
+            resource.due.clear();
+            if *resource.log.forgotten() == forgotten {
+                return;
+            }
+            out.persist(Durable::Trimmed { resource: id.clone(), version: due });
+        } else if !resource.delete_again(&self.here, &due) {
+            return;
+        }
+        let waiting = resource.waiting.drain();
+        let (after, now_at) = (resource.digest(), resource.sites().clone());
+        for site in sites.iter().filter(|&site| *site != self.here) {
+            let shared = self.shared.entry(site.clone()).or_default();
+            *shared = shared.wrapping_sub(before);
+        }
+        for site in now_at.iter().filter(|&site| *site != self.here) {
+            let shared = self.shared.entry(site.clone()).or_default();
+            *shared = shared.wrapping_add(after);
+        }
+        // What waited for something that is forgotten waits no longer.
+        let here = self.here.clone();
+        self.take_each(&here, id, waiting, now, out);
+        self.proceed(id, now, out);
+    }
+
+    fn forget(&mut self, id: &ResourceId, delete: Ix, now: Now, out: &mut Outbox) {
+        let Some(mut resource) = self.resources.remove(id) else { return };
+        for site in resource.sites().iter().filter(|&site| *site != self.here) {
+            let shared = self.shared.entry(site.clone()).or_default();
+            *shared = shared.wrapping_sub(resource.digest());
+            self.alarms.cancel(&Alarm::Ask(id.clone(), site.clone()));
+        }
+        for ticket in self.awaited.remove(id).unwrap_or_default() {
+            out.answer(ticket, Answer::Done);
+            self.alarms.cancel(&Alarm::Deadline(ticket));
+            self.waiters.remove(&ticket);
+        }
+        let mut version = resource.version();
+        join(&mut version, &resource.due);
+        let op = resource.log().op(delete);
+        let tomb = Tomb { version: version.clone(), by: op.id.clone(), at: op.at };
+        let (by, at) = (tomb.by.clone(), tomb.at);
+        self.tombs.insert(id.clone(), tomb);
+        out.persist(Durable::Forgotten { resource: id.clone(), version, by, at });
+        out.tell(Event::Forgotten(id.clone()));
+        // What waited may be the first of a new life.
+        let here = self.here.clone();
+        if self.take_each(&here, id, resource.waiting.drain(), now, out) {
+            self.proceed(id, now, out);
+        }
+    }
+
+    /// What is forgotten of a resource that is not here.
+    pub(super) fn tomb(&self, id: &ResourceId) -> Option<&Tomb> {
+        self.tombs.get(id).filter(|_| !self.resources.contains_key(id))
+    }
+
+    /// Tells a site that shows a copy of a resource that it is forgotten here.
+    pub(super) fn tell_forgotten(&self, to: &SiteId, id: &ResourceId, out: &mut Outbox) {
+        if let Some(tomb) = self.tomb(id).filter(|tomb| tomb.version.contains_key(to)) {
+            out.send(to, Message::Forgotten(vec![(id.clone(), tomb.version.clone())]));
+        }
+    }
+
+    /// Tells a site that follows a delete, in an operation that begins a new life here, that the old
+    /// one is forgotten.
+    pub(super) fn tell_trimmed(&self, to: &SiteId, record: &Record, out: &mut Outbox) {
+        if let Record::Operation(op) = record
+            && let Some(declared) = &op.declares
+            && let Some(resource) = self.resources.get(&op.resource)
+            && op.parents.iter().any(|parent| resource.log.is_forgotten(parent))
+            && let Some(forgotten) = resource.forgotten_beyond(&declared.base)
+        {
+            out.send(to, Message::Forgotten(vec![(op.resource.clone(), forgotten.clone())]));
+        }
+    }
+
+    /// Hears that a site has forgotten records of a resource.
+    pub(super) fn heard_forgotten(
+        &mut self,
+        from: &SiteId,
+        id: &ResourceId,
+        version: &Version,
+        now: Now,
+        out: &mut Outbox,
+    ) {
+        let Some(resource) = self.resources.get_mut(id) else { return };
+        let plausible = version.values().all(|&number| number <= LAST_NUMBER);
+        if !plausible || !resource.sites().contains(from) {
+            let (from, resource) = (from.clone(), id.clone());
+            let why = "it forgets a resource that is not its own";
+            return out.tell(Event::Refused { from, resource, why });
+        }
+        join(&mut resource.due, version);
+        self.bury(id, now, out);
+    }
+}

@@ -1,0 +1,131 @@
+//! What would become of a request, if it were made here and now.
+//!
+//! What must stay true: nothing changes; a request that would be refused is refused here, too; and
+//! what is told comes from the same code that would do it. It is a guess in two ways: other sites
+//! may know what is not known here, and commands may fail.
+
+use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
+
+use super::{Asked, Record, Refusal, Replica, Resource, Submission};
+use crate::{
+    id::{OpId, SiteId},
+    operation::Operation,
+    plan::{Act, Journal, Outcome},
+    resolve::Account,
+    time::Now,
+};
+
+/// The most steps that are told of a site.
+const MOST: usize = 1_000;
+
+/// What would become of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rehearsal {
+    /// The operation that it would be; the one that there is, if the request repeats it.
+    pub op: Operation,
+    /// The operation that the request repeats: then nothing new would happen.
+    pub known: Option<OpId>,
+    /// The block as it is.
+    pub before: Vec<OpId>,
+    /// The block as it would be.
+    pub after: Vec<OpId>,
+    /// What would leave the block, in its order, and why.
+    pub dropped: Vec<(OpId, Account)>,
+    /// What each site would do to get to the new block, from what is known here of its runs.
+    pub sites: BTreeMap<SiteId, Vec<Planned>>,
+}
+
+/// One thing that a site would do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Planned {
+    /// Run an operation.
+    Run {
+        /// Which one.
+        op: OpId,
+        /// It replaces the state.
+        fresh: bool,
+        /// The site has run it before.
+        again: bool,
+    },
+    /// Run the resource's `Reset` command.
+    Clear,
+    /// Wait for a person's decision.
+    Decide,
+    /// More than is told.
+    More,
+}
+
+impl Replica {
+    /// What would become of a request. Nothing changes.
+    pub fn rehearse(&self, submission: &Submission, now: Now) -> Result<Rehearsal, Refusal> {
+        let id = &submission.resource;
+        let resource = self.resources.get(id);
+        let block = |resource: &Resource| resource.block().map(|op| op.id.clone()).collect();
+        let before: Vec<OpId> = resource.map(block).unwrap_or_default();
+        let declares = match self.asked(submission)? {
+            Asked::Known(op) => {
+                return Ok(Rehearsal {
+                    known: Some(op.id.clone()),
+                    op: Arc::unwrap_or_clone(op),
+                    after: before.clone(),
+                    before,
+                    dropped: Vec::new(),
+                    sites: BTreeMap::new(),
+                });
+            }
+            Asked::New(declares) => declares,
+        };
+        let at = self.clock.clone().tick(now.wall, self.followed(id));
+        let op = self.operation(submission.clone(), declares, at);
+        let begun = op.declares.as_ref().map(|declared| self.begun(id, declared));
+        let mut then = match resource.cloned().or(begun) {
+            Some(resource) => resource,
+            None => return Err(Refusal::NoSites(id.clone())),
+        };
+        then.take(&Record::Operation(Arc::new(op.clone())));
+        let after: Vec<OpId> = block(&then);
+        let gone = before.iter().filter(|op| !after.contains(op));
+        let dropped = gone.filter_map(|op| Some((op.clone(), then.receipt(op)?))).collect();
+        let sites = then.sites().iter().map(|site| (site.clone(), then.way(&self.here, site)));
+        let sites = sites.collect();
+        Ok(Rehearsal { op, known: None, before, after, dropped, sites })
+    }
+}
+
+impl Resource {
+    /// What a site would do to get to the block, if all its commands succeed.
+    fn way(&self, here: &SiteId, site: &SiteId) -> Vec<Planned> {
+        let mut journal = if here == site { self.journal.clone() } else { self.journal_of(site) };
+        let can_clear = self.config().reset.is_some() && !(here == site && self.clear_failed);
+        let mut resolution = self.resolution.clone();
+        let acts = journal.follow(&self.log, &mut resolution, can_clear, |_| false, MOST + 1);
+        let id = |op| self.log.op(op).id.clone();
+        let told = acts.into_iter().enumerate().map(|(n, act)| match act {
+            _ if n == MOST => Planned::More,
+            Act::Run { op, fresh, again, .. } => Planned::Run { op: id(op), fresh, again },
+            Act::Clear => Planned::Clear,
+            Act::Decide => Planned::Decide,
+        });
+        told.collect()
+    }
+
+    /// What another site has run, as its replies tell.
+    fn journal_of(&self, site: &SiteId) -> Journal {
+        let mut replied: Vec<_> = self.streams().replied(site).collect();
+        replied.reverse();
+        let mut journal = Journal::default();
+        for (number, op) in replied {
+            let reply = self.reply_to(op, site).filter(|reply| reply.id.number == number);
+            let Some(reply) = reply else { continue };
+            let fresh = self.resolution.replaces(&self.log, op);
+            let made_anew = u32::from(fresh && reply.outcome == Outcome::Ok);
+            // A greater number than this run accounts for comes from `Reset`.
+            if reply.era > journal.era() + made_anew {
+                journal.cleared();
+            }
+            journal.ran(op, fresh, reply.outcome);
+            journal.reach(reply.era);
+        }
+        journal
+    }
+}

@@ -1,0 +1,71 @@
+//! What is forgotten is over: it does not follow the delete that it is forgotten by. And no number is
+//! used twice, not even after a resource was forgotten and created again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cheops_core::{
+    id::{OpId, ResourceId, SiteId},
+    operation::Operation,
+    replica::{Durable, Effect, Record},
+};
+
+use super::RecordKey;
+use crate::support::world::Seen;
+
+#[derive(Default)]
+pub struct Buried {
+    /// The numbers that sites have used.
+    used: BTreeSet<RecordKey>,
+    /// All operations that there ever were.
+    ops: BTreeMap<ResourceId, BTreeMap<OpId, Operation>>,
+    /// The operations that were forgotten together.
+    ends: BTreeSet<(ResourceId, Vec<OpId>)>,
+    /// How often something was forgotten, and how often a part.
+    pub forgotten: u64,
+    pub trimmed: u64,
+}
+
+impl Buried {
+    pub fn see(&mut self, site: &SiteId, seen: Seen<'_>) {
+        match seen {
+            Seen::Done(Effect::Persist(Durable::Record(record))) if record.id().site == *site => {
+                let key = (record.resource().clone(), record.id().clone());
+                if let Record::Operation(op) = record {
+                    let ops = self.ops.entry(op.resource.clone()).or_default();
+                    ops.insert(op.id.clone(), Operation::clone(op));
+                }
+                assert!(self.used.insert(key.clone()), "{site} uses the number of {key:?} twice");
+            }
+            Seen::Done(Effect::Persist(Durable::Forgotten { resource, version, by, .. })) => {
+                self.forgotten += 1;
+                let covers =
+                    |id: &OpId| version.get(&id.site).is_some_and(|&number| id.number <= number);
+                let ops = self.ops[resource].values().filter(|op| covers(&op.id));
+                let ids: Vec<OpId> = ops.clone().map(|op| op.id.clone()).collect();
+                // Who is told by another may not know by which delete.
+                let told = self.ends.contains(&(resource.clone(), ids.clone()));
+                for op in ops.filter(|_| !told) {
+                    let follows = self.follows(resource, op, by);
+                    assert!(!follows, "{site} forgets {resource} {}", op.id);
+                }
+                self.ends.insert((resource.clone(), ids));
+            }
+            Seen::Done(Effect::Persist(Durable::Trimmed { .. })) => self.trimmed += 1,
+            _ => {}
+        }
+    }
+
+    fn follows(&self, resource: &ResourceId, op: &Operation, by: &OpId) -> bool {
+        let mut open: Vec<&OpId> = op.parents.iter().collect();
+        let mut met = BTreeSet::new();
+        while let Some(id) = open.pop() {
+            if id == by {
+                return true;
+            }
+            if met.insert(id) {
+                open.extend(self.ops[resource].get(id).into_iter().flat_map(|op| &op.parents));
+            }
+        }
+        false
+    }
+}
