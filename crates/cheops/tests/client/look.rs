@@ -331,7 +331,7 @@ fn differences_are_shown() {
     ]);
     let change = |resource: &mut Resource| {
         resource.operations.remove(1);
-        resource.summary.operations = 2;
+        resource.summary.operation_count = 2;
         resource.version.remove("site2");
         resource.operations[1].runs[1].status = RunStatus::Ko;
     };
