@@ -262,7 +262,7 @@ impl Echo {
 
 /// One agent in the middle of many, which are in a process of their own.
 async fn idle(others: usize) {
-    let middle = start(0, 1..others + 1).await;
+    let middle = start(0, 1..=others).await;
     let mut rest = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["others", &others.to_string(), &std::process::id().to_string()])
         .spawn()
@@ -274,7 +274,7 @@ async fn idle(others: usize) {
     let (start, before, received_before) = (Instant::now(), used(), received());
     tokio::time::sleep(Duration::from_secs(30)).await;
     let seconds = start.elapsed().as_secs_f64();
-    let share = (used() - before).as_secs_f64() / seconds;
+    let share = used().saturating_sub(before).as_secs_f64() / seconds;
     let rate = (received() - received_before) as f64 / seconds;
     println!("{others} links without traffic: {:.2} % of a core", share * 100.0);
     println!("received: {rate:.0} bytes/s");

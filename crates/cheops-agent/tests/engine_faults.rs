@@ -144,7 +144,7 @@ fn what_a_broken_file_takes_away_is_reported_and_nothing_else_is_lost() {
     let (sound, written) = store(1_200, 10);
     let mut random = fastrand::Rng::with_seed(1);
     let (mut rebuilt, mut lost_in_all) = (0, 0);
-    for round in 0..300 {
+    for round in 0..200 {
         let copied = directory();
         copy(sound.path(), copied.path());
         let mut context = format!("round {round}");
@@ -173,7 +173,7 @@ fn what_a_broken_file_takes_away_is_reported_and_nothing_else_is_lost() {
         assert_eq!(engine.damage().len(), reported, "{context}: {:?}", engine.damage());
     }
     // Otherwise the test would test nothing.
-    assert!(rebuilt > 100, "{rebuilt} were rebuilt");
+    assert!(rebuilt > 80, "{rebuilt} were rebuilt");
     assert!(lost_in_all > 20, "{lost_in_all} were lost");
 }
 
@@ -302,12 +302,13 @@ fn a_reader_goes_on_after_what_it_can_not_read() {
 fn a_full_disk_is_said_to_be_full_and_nothing_is_lost_when_there_is_room_again() {
     let directory = directory();
     let disk = directory.path().join("disk");
-    let _mounted = mount(&["-t", "tmpfs", "-o", "size=12m", "tmpfs"], &disk);
+    let _mounted = mount(&["-t", "tmpfs", "-o", "size=40m", "tmpfs"], &disk);
     let ballast = disk.join("ballast");
     let mut engine = open(&disk.join("store"));
     let mut written = Vec::new();
     for round in 0_u64..4 {
-        fs::write(&ballast, vec![1; (5 - usize::try_from(round).unwrap()) << 20]).unwrap();
+        let free = usize::try_from(engine.reader().free().unwrap()).unwrap();
+        fs::write(&ballast, vec![1; free - (2 << 20)]).unwrap();
         let deadline = Instant::now() + PATIENCE;
         let (batch, failure) = loop {
             assert!(Instant::now() < deadline, "the disk was never full");

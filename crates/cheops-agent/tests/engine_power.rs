@@ -164,7 +164,7 @@ fn a_power_cut_after_any_call_to_the_system_loses_nothing_that_was_acknowledged(
         .arg(writer)
         .args(["--ignored", "--exact", "writer", "--nocapture"])
         .env(STORE, root.join("store"))
-        .env(MOST, "120")
+        .env(MOST, "80")
         .stdout(Stdio::null())
         .status();
     assert!(status.is_ok_and(|status| status.success()), "this test needs strace: install it");
@@ -193,5 +193,5 @@ fn a_power_cut_after_any_call_to_the_system_loses_nothing_that_was_acknowledged(
             cuts += 1;
         }
     }
-    assert!(acknowledged >= 120 && cuts > 300, "{acknowledged} acknowledged, {cuts} cuts");
+    assert!(acknowledged >= 80 && cuts > 300, "{acknowledged} acknowledged, {cuts} cuts");
 }

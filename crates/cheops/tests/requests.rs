@@ -153,7 +153,8 @@ fn the_doors_of_the_original_program_are_there() {
     };
     let attached = format!("greeting=@{}", file.display());
     let printed = curl(&[
-        "-F",
+        // Not -F, for which a semicolon has a meaning.
+        "--form-string",
         "command=cat {greeting} > __ID__; cat __ID__",
         "-F",
         "sites=site1",

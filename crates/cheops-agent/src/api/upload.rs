@@ -54,7 +54,10 @@ pub(super) async fn content(
     let from = headers.get(header::RANGE).map(range).transpose()?.unwrap_or(0);
     let (file, length) = context.files.open_at(hash.as_bytes(), from).await.map_err(|_| none())?;
     let body = Body::from_stream(ReaderStream::with_capacity(file, 64 << 10));
-    let octets = [(header::CONTENT_TYPE, "application/octet-stream")];
+    let octets = [
+        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (header::CONTENT_LENGTH, length.saturating_sub(from).to_string()),
+    ];
     if from == 0 {
         return Ok((octets, body).into_response());
     }

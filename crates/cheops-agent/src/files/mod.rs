@@ -25,7 +25,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
@@ -214,9 +214,19 @@ impl Store {
         Ok(hash)
     }
 
-    /// Makes a file durable, under its name. It takes the place of one that is there already, so
-    /// that it counts as new and is not collected before whoever put it can use it.
+    /// Makes a file durable, under its name. One that is there already stays, since operations may
+    /// share it, and counts as new, so that it is not collected before whoever put it can use it.
     fn publish(&self, file: &File, from: &Path, to: &Path) -> io::Result<()> {
+        let length = file.metadata()?.len();
+        {
+            let _names = lock(&self.names);
+            if let Ok(there) = File::open(to)
+                && there.metadata()?.len() == length
+            {
+                there.set_modified(SystemTime::now())?;
+                return fs::remove_file(from);
+            }
+        }
         file.sync_all()?;
         let _names = lock(&self.names);
         fs::rename(from, to)?;

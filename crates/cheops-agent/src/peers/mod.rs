@@ -300,13 +300,10 @@ impl Peers {
         let (to_answer, answer) = oneshot::channel();
         link.ping(None, Some(to_answer));
         tokio::select! {
-            answer = timeout(self.shared.links.silence, answer) => match answer {
-                Ok(Ok(took)) => Ok(took),
-                Ok(Err(_)) | Err(_) => {
-                    let why = "a ping was not answered".to_owned();
-                    Err(CallError::Broke { site: site.clone(), why })
-                }
-            },
+            answer = timeout(self.shared.links.silence, answer) => {
+                let broke = |why: &str| CallError::Broke { site: site.clone(), why: why.to_owned() };
+                answer.ok().and_then(Result::ok).ok_or_else(|| broke("a ping was not answered"))
+            }
             () = link.ended() => Err(not_connected(slot, &link)),
         }
     }
@@ -388,16 +385,17 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) {
             () = shared.stop.cancelled() => return,
         };
         match accepted {
-            Ok((tcp, from)) => match room.clone().try_acquire_owned() {
-                Ok(permit) => {
-                    let serving = http::serve(shared.clone(), tcp);
-                    shared.tasks.spawn(async move {
-                        serving.await;
-                        drop(permit);
-                    });
-                }
-                Err(_) => tracing::warn!(%from, "{most} connections are open: one more is closed"),
-            },
+            Ok((tcp, from)) => {
+                let Ok(permit) = room.clone().try_acquire_owned() else {
+                    tracing::warn!(%from, "{most} connections are open: one more is closed");
+                    continue;
+                };
+                let serving = http::serve(shared.clone(), tcp);
+                shared.tasks.spawn(async move {
+                    serving.await;
+                    drop(permit);
+                });
+            }
             Err(error) => {
                 tracing::warn!("a connection could not be accepted: {error}");
                 sleep(Duration::from_millis(100)).await;

@@ -77,21 +77,27 @@ fn begin(job: &Job) -> io::Result<(Group, Child, OwnedFd)> {
 }
 
 async fn watch(group: Group, mut child: Child, pipe: OwnedFd, sink: &mut Sink) -> End {
+    // The runtime may not have heard yet that there is something to read: what is left in the end
+    // is read without it.
     let left = pipe.try_clone();
     let mut pipe = pipe::Receiver::from_owned_fd(pipe).ok();
     let status = loop {
         tokio::select! {
             status = child.wait() => break status,
             readable = readable(pipe.as_ref()) => {
-                if !(readable && sink.take(pipe.as_ref(), None)) {
+                let more = pipe.as_ref().is_some_and(|pipe| {
+                    readable && sink.take(|buffer| pipe.try_read(buffer), 1)
+                });
+                if !more {
                     pipe = None;
                 }
             }
         }
     };
     // As in the supervisor: what the command printed is there by now, and no more is waited for.
-    if let Ok(left) = left.map(|pipe| rustix::io::ioctl_fionread(pipe).unwrap_or_default()) {
-        sink.take(pipe.as_ref(), Some(left));
+    if let Ok(pipe) = left {
+        let left = rustix::io::ioctl_fionread(&pipe).unwrap_or_default();
+        sink.take(|buffer| Ok(rustix::io::read(&pipe, buffer)?), left);
     }
     drop(group);
     match status {
@@ -114,13 +120,12 @@ struct Sink {
 }
 
 impl Sink {
-    /// Takes what is in the pipe: what is there, or so much at most. Says whether more may come.
-    fn take(&mut self, pipe: Option<&pipe::Receiver>, most: Option<u64>) -> bool {
-        let Some(pipe) = pipe else { return false };
+    /// Takes at least so many bytes from a pipe, if they are there. Says whether more may come.
+    fn take(&mut self, mut read: impl FnMut(&mut [u8]) -> io::Result<usize>, least: u64) -> bool {
         let mut buffer = [0; 16 << 10];
-        let mut left = most.unwrap_or(1);
+        let mut left = least;
         while left > 0 {
-            match pipe.try_read(&mut buffer) {
+            match read(&mut buffer) {
                 Ok(0) => return false,
                 Ok(count) => {
                     left = left.saturating_sub(count as u64);

@@ -271,7 +271,7 @@ impl Inner {
     /// Starts a supervisor, unless one is at work: without a status, nobody has been told of that
     /// one, so it is the one that is asked for. Whatever else is there belongs to another life.
     fn begin(
-        &self,
+        self: &Arc<Self>,
         resource: &ResourceId,
         place: &Place,
         task: &Task,
@@ -290,27 +290,31 @@ impl Inner {
             return Ok(Begun::FileMissing);
         }
         place.write_job(&self.job(task, place, timeout))?;
+        let earlier = self.earlier(resource, place)?;
         let child = {
             let mut command = Command::new(&self.program);
             command.arg0("cheops").arg("supervise").arg(place.directory()).process_group(0);
             command.stdin(lock).stdout(Stdio::null()).stderr(Stdio::null());
             tokio::process::Command::from(command).spawn()?
         };
-        // While the command runs, there is time to clear up after the ones before it.
-        let retired = self.retire(resource, place);
-        complain("what an earlier run has left can't be removed", retired);
+        if !earlier.is_empty() {
+            // Nobody waits for it, and the names of these places are never used again.
+            let inner = self.clone();
+            self.runtime.spawn_blocking(move || {
+                let retired = earlier.iter().try_for_each(|place| inner.kept().retire(place));
+                complain("what an earlier run has left can't be removed", retired);
+            });
+        }
         Ok(Begun::Started(child))
     }
 
-    /// Removes the other places of a resource: the node asks for the next thing only after the reply
-    /// to the one before is durable.
-    fn retire(&self, resource: &ResourceId, except: &Place) -> io::Result<()> {
-        for place in self.runs.places(resource)? {
-            if place != *except {
-                self.kept().retire(&place)?;
-            }
-        }
-        Ok(())
+    /// The places of earlier runs of a resource: the node asks for the next thing only after the
+    /// reply to the one before is durable. The place of its `Reset` command is used again.
+    fn earlier(&self, resource: &ResourceId, except: &Place) -> io::Result<Vec<Place>> {
+        let clear = self.runs.clear(resource);
+        let mut places = self.runs.places(resource)?;
+        places.retain(|place| place != except && *place != clear);
+        Ok(places)
     }
 
     /// What became of a run, once no supervisor is at work.

@@ -103,7 +103,7 @@ impl Kept {
             fs::rename(output, &kept)?;
             self.note(kept)?;
         }
-        fs::remove_dir_all(place.directory())
+        fs::remove_dir_all(place.directory()).map(Some).or_else(missing).map(drop)
     }
 
     /// Removes all that belongs to a resource.

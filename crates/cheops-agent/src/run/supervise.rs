@@ -13,13 +13,13 @@
 //! agent that is there writes down the reply itself, as fast as we could.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::File,
     io::{self, Read, Write},
     os::{
         fd::{AsFd, OwnedFd},
         unix::process::{CommandExt, ExitStatusExt},
     },
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitCode, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
@@ -64,8 +64,7 @@ pub fn supervise(directory: &Path) -> ExitCode {
 fn carry_out(place: &Place) -> io::Result<()> {
     let unreadable = || io::Error::new(io::ErrorKind::InvalidData, "there is no job to do");
     let job = place.read_job()?.ok_or_else(unreadable)?;
-    let (file, buffer) = (File::create(place.output())?, vec![0; BUFFER]);
-    let mut sink = Sink { file, buffer, keep: job.keep, printed: 0, kept: 0 };
+    let mut sink = Sink::new(place.output(), job.keep);
     let mut marker = File::create(place.started())?;
     let start = Instant::now();
     let deadline = start.checked_add(job.timeout);
@@ -235,7 +234,9 @@ fn end_group(group: Pid, limit: &Limit) {
 
 /// Where output goes: into a file, up to a limit, and counted.
 struct Sink {
-    file: File,
+    path: PathBuf,
+    /// Most commands print nothing, and then there is no file.
+    file: Option<File>,
     buffer: Vec<u8>,
     keep: u64,
     printed: u64,
@@ -243,6 +244,10 @@ struct Sink {
 }
 
 impl Sink {
+    fn new(path: PathBuf, keep: u64) -> Self {
+        Self { path, file: None, buffer: vec![0; BUFFER], keep, printed: 0, kept: 0 }
+    }
+
     /// Takes what is in the pipe: as much as is there now, or exactly so much. Says whether more may
     /// come.
     fn take(&mut self, pipe: &mut File, exactly: Option<u64>) -> bool {
@@ -269,11 +274,15 @@ impl Sink {
         let room = if self.kept == self.printed { self.keep.saturating_sub(self.kept) } else { 0 };
         self.printed += count as u64;
         let part = &self.buffer[..count.min(usize::try_from(room).unwrap_or(usize::MAX))];
+        if self.file.is_none() && !part.is_empty() {
+            self.file = File::create(&self.path).ok();
+        }
+        let Some(file) = &mut self.file else { return };
         let mut done = 0;
         while let Some(rest) = part.get(done..)
             && !rest.is_empty()
         {
-            match self.file.write(rest) {
+            match file.write(rest) {
                 Ok(count) if count > 0 => done += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 _ => break,
@@ -283,18 +292,13 @@ impl Sink {
     }
 }
 
-/// Writes the status under another name first, so that it is there whole or not at all.
+/// Writes the status. One that is not there whole counts as none, so it needs no other name first.
 fn write_status(place: &Place, text: &str, agent: u32) -> io::Result<()> {
-    let fresh = place.directory().join("status.new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&fresh)?;
+    let mut file = File::create(place.status())?;
     file.write_all(text.as_bytes())?;
-    let alone =
-        getppid().is_none_or(|parent| parent.as_raw_nonzero().get().cast_unsigned() != agent);
-    if alone {
+    let parent = getppid().map(|parent| parent.as_raw_nonzero().get().cast_unsigned());
+    if parent != Some(agent) {
         file.sync_all()?;
-    }
-    fs::rename(&fresh, place.status())?;
-    if alone {
         for directory in place.directory().ancestors().take(3) {
             File::open(directory)?.sync_all()?;
         }

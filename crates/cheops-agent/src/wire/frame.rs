@@ -322,7 +322,9 @@ mod tests {
             piece in 1..50_usize,
         ) {
             let mut bytes = BytesMut::new();
-            frames.iter().for_each(|frame| frame.write(&mut bytes));
+            for frame in &frames {
+                frame.write(&mut bytes);
+            }
             let (mut reader, mut read) = (Frames::of_control(), Vec::new());
             for piece in bytes.chunks(piece) {
                 reader.push(piece);

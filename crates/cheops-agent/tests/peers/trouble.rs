@@ -162,7 +162,9 @@ async fn a_cut_of_one_direction_is_a_cut_for_both() {
         let start = Instant::now();
         let ways =
             if there { [&to_two.there, &to_one.back] } else { [&to_two.back, &to_one.there] };
-        ways.iter().for_each(|way| way.lose());
+        for way in ways {
+            way.lose();
+        }
         until("both notice", || async { !one.reaches("site2") && !two.reaches("site1") }).await;
         assert!(start.elapsed() < silence * 3, "{:?}", start.elapsed());
         one.submit(RESOURCE, TWO, 10).await;
@@ -172,7 +174,9 @@ async fn a_cut_of_one_direction_is_a_cut_for_both() {
             assert!(!one.reaches("site2") && !two.reaches("site1"));
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        ways.iter().for_each(|way| way.flow());
+        for way in ways {
+            way.flow();
+        }
         until("it heals", || async { two.operations().await == 1 }).await;
     }
 }

@@ -332,8 +332,8 @@ impl Reader for Shared {
                 records.retain(|(seq, _)| *seq <= last);
                 return Ok(records);
             }
-            Err(trouble @ Trouble::Unknown(..)) => return Err(self.fail(&trouble)),
             Err(Trouble::Broken(_)) => {}
+            Err(trouble) => return Err(self.fail(&trouble)),
         }
         // A range ends at what can't be read, and the numbers after that can be asked for one by
         // one.
@@ -437,14 +437,14 @@ fn try_open(database: &Path, options: &Options) -> Result<(Store, Seq), Refusal>
             Err(fjall::Error::Locked) if Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(5));
             }
-            Err(failure) => return Err(refusal(failure)),
+            Err(failure) => return Err(refusal(database, failure)),
         }
     };
     let last = store.last().map_err(|trouble| Refusal::Broken(trouble.to_string()))?;
     Ok((store, last))
 }
 
-fn refusal(failure: fjall::Error) -> Refusal {
+fn refusal(database: &Path, failure: fjall::Error) -> Refusal {
     use io::ErrorKind::{
         PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull, WouldBlock,
     };
@@ -458,6 +458,10 @@ fn refusal(failure: fjall::Error) -> Refusal {
             }
         }
         fjall::Error::Locked => Refusal::Disk(io::Error::new(WouldBlock, "it is in use")),
+        // Whoever writes its tables has given up: for want of room, or of something to read.
+        fjall::Error::Poisoned if disk::free(database).is_ok_and(|free| free <= NO_ROOM) => {
+            Refusal::Disk(io::Error::new(StorageFull, "there is no room for tables"))
+        }
         _ => Refusal::Broken(why),
     }
 }

@@ -358,7 +358,10 @@ pub(super) fn declare(
     for gone in &losses {
         items.gone(gone);
     }
-    let failed = |failure: fjall::Error| Trouble::Broken(failure.to_string());
+    let failed = |failure: fjall::Error| match io_error(&failure) {
+        Some(failure) => Trouble::Unwritten(explain(failure)),
+        None => Trouble::Unwritten(failure.to_string()),
+    };
     store.write(items, true).map_err(failed)?;
     Ok(losses)
 }

@@ -49,6 +49,9 @@ pub(super) enum Trouble {
     /// fjall can't read it, or its checksum is wrong.
     #[error("{0}")]
     Broken(String),
+    /// It was to be noted that something is lost, and that can't be written.
+    #[error("what is lost can't be noted: {0}")]
+    Unwritten(String),
     /// It is whole, but this program does not know it.
     #[error("number {0} was written by another version of the program ({1}): use that one")]
     Unknown(Seq, WireError),
