@@ -76,12 +76,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Failure> {
         end_with_parent()?;
     }
     log_to_stderr(arguments.log_format)?;
-    serve(config)?;
+    serve(&config)?;
     Ok(Outcome::silent(Exit::Fine))
 }
 
 /// Runs the agent until it is told to stop.
-fn serve(config: Config) -> Result<(), Failure> {
+fn serve(config: &Config) -> Result<(), Failure> {
     let failed = |why: String| {
         Failure::input(format!("cannot run the agent of {}", config.site)).caused_by(why)
     };

@@ -176,8 +176,13 @@ fn command(operation: &Operation, wide: bool) -> Cell {
 /// The configuration as it is written: an entry of the matrix is a line.
 fn config(resource: &Resource) -> String {
     let mut text = format!("{BOLD}Configuration{BOLD:#}\n");
-    let fields: Vec<(&String, &serde_json::Value)> =
-        resource.config.as_object().into_iter().flatten().collect();
+    let fields: Vec<(&String, &serde_json::Value)> = resource
+        .config
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(_, value)| is_set(value))
+        .collect();
     if fields.is_empty() {
         text += "  none: all operations stay, in any order\n";
     }
@@ -192,4 +197,9 @@ fn config(resource: &Resource) -> String {
         };
     }
     text
+}
+
+/// Whether a field of a configuration says anything.
+fn is_set(value: &serde_json::Value) -> bool {
+    !value.is_null() && value.as_array().is_none_or(|entries| !entries.is_empty())
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{
     client::Client,
-    report::{Exit, Failure},
+    report::{Exit, Failure, clean},
     table::Table,
 };
 
@@ -161,7 +161,7 @@ impl Output {
             Self::Wide => Ok(view.text(true)),
             Self::Json => json(view),
             Self::Yaml => yaml(view),
-            Self::Name => Ok(view.names().into_iter().map(|name| name + "\n").collect()),
+            Self::Name => Ok(view.names().iter().map(|name| clean(name) + "\n").collect()),
         }
     }
 
@@ -226,5 +226,20 @@ impl Outcome {
     /// All was said already.
     pub(crate) fn silent(exit: Exit) -> Self {
         Self { text: String::new(), exit }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_hold_no_sequences_that_a_terminal_would_obey() {
+        let text = "a\u{1b}[2Jb\nc";
+        for document in [json(&text), json_line(&text), yaml(&text)] {
+            let document = document.unwrap();
+            assert!(!document.contains('\u{1b}'), "{document:?}");
+            assert!(document.ends_with('\n') && !document.ends_with("\n\n"), "{document:?}");
+        }
     }
 }

@@ -36,6 +36,8 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
     let id = arguments.id.as_deref().map(ask::resource).transpose()?;
     let client = context.client()?;
     let resource = id.as_ref().map(ResourceId::as_str);
+    // Of what has happened before nobody knows when it did, except for operations.
+    let is_live = !arguments.once && arguments.since.is_none();
     if arguments.once {
         let path = Path::api("changes")
             .query("since", Some(arguments.since.unwrap_or(0)))
@@ -43,19 +45,19 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
             .query("once", Some(true));
         let mut lines = client.lines::<Change>(Ask::get(&path))?;
         while let Some(change) = lines.next()? {
-            screen::print(&told(&change, context.output)?)?;
+            screen::print(&told(&change, context.output, is_live)?)?;
         }
         return Ok(Outcome::silent(Exit::Fine));
     }
     let mut feed = Feed::open(&client, resource, arguments.since)?;
     while !screen::is_closed() {
         let change = feed.next()?;
-        screen::print(&told(&change, context.output)?)?;
+        screen::print(&told(&change, context.output, is_live)?)?;
     }
     Ok(Outcome::silent(Exit::Fine))
 }
 
-fn told(change: &Change, output: Output) -> Result<String, Failure> {
+fn told(change: &Change, output: Output, is_live: bool) -> Result<String, Failure> {
     match output {
         Output::Json => json_line(change),
         Output::Yaml => Ok(format!("---\n{}", yaml(change)?)),
@@ -65,9 +67,18 @@ fn told(change: &Change, output: Output) -> Result<String, Failure> {
         Output::Table | Output::Wide => {
             let number = change.seq.filter(|_| output == Output::Wide);
             let number = number.map(|seq| format!("{seq}  ")).unwrap_or_default();
-            Ok(format!("{number}{}  {}\n", words::clock(Timestamp::now()), in_words(change)))
+            Ok(format!("{number}{}  {}\n", time(change, is_live), in_words(change)))
         }
     }
+}
+
+/// When it happened, if that is known.
+fn time(change: &Change, is_live: bool) -> String {
+    let moment = match &change.what {
+        Happened::Operation { at, .. } => at.parse().ok(),
+        _ => is_live.then(Timestamp::now),
+    };
+    moment.map_or_else(|| " ".repeat("00:00:00".len()), words::clock)
 }
 
 fn in_words(change: &Change) -> String {

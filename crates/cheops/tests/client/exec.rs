@@ -262,6 +262,7 @@ fn what_the_agent_refuses_is_told_in_its_words() {
 fn a_rehearsal_says_what_each_site_would_do() {
     let rehearsal = Rehearsal {
         known: None,
+        operation: "site1:4".into(),
         reset: true,
         before: vec!["site1:1".into(), "site2:3".into()],
         after: vec!["site1:4".into()],
@@ -292,7 +293,7 @@ fn a_rehearsal_says_what_each_site_would_do() {
     assert_eq!(
         agent.cheops(&line).fine(),
         "\
-Nothing was done. This is what it would do, as far as is known here.
+Nothing was done. This is what site1:4 would do, as far as is known here.
 It would reset: all that it follows would be over.
 
 Block
@@ -309,6 +310,8 @@ Each site would run
 "
     );
     assert_eq!(agent.last().json()["dry_run"], true);
+    let said = agent.cheops(&[&line[..], &["-o", "name"]].concat()).fine();
+    assert_eq!(said, "operation/site1:4\n");
     let said = agent.cheops(&[&line[..], &["-o", "json"]].concat()).fine();
     assert_eq!(serde_json::from_str::<Rehearsal>(&said).unwrap(), rehearsal);
 }

@@ -331,7 +331,7 @@ fn differences_are_shown() {
     ]);
     let change = |resource: &mut Resource| {
         resource.operations.remove(1);
-        resource.summary.operations = 2;
+        resource.summary.operation_count = 2;
         resource.version.remove("site2");
         resource.operations[1].runs[1].status = RunStatus::Ko;
     };
@@ -385,6 +385,7 @@ fn a_site_that_can_not_be_asked_is_named() {
     });
     let said = agent.cheops(&["diff", "counter"]);
     assert_eq!(said.code, Some(3));
+    assert!(said.out.ends_with("Only site1 could be asked: there is nothing to compare.\n"));
     assert!(
         said.out.contains("Not asked\n  site2   site2 does not answer: no link\n"),
         "{}",

@@ -79,8 +79,8 @@ pub(crate) fn summary(id: &str, state: State) -> ResourceSummary {
         state,
         deleting: false,
         sites: ["site1", "site2"].map(str::to_owned).to_vec(),
-        operations: 3,
-        block: 2,
+        operation_count: 3,
+        block_length: 2,
         updated: Some(ago(180)),
     }
 }

@@ -70,6 +70,9 @@ fn changes_are_told_as_they_come() {
     let agent = Agent::start(move |_| lines(&changes));
     let said = agent.cheops(&["watch", "web", "--once"]).fine();
     let told: Vec<&str> = said.lines().map(|line| &line[10..]).collect();
+    let times: Vec<&str> = said.lines().map(|line| line[..8].trim()).collect();
+    assert_eq!(times[1..], ["", "", ""], "when a reply came is not known afterwards");
+    assert!(times[0].ends_with(":00:00"), "{}", times[0]);
     assert_eq!(
         told,
         [

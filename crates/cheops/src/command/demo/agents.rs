@@ -4,8 +4,7 @@
 //! unless someone asked for them to be kept.
 
 use std::{
-    env, fs,
-    io::{self, Write},
+    env, fs, io,
     net::{Ipv4Addr, TcpListener},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
@@ -114,8 +113,7 @@ impl Agents {
             let work = directory.join("work");
             fs::create_dir_all(&work)?;
             let log = directory.join("log");
-            let mut written = fs::File::create(&log)?;
-            written.flush()?;
+            let written = fs::File::create(&log)?;
             let mut command = Command::new(&self.program);
             command
                 .args(["agent", "--end-with-parent", "--site", site])

@@ -245,9 +245,12 @@ impl View for Differences {
             .shown
             .as_ref()
             .map_or("; it has no `Show` command to compare", |_| " and show the same");
-        if !self.differ() && !self.sites.is_empty() {
-            let sites = clean(&words::listed(&self.sites));
-            parts.push(format!("{sites} know and ran the same{shows}.\n"));
+        let sites = clean(&words::listed(&self.sites));
+        match self.sites.len() {
+            _ if self.differ() => {}
+            0 => parts.push("No site could be asked.\n".to_owned()),
+            1 => parts.push(format!("Only {sites} could be asked: there is nothing to compare.\n")),
+            _ => parts.push(format!("{sites} know and ran the same{shows}.\n")),
         }
         parts.join("\n")
     }

@@ -69,9 +69,11 @@ impl<'a> Tally<'a> {
         Ok(())
     }
 
-    /// Nothing more will come, for whatever reason: who has not answered is silent.
+    /// Nothing more will come. Unless the agent has said so itself, who has not answered is silent;
+    /// it says so too when there is nothing left to wait for, as with an operation that is void.
     pub(crate) fn give_up(&mut self) {
-        if self.superseded_by.is_none() && !self.asked.wait.is_zero() {
+        let is_open = !self.done && self.superseded_by.is_none();
+        if is_open && !self.asked.wait.is_zero() {
             let silent = self.sites.iter().filter(|site| !self.runs.contains_key(*site));
             let silent: Vec<String> = silent.cloned().collect();
             for site in silent {
@@ -228,11 +230,16 @@ mod tests {
                 "web: site1:7 is OK on 2 of 3 sites\nsite2 failed; look with: cheops describe web\n",
             ),
             (
-                vec![reply("site1", Ko)],
+                vec![reply("site1", Ko), Answer::Done],
                 Exit::Wrong,
                 "web: site1:7 is OK on 0 of 3 sites\nsite1 received it and failed, so it takes no \
-                 part anywhere; correct the command and send it again\nsite2 and site3 did not \
-                 answer within 30s; the work goes on: cheops describe web\n",
+                 part anywhere; correct the command and send it again\n",
+            ),
+            (
+                vec![reply("site1", Ok)],
+                Exit::Silent,
+                "web: site1:7 is OK on 1 of 3 sites\nsite2 and site3 did not answer within 30s; the \
+                 work goes on: cheops describe web\n",
             ),
             (
                 vec![reply("site1", Ok), reply("site2", Ok), timeout("site3")],

@@ -121,9 +121,7 @@ impl Display {
 
     fn end(&mut self) {
         if let Self::Live(live) = self {
-            for (_, line) in &live.sites {
-                line.abandon();
-            }
+            live.end("no reply");
         }
     }
 }
@@ -190,19 +188,20 @@ impl Live {
                     self.finish(site, format!("{style}TIMEOUT{style:#}"));
                 }
             }
-            Answer::Superseded { .. } => {
-                let open = self.sites.iter().filter(|(_, line)| !line.is_finished());
-                let open: Vec<String> = open.map(|(site, _)| site.clone()).collect();
-                for site in open {
-                    self.finish(&site, "set aside".to_owned());
-                }
-            }
+            Answer::Superseded { .. } => self.end("set aside"),
             Answer::Done | Answer::Error(_) => {}
         }
     }
 
     fn line(&self, site: &str) -> Option<&ProgressBar> {
         self.sites.iter().find(|(name, _)| name == site).map(|(_, line)| line)
+    }
+
+    /// Ends the lines that have not ended, with a word for why.
+    fn end(&self, why: &str) {
+        for (site, _) in self.sites.iter().filter(|(_, line)| !line.is_finished()) {
+            self.finish(site, why.to_owned());
+        }
     }
 
     fn finish(&self, site: &str, message: String) {

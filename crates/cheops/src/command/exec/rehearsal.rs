@@ -14,14 +14,15 @@ const SHOWN: (usize, usize) = (5, 10);
 
 impl View for Rehearsal {
     fn text(&self, _wide: bool) -> String {
-        let mut text =
-            "Nothing was done. This is what it would do, as far as is known here.\n".to_owned();
         if let Some(known) = &self.known {
-            text +=
-                &clean(&format!("The key belongs to {known} already: nothing new would be made."));
-            text.push('\n');
-            return text;
+            let known = format!("The key belongs to {known} already: nothing new would be made.");
+            return clean(&known) + "\n";
         }
+        let title = format!(
+            "Nothing was done. This is what {} would do, as far as is known here.",
+            self.operation
+        );
+        let mut text = clean(&title) + "\n";
         if self.reset {
             text += "It would reset: all that it follows would be over.\n";
         }
@@ -62,8 +63,7 @@ impl View for Rehearsal {
     }
 
     fn names(&self) -> Vec<String> {
-        let new = self.after.iter().filter(|id| !self.before.contains(id));
-        self.known.iter().chain(new).map(|id| format!("operation/{id}")).collect()
+        vec![format!("operation/{}", self.known.as_ref().unwrap_or(&self.operation))]
     }
 }
 

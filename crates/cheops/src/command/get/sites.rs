@@ -28,7 +28,7 @@ pub(crate) fn fetch(client: &Client, names: &[String]) -> Result<Sites, Failure>
 pub(crate) fn unknown(sites: &Sites, name: &str) -> Failure {
     let known: Vec<&str> = sites.sites.iter().take(20).map(|site| site.name.as_str()).collect();
     Failure::input(format!("unknown site `{name}`")).hint(format!(
-        "{} knows {}",
+        "known at {} are {}",
         sites.here,
         words::listed(&known)
     ))
