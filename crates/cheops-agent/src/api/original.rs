@@ -75,8 +75,8 @@ impl Form {
                 "type" => form.kind = Some(text(part).await?),
                 "config" => form.config = Some(text(part).await?),
                 _ => {
-                    let content = part.map_err(|error| std::io::Error::other(error.to_string()));
-                    let stored = upload::stored(context.files.put(content).await?);
+                    let parts = part.map_err(|error| std::io::Error::other(error.to_string()));
+                    let stored = upload::stored(context.files.put(parts).await?);
                     form.files.push(File { name, content: stored.content, length: stored.length });
                 }
             }

@@ -88,18 +88,15 @@ pub(super) async fn find(context: &Context, id: &ResourceId) -> ApiResult<SiteId
     let knows = |answer: &ApiResult<Response>| {
         answer.as_ref().is_ok_and(|response| response.status() == StatusCode::OK)
     };
-    match asked.iter().position(knows) {
-        Some(nearest) => Ok(reachable[nearest].clone()),
-        None => {
-            let missing = |(site, answer): (&SiteId, &ApiResult<Response>)| {
-                answer.is_err().then(|| site.to_string())
-            };
-            let mut not_asked: Vec<String> =
-                peers.iter().filter(|s| !reachable.contains(s)).map(ToString::to_string).collect();
-            not_asked.extend(reachable.iter().zip(&asked).filter_map(missing));
-            Err(ApiError::no_resource(id.as_str(), &not_asked))
-        }
+    if let Some(nearest) = asked.iter().position(knows) {
+        return Ok(reachable[nearest].clone());
     }
+    let silent =
+        |(site, answer): (&SiteId, &ApiResult<Response>)| answer.is_err().then(|| site.to_string());
+    let mut not_asked: Vec<String> =
+        peers.iter().filter(|site| !reachable.contains(site)).map(ToString::to_string).collect();
+    not_asked.extend(reachable.iter().zip(&asked).filter_map(silent));
+    Err(ApiError::no_resource(id.as_str(), &not_asked))
 }
 
 impl ResourceQuery {

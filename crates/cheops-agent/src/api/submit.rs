@@ -288,7 +288,7 @@ pub(super) fn home(context: &Context, place: &str) -> ApiResult<Sites> {
 }
 
 fn attachment(context: &Context, file: &File) -> ApiResult<Attachment> {
-    let content = blake3::Hash::from_hex(&file.content).map_err(|_| {
+    let hash = blake3::Hash::from_hex(&file.content).map_err(|_| {
         let detail = format!("`{}` is not a BLAKE3 hash in hexadecimal", file.content);
         ApiError::bad("bad-file", detail, "take it from the answer of POST /api/v1/files")
     })?;
@@ -300,7 +300,7 @@ fn attachment(context: &Context, file: &File) -> ApiResult<Attachment> {
     if matches!(file.name.as_str(), "." | "..") || file.name.contains(['/', '\0', '{', '}']) {
         return Err(bad_name("is not a file name: no slashes, no braces"));
     }
-    let path = context.files.path(content.as_bytes());
+    let path = context.files.path(hash.as_bytes());
     let length = path.and_then(|path| path.metadata().ok()).map(|metadata| metadata.len());
     let length = length.ok_or_else(|| {
         let detail = format!("no file with the content {} was sent to this site", file.content);
@@ -314,7 +314,7 @@ fn attachment(context: &Context, file: &File) -> ApiResult<Attachment> {
             "take it from the answer of POST /api/v1/files",
         ));
     }
-    Ok(Attachment { name: file.name.as_str().into(), content: *content.as_bytes(), length })
+    Ok(Attachment { name: file.name.as_str().into(), content: *hash.as_bytes(), length })
 }
 
 /// What is heard of an operation that was accepted here.
@@ -417,11 +417,11 @@ async fn there(
     asked: Submit,
 ) -> ApiResult<Conversation> {
     for file in &asked.files {
-        let content = blake3::Hash::from_hex(&file.content).unwrap_or_else(|_| [0; 32].into());
-        let (content, _) = context.files.open_at(content.as_bytes(), 0).await.map_err(|error| {
+        let hash = blake3::Hash::from_hex(&file.content).unwrap_or_else(|_| [0; 32].into());
+        let (stored, _) = context.files.open_at(hash.as_bytes(), 0).await.map_err(|error| {
             ApiError::not_found("unknown-file", error.to_string(), "send it again")
         })?;
-        let body = Body::from_stream(ReaderStream::with_capacity(content, 64 << 10));
+        let body = Body::from_stream(ReaderStream::with_capacity(stored, 64 << 10));
         expect_ok(pass::send(&context, &site, "/api/v1/files", body).await?).await?;
     }
     let path = format!("/api/v1/resources/{id}/operations");

@@ -24,9 +24,9 @@ pub(super) async fn store(
     State(context): State<Shared>,
     request: Request,
 ) -> ApiResult<(StatusCode, axum::Json<Stored>)> {
-    let content = request.into_body().into_data_stream();
-    let content = content.map_err(|error| std::io::Error::other(error.to_string()));
-    let stored = stored(context.files.put(content).await?);
+    let parts = request.into_body().into_data_stream();
+    let parts = parts.map_err(|error| std::io::Error::other(error.to_string()));
+    let stored = stored(context.files.put(parts).await?);
     Ok((StatusCode::CREATED, axum::Json(stored)))
 }
 
@@ -43,14 +43,14 @@ pub(super) fn stored((content, length): (Content, u64)) -> Stored {
         (status = "default", body = Problem)))]
 pub(super) async fn content(
     State(context): State<Shared>,
-    In(content): In<String>,
+    In(wanted): In<String>,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     let none = || {
-        let detail = format!("there is no file with the content {content} at this site");
+        let detail = format!("there is no file with the content {wanted} at this site");
         ApiError::not_found("unknown-file", detail, "ask a site of its resource")
     };
-    let hash = blake3::Hash::from_hex(&content).map_err(|_| none())?;
+    let hash = blake3::Hash::from_hex(&wanted).map_err(|_| none())?;
     let from = headers.get(header::RANGE).map(range).transpose()?.unwrap_or(0);
     let (file, length) = context.files.open_at(hash.as_bytes(), from).await.map_err(|_| none())?;
     let body = Body::from_stream(ReaderStream::with_capacity(file, 64 << 10));

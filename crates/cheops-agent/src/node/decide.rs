@@ -113,9 +113,9 @@ impl Decider {
                     Letter::Read(look) => {
                         let release = look(&self.replica);
                         if stalled {
-                            release()
+                            release();
                         } else {
-                            self.next.then.push(Then::Release(release))
+                            self.next.then.push(Then::Release(release));
                         }
                     }
                     Letter::Stop => return self.flush().await,

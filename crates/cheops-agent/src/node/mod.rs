@@ -270,7 +270,7 @@ impl Clock {
 
     /// When a time on the steady clock is.
     fn instant(&self, steady: Millis) -> Instant {
-        let day = std::time::Duration::from_secs(86_400);
+        let day = std::time::Duration::from_hours(24);
         let span = std::time::Duration::from_millis(steady.0);
         // A time that the clock can't express is far away; looking again tomorrow is soon enough.
         self.start.checked_add(span).unwrap_or_else(|| Instant::now() + day)

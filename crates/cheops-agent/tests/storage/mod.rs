@@ -18,7 +18,7 @@ use cheops_core::{
 };
 
 /// How long anything may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 /// How many resources the operations are of.
 pub(crate) const RESOURCES: u64 = 7;
 

@@ -13,9 +13,9 @@ use serde::de::DeserializeOwned;
 
 use super::eventually;
 
-pub struct Agent {
-    pub name: String,
-    pub url: String,
+pub(crate) struct Agent {
+    pub(crate) name: String,
+    pub(crate) url: String,
     /// Where it lives; with us, if nowhere else.
     namespace: Option<String>,
     directory: PathBuf,
@@ -25,13 +25,13 @@ pub struct Agent {
 
 impl Agent {
     /// An agent with a host of its own.
-    pub fn new(name: &str, namespace: &str, ip: &str, directory: &Path) -> Self {
+    pub(crate) fn new(name: &str, namespace: &str, ip: &str, directory: &Path) -> Self {
         let namespace = Some(namespace.to_owned());
         Self::at(name, namespace, &format!("{ip}:8079"), directory)
     }
 
     /// The only agent of its world, on loopback. It is started, and ready.
-    pub fn alone(directory: &Path) -> Self {
+    pub(crate) fn alone(directory: &Path) -> Self {
         let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (api, peers) = (free(), free());
         let config = format!("site = 'site1'\n[listen]\napi = '{api}'\npeers = '{peers}'\n");
@@ -58,7 +58,7 @@ impl Agent {
     }
 
     /// Another way to the same agent, which does not end with it.
-    pub fn again(&self) -> Self {
+    pub(crate) fn again(&self) -> Self {
         Self {
             name: self.name.clone(),
             url: self.url.clone(),
@@ -70,12 +70,12 @@ impl Agent {
     }
 
     /// Where its commands run.
-    pub fn work(&self) -> PathBuf {
+    pub(crate) fn work(&self) -> PathBuf {
         self.directory.join("work")
     }
 
     /// A program at this site.
-    pub fn command(&self, program: &str) -> Command {
+    pub(crate) fn command(&self, program: &str) -> Command {
         let Some(namespace) = &self.namespace else { return Command::new(program) };
         let mut command = Command::new("ip");
         command.args(["netns", "exec", namespace, program]);
@@ -83,19 +83,19 @@ impl Agent {
     }
 
     /// What a program prints at this site.
-    pub fn output(&self, program: &str, arguments: &[&str]) -> String {
+    pub(crate) fn output(&self, program: &str, arguments: &[&str]) -> String {
         let output = self.command(program).args(arguments).output().unwrap();
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
     /// Starts the agent; it is not ready yet.
-    pub fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         let command = self.command(env!("CARGO_BIN_EXE_cheops"));
         self.start_as(command);
     }
 
     /// Starts the agent with a clock that is off by this much: `+2h`.
-    pub fn start_at(&mut self, offset: &str) {
+    pub(crate) fn start_at(&mut self, offset: &str) {
         let mut command = self.command("env");
         command.args(["FAKETIME_DONT_FAKE_MONOTONIC=1", "faketime", "-f", offset]);
         command.arg(env!("CARGO_BIN_EXE_cheops"));
@@ -110,7 +110,7 @@ impl Agent {
         self.child = Some(command.spawn().unwrap());
     }
 
-    pub fn wait_until_ready(&self) {
+    pub(crate) fn wait_until_ready(&self) {
         let ready = || self.try_get::<serde_json::Value>("/readyz").is_some();
         let start = std::time::Instant::now();
         while !ready() {
@@ -124,7 +124,7 @@ impl Agent {
 
     /// Kills the agent as a power cut of the process would: at once. `ip netns exec` has become the
     /// agent, so that there is nothing between.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
             child.wait().unwrap();
@@ -132,39 +132,39 @@ impl Agent {
     }
 
     /// Kills the agent, and starts it again.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.kill();
         self.start();
         self.wait_until_ready();
     }
 
-    pub fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.child.is_some()
     }
 
     /// The id of the agent's process.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
     }
 
     /// The sites that this one can reach.
-    pub fn reachable(&self) -> Vec<String> {
+    pub(crate) fn reachable(&self) -> Vec<String> {
         let sites = self.try_get::<Sites>("/api/v1/sites").map(|sites| sites.sites);
         let reachable = sites.unwrap_or_default().into_iter();
         reachable.filter(|s| s.state == SiteState::Reachable).map(|s| s.name).collect()
     }
 
     /// A resource as this site alone knows it.
-    pub fn resource(&self, id: &str) -> Option<Resource> {
+    pub(crate) fn resource(&self, id: &str) -> Option<Resource> {
         self.try_get(&format!("/api/v1/resources/{id}?local=true&limit=10000"))
     }
 
     /// Asks for an operation, and waits for all that is heard of it.
-    pub fn exec(&self, id: &str, submit: &Submit) -> Submitted {
+    pub(crate) fn exec(&self, id: &str, submit: &Submit) -> Submitted {
         self.try_exec(id, submit).unwrap_or_else(|problem| panic!("{}: {problem:?}", self.name))
     }
 
-    pub fn try_exec(&self, id: &str, submit: &Submit) -> Result<Submitted, Problem> {
+    pub(crate) fn try_exec(&self, id: &str, submit: &Submit) -> Result<Submitted, Problem> {
         let path = format!("/api/v1/resources/{id}/operations");
         let (status, text) = self.post(&path, submit).ok_or_else(gone)?;
         if status < 300 {
@@ -175,7 +175,7 @@ impl Agent {
     }
 
     /// Runs a command on sites.
-    pub fn show(&self, id: &str, command: Option<&str>) -> Shown {
+    pub(crate) fn show(&self, id: &str, command: Option<&str>) -> Shown {
         let path = format!("/api/v1/resources/{id}/show");
         let body = serde_json::json!(command.map_or_else(
             || serde_json::json!({}),
@@ -187,7 +187,7 @@ impl Agent {
     }
 
     /// What the agent answers to a body of JSON; nothing if it can't be reached.
-    pub fn post(&self, path: &str, body: &impl serde::Serialize) -> Option<(u16, String)> {
+    pub(crate) fn post(&self, path: &str, body: &impl serde::Serialize) -> Option<(u16, String)> {
         let body = serde_json::to_vec(body).unwrap();
         let request = self.http.post(format!("{}{path}", self.url));
         let mut response = request.content_type("application/json").send(&body[..]).ok()?;
@@ -195,18 +195,23 @@ impl Agent {
     }
 
     /// What the agent answers; nothing if it can't be reached.
-    pub fn ask(&self, path: &str) -> Option<(u16, String)> {
+    pub(crate) fn ask(&self, path: &str) -> Option<(u16, String)> {
         let mut response = self.http.get(format!("{}{path}", self.url)).call().ok()?;
         Some((response.status().as_u16(), response.body_mut().read_to_string().ok()?))
     }
 
-    pub fn try_get<T: DeserializeOwned>(&self, path: &str) -> Option<T> {
+    pub(crate) fn try_get<T: DeserializeOwned>(&self, path: &str) -> Option<T> {
         let (status, text) = self.ask(path)?;
         if status == 200 { serde_json::from_str(&text).ok() } else { None }
     }
 
     /// Waits until the agent says this of a resource.
-    pub fn wait_for(&self, id: &str, what: &str, mut condition: impl FnMut(&Resource) -> bool) {
+    pub(crate) fn wait_for(
+        &self,
+        id: &str,
+        what: &str,
+        mut condition: impl FnMut(&Resource) -> bool,
+    ) {
         eventually(what, || self.resource(id).is_some_and(|resource| condition(&resource)));
     }
 }

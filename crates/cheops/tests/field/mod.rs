@@ -6,11 +6,12 @@
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
-pub mod agent;
-pub mod net;
-pub mod redis;
+pub(crate) mod agent;
+pub(crate) mod net;
+pub(crate) mod redis;
 
 use std::{
+    fmt::Write,
     fs,
     path::{Path, PathBuf},
     thread,
@@ -22,50 +23,37 @@ use cheops_agent::api::model::{Resource, RunStatus, State, Submit, Submitted};
 use self::{agent::Agent, net::Network};
 
 /// How long anything may take that should happen.
-pub const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_mins(1);
 
 /// Several sites: `site1`, `site2`…
-pub struct Field {
-    pub sites: Vec<Agent>,
-    pub net: Network,
+pub(crate) struct Field {
+    pub(crate) sites: Vec<Agent>,
+    pub(crate) net: Network,
     directory: tempfile::TempDir,
 }
 
 impl Field {
     /// A network with so many sites, and an agent at each.
-    pub fn new(count: usize) -> Self {
+    pub(crate) fn new(count: usize) -> Self {
         Self::with(count, "")
     }
 
-    /// The same, with more lines in the configuration of each site.
-    pub fn with(count: usize, settings: &str) -> Self {
+    /// The same, with more sections in the configuration of each site.
+    pub(crate) fn with(count: usize, settings: &str) -> Self {
         let net = Network::new(count);
         let directory = tempfile::tempdir().unwrap();
         let names: Vec<String> = (1..=count).map(|n| format!("site{n}")).collect();
         let sites = names.iter().enumerate().map(|(n, name)| {
             let data = directory.path().join(name);
             fs::create_dir_all(&data).unwrap();
-            let mut config = format!("site = '{name}'\n");
-            if !settings.contains("work =") {
-                config += "work = 'work'\n";
-            }
-            let top: String = settings
-                .lines()
-                .take_while(|l| !l.starts_with('['))
-                .map(|l| format!("{l}\n"))
-                .collect();
-            let sections: String = settings
-                .lines()
-                .skip_while(|l| !l.starts_with('['))
-                .map(|l| format!("{l}\n"))
-                .collect();
-            config += &top;
-            config +=
-                &format!("[listen]\napi = '{}:8079'\npeers = '{}:8078'\n", net.ip(n), net.ip(n));
-            for (m, peer) in names.iter().enumerate().filter(|&(m, _)| m != n) {
-                config += &format!("[[peer]]\nname = '{peer}'\naddress = '{}:8078'\n", net.ip(m));
-            }
-            config += &sections;
+            let peers = names.iter().enumerate().filter(|&(m, _)| m != n).map(|(m, peer)| {
+                ["[[peer]]\nname = '", peer, "'\naddress = '", &net.ip(m), ":8078'\n"].concat()
+            });
+            let ip = net.ip(n);
+            let config = format!(
+                "site = '{name}'\nwork = 'work'\n{}{settings}\n[listen]\napi = '{ip}:8079'\npeers = '{ip}:8078'\n",
+                peers.collect::<String>()
+            );
             fs::write(data.join("site.toml"), config).unwrap();
             Agent::new(name, net.namespace(n), &net.ip(n), &data)
         });
@@ -79,45 +67,45 @@ impl Field {
     }
 
     /// The directory of a site.
-    pub fn directory(&self, n: usize) -> PathBuf {
+    pub(crate) fn directory(&self, n: usize) -> PathBuf {
         self.directory.path().join(&self.sites[n].name)
     }
 
     /// Waits until all sites see each other.
-    pub fn wait_until_linked(&self) {
+    pub(crate) fn wait_until_linked(&self) {
         eventually("all sites see each other", || {
             self.sites.iter().all(|site| site.reachable().len() == self.sites.len() - 1)
         });
     }
 
     /// Waits until no site sees another.
-    pub fn wait_until_apart(&self) {
+    pub(crate) fn wait_until_apart(&self) {
         eventually("no site sees another", || {
             self.sites.iter().all(|site| site.reachable().is_empty())
         });
     }
 
     /// Cuts all sites apart, and waits until they have noticed.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.net.cut_all();
         self.wait_until_apart();
     }
 
     /// Heals all cuts, and waits until the sites see each other.
-    pub fn heal(&self) {
+    pub(crate) fn heal(&self) {
         self.net.heal();
         self.wait_until_linked();
     }
 
     /// All sites, as a place of the scope language.
-    pub fn everywhere(&self) -> String {
+    pub(crate) fn everywhere(&self) -> String {
         let names: Vec<&str> = self.sites.iter().map(|site| site.name.as_str()).collect();
         names.join(" & ")
     }
 
     /// Waits until these sites know the same of a resource, have run all of its block, and have all
     /// replies; gives it as the first of them sees it.
-    pub fn agreed(&self, id: &str, sites: &[usize]) -> Resource {
+    pub(crate) fn agreed(&self, id: &str, sites: &[usize]) -> Resource {
         let mut seen = Vec::new();
         let start = Instant::now();
         while start.elapsed() < SOON {
@@ -150,29 +138,24 @@ fn summary(resource: &Resource) -> String {
     );
     for op in &resource.operations {
         let runs = op.runs.iter().map(|run| format!("{} {:?}", run.site, run.status));
-        text += &format!(
-            "\n    {} {} {}: {}",
-            op.id,
-            op.kind,
-            op.command,
-            runs.collect::<Vec<_>>().join(", ")
-        );
+        let runs = runs.collect::<Vec<_>>().join(", ");
+        let _ = write!(text, "\n    {} {} {}: {runs}", op.id, op.kind, op.command);
     }
     text
 }
 
 /// A request for an operation of a kind.
-pub fn submit(command: &str, kind: &str) -> Submit {
+pub(crate) fn submit(command: &str, kind: &str) -> Submit {
     Submit { command: command.into(), kind: Some(kind.into()), ..Submit::default() }
 }
 
 /// Waits for something that should happen.
-pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, condition: impl FnMut() -> bool) {
     within(SOON, what, condition);
 }
 
 /// Waits for something that should happen before long.
-pub fn within(span: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn within(span: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < span, "not after {span:?}: {what}");
@@ -181,11 +164,11 @@ pub fn within(span: Duration, what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// The text of a file, if there is one.
-pub fn read(path: &Path) -> Option<String> {
+pub(crate) fn read(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
 /// How each site replied: `OK` everywhere?
-pub fn all_ok(submitted: &Submitted) -> bool {
+pub(crate) fn all_ok(submitted: &Submitted) -> bool {
     submitted.runs.iter().all(|run| run.status == RunStatus::Ok)
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 /// A bridge with hosts.
-pub struct Network {
+pub(crate) struct Network {
     bridge: String,
     hosts: Vec<String>,
     prefix: String,
@@ -15,7 +15,7 @@ pub struct Network {
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 impl Network {
-    pub fn new(count: usize) -> Self {
+    pub(crate) fn new(count: usize) -> Self {
         let id =
             std::process::id().wrapping_mul(16).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let prefix = format!("10.{}.{}", 64 + id / 256 % 128, id % 256);
@@ -43,35 +43,35 @@ impl Network {
         }
     }
 
-    pub fn ip(&self, n: usize) -> String {
+    pub(crate) fn ip(&self, n: usize) -> String {
         format!("{}.{}", self.prefix, n + 1)
     }
 
-    pub fn namespace(&self, n: usize) -> &str {
+    pub(crate) fn namespace(&self, n: usize) -> &str {
         &self.hosts[n]
     }
 
     /// Drops all packets between two sites.
-    pub fn cut(&self, a: usize, b: usize) {
+    pub(crate) fn cut(&self, a: usize, b: usize) {
         self.cut_one_way(a, b);
         self.cut_one_way(b, a);
     }
 
     /// Drops all packets from one site to another.
-    pub fn cut_one_way(&self, from: usize, to: usize) {
+    pub(crate) fn cut_one_way(&self, from: usize, to: usize) {
         let from = self.ip(from);
         inside(&self.hosts[to], &["iptables", "-w", "-A", "INPUT", "-s", &from, "-j", "DROP"]);
     }
 
     /// Drops all packets between any two sites.
-    pub fn cut_all(&self) {
+    pub(crate) fn cut_all(&self) {
         for to in 0..self.hosts.len() {
             (0..to).for_each(|from| self.cut(from, to));
         }
     }
 
     /// Drops nothing any more.
-    pub fn heal(&self) {
+    pub(crate) fn heal(&self) {
         for host in &self.hosts {
             inside(host, &["iptables", "-w", "-F", "INPUT"]);
         }

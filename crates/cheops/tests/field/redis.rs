@@ -4,11 +4,11 @@ use std::process::{Child, Stdio};
 
 use super::{Field, agent::Agent, eventually};
 
-pub struct Redis(Vec<Child>);
+pub(crate) struct Redis(Vec<Child>);
 
 impl Redis {
     /// Starts one at each site, on the default port.
-    pub fn start(field: &Field) -> Self {
+    pub(crate) fn start(field: &Field) -> Self {
         let servers = field.sites.iter().map(|site| {
             let mut command = site.command("redis-server");
             command.args(["--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]);
@@ -25,7 +25,7 @@ impl Redis {
     }
 
     /// The value of a key at a site.
-    pub fn get(site: &Agent, key: &str) -> String {
+    pub(crate) fn get(site: &Agent, key: &str) -> String {
         site.output("redis-cli", &["get", key])
     }
 }
