@@ -2,6 +2,8 @@
 
 # Tools that are not part of Rust itself are built once, at these versions, and kept in target/.
 DENY_VERSION := 0.20.2
+SCHEMATHESIS_VERSION := 4.32.5
+POUCHDB_VERSION := 4.2.0
 TOOLS := $(CURDIR)/target/tools
 export PATH := $(TOOLS)/bin:$(PATH)
 
@@ -16,22 +18,16 @@ SEEDS ?= 10000
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lint deny docs no-std tests fix bench soak replay fuzz tools
+.PHONY: help demo test check format lint deny docs no-std tests api fix bench soak kills replay fuzz \
+  tools hosts schemathesis pouchdb
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
 
-demo: ## Play a short story with the program
-	@echo '# Where does each service of a request run?'
-	$(CHEOPS) scope 'compute: site1, image: site1 & (site2; site3)'
-	@echo
-	@echo '# What does a matrix leave open?'
-	$(CHEOPS) matrix check $(MATRICES)/table5.json
-	@echo
-	@echo '# Three sites, cut off from each other: what becomes of what they received?'
-	$(CHEOPS) matrix play $(HISTORIES)/redis.json
+demo: ## Start three sites on this machine and play the story of a cut
+	$(CHEOPS) demo --tour
 
-test: check tests ## Install what is missing, then run every check and every test: what CI runs
+test: check tests api ## Install what is missing, then run every check and every test: what CI runs
 
 check: format lint deny docs no-std ## Format, lints, dependencies and docs; changes nothing
 
@@ -56,20 +52,25 @@ docs: tools
 no-std: tools
 	$(CARGO) rustc --package cheops-core --lib --locked -- -D warnings
 
-tests: tools
+tests: tools hosts
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then set -x; \
 	  $(CARGO) nextest run --workspace --locked; \
 	else set -x; \
 	  $(CARGO) test --workspace --all-targets --locked; fi
 	$(CARGO) test --workspace --doc --locked
 
+api: tools schemathesis ## Hold an agent against its own description of its API
+	$(CARGO) build --package cheops --locked
+	scripts/api-check.sh "$$($(CARGO) metadata --format-version 1 --no-deps | \
+	  sed -E 's/.*"target_directory":"([^"]*)".*/\1/')/debug/cheops" $(TOOLS)/schemathesis/bin/schemathesis
+
 fix: tools ## Format, and apply what the lints propose
 	$(CARGO) fmt --all
 	$(CARGO) clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 	$(CARGO) fmt --all
 
-bench: ## Measure, and print the numbers as a table
-	$(CARGO) bench --workspace
+bench: pouchdb ## Measure, and print the numbers as a table
+	CHEOPS_POUCHDB=$(TOOLS)/pouchdb/node_modules/.bin/pouchdb-server $(CARGO) bench --workspace
 
 soak: ## Simulate one seed after the other, from SEED or anywhere on, until one fails or you stop it
 	@seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); \
@@ -77,6 +78,9 @@ soak: ## Simulate one seed after the other, from SEED or anywhere on, until one 
 	  $(CARGO) test --quiet --release --package cheops-core --test sim storms; do \
 	  seed=$$((seed + $(SEEDS))); echo "all well up to seed $$seed"; done; \
 	exit 1
+
+kills: tools hosts ## Kill agents under load, KILLS times (200 without it)
+	CHEOPS_KILLS=$(or $(KILLS),200) $(CARGO) test --package cheops --test kills
 
 replay: ## Simulate one seed again and say what happens: make replay SEED=42
 	CHEOPS_SEED=$(or $(SEED),$(error say which: make replay SEED=42)) CHEOPS_SEEDS=1 \
@@ -99,3 +103,20 @@ tools:
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
 	@$(CARGO) deny --version >/dev/null 2>&1 || \
 	  $(CARGO) install cargo-deny --locked --version $(DENY_VERSION) --root $(TOOLS)
+
+# Tests with hosts of their own, real applications and broken disks need these, and root.
+HOSTS = ip:iproute2 iptables:iptables redis-server:redis-server redis-cli:redis-tools faketime:faketime \
+  curl:curl pkill:procps strace:strace mkfs.ext4:e2fsprogs python3:python3
+hosts:
+	@missing=; for pair in $(HOSTS); do \
+	  command -v $${pair%%:*} >/dev/null || missing="$$missing $${pair##*:}"; done; \
+	if [ -n "$$missing" ]; then apt-get update && apt-get install --yes $$missing; fi
+	@test "$$(id -u)" = 0 || echo 'the tests with hosts of their own need root: they will fail' >&2
+
+schemathesis:
+	@test -x $(TOOLS)/schemathesis/bin/schemathesis || { python3 -m venv $(TOOLS)/schemathesis && \
+	  $(TOOLS)/schemathesis/bin/pip install --quiet schemathesis==$(SCHEMATHESIS_VERSION); }
+
+pouchdb:
+	@test -x $(TOOLS)/pouchdb/node_modules/.bin/pouchdb-server || npm install --silent \
+	  --prefix $(TOOLS)/pouchdb pouchdb-server@$(POUCHDB_VERSION)

@@ -26,7 +26,7 @@ use cheops_agent::{
 use cheops_core::{
     id::{OpId, ResourceId, SiteId},
     operation::{Action, Operation},
-    replica::{Durable, Effect, Message, Record, Replica, Sent, Settings, Stretch},
+    replica::{Durable, Effect, Event, Message, Record, Replica, Sent, Settings, Stretch},
     time::{Millis, Timestamp},
 };
 use tokio::{
@@ -80,7 +80,7 @@ impl Hands for Sender {
 
     fn run(&mut self, _: Effect) {}
 
-    fn forgotten(&mut self, _: &ResourceId) {}
+    fn tell(&mut self, _: &Event) {}
 }
 
 fn name(n: usize) -> SiteId {

@@ -155,7 +155,7 @@ async fn an_operation_is_durable_before_it_is_sent_run_or_accepted() {
     world.handle.tell(Input::PeerUp(site(2))).await.unwrap();
     soon(feed.recv()).await.unwrap();
     let mut answers = world.handle.submit(submission("x")).await.unwrap();
-    let Some(Answer::Accepted(op)) = soon(answers.recv()).await else { panic!("not accepted") };
+    let Some(Answer::Accepted(op, _)) = soon(answers.recv()).await else { panic!("not accepted") };
     assert_eq!(world.disk.written.lock().unwrap().len(), 2, "the operation and the intent");
     let (sent, durable) = soon(world.done.recv()).await.unwrap();
     assert!(matches!(sent, Effect::Send { .. }) && durable == 2, "{sent:?}");
@@ -182,7 +182,7 @@ async fn a_read_waits_for_the_disk_that_it_rests_on() {
     assert!(!read.is_finished() && answers.try_recv().is_err(), "nothing is seen yet");
     world.disk.slow.store(false, Ordering::SeqCst);
     assert_eq!(soon(read).await.unwrap(), 1);
-    assert!(matches!(soon(answers.recv()).await, Some(Answer::Accepted(_))));
+    assert!(matches!(soon(answers.recv()).await, Some(Answer::Accepted(_, _))));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -195,7 +195,7 @@ async fn what_comes_while_the_disk_works_is_written_together() {
     }
     world.disk.slow.store(false, Ordering::SeqCst);
     for mut answers in all {
-        assert!(matches!(soon(answers.recv()).await, Some(Answer::Accepted(_))));
+        assert!(matches!(soon(answers.recv()).await, Some(Answer::Accepted(_, _))));
     }
     assert_eq!(world.disk.written.lock().unwrap().len(), 200);
     let appends = world.disk.appends.load(Ordering::SeqCst);
@@ -206,7 +206,7 @@ async fn what_comes_while_the_disk_works_is_written_together() {
 async fn a_disk_that_fails_refuses_requests_serves_reads_and_loses_nothing() {
     let world = world();
     let mut first = world.handle.submit(submission("before")).await.unwrap();
-    assert!(matches!(soon(first.recv()).await, Some(Answer::Accepted(_))));
+    assert!(matches!(soon(first.recv()).await, Some(Answer::Accepted(_, _))));
     world.disk.broken.store(true, Ordering::SeqCst);
     let mut in_flight = world.handle.submit(submission("in-flight")).await.unwrap();
     soon(async {
@@ -221,9 +221,9 @@ async fn a_disk_that_fails_refuses_requests_serves_reads_and_loses_nothing() {
     assert!(soon(world.handle.read(move |r| r.resource(&id).is_some())).await.unwrap());
     assert!(in_flight.try_recv().is_err(), "it is not accepted");
     world.disk.broken.store(false, Ordering::SeqCst);
-    assert!(matches!(soon(in_flight.recv()).await, Some(Answer::Accepted(_))));
+    assert!(matches!(soon(in_flight.recv()).await, Some(Answer::Accepted(_, _))));
     let mut after = world.handle.submit(submission("after")).await.unwrap();
-    assert!(matches!(soon(after.recv()).await, Some(Answer::Accepted(_))));
+    assert!(matches!(soon(after.recv()).await, Some(Answer::Accepted(_, _))));
     let resources = soon(world.handle.read(|r| r.resources().count())).await.unwrap();
     assert_eq!(resources, 3, "what was refused left nothing behind");
 }
@@ -248,7 +248,7 @@ async fn a_disk_without_room_takes_no_operation_and_goes_on_when_there_is_some()
     })
     .await;
     let mut answers = world.handle.submit(submission("x")).await.unwrap();
-    assert!(matches!(soon(answers.recv()).await, Some(Answer::Accepted(_))));
+    assert!(matches!(soon(answers.recv()).await, Some(Answer::Accepted(_, _))));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -260,7 +260,7 @@ async fn a_node_that_stops_has_written_all_that_it_was_told() {
     }
     // Requests and inputs come by different ways: only what was answered came before the stop.
     for answers in &mut all {
-        assert!(matches!(soon(answers.recv()).await, Some(Answer::Accepted(_))));
+        assert!(matches!(soon(answers.recv()).await, Some(Answer::Accepted(_, _))));
     }
     world.handle.stop().await;
     soon(world.running.stopped()).await;

@@ -93,7 +93,7 @@ fn answers(world: &mut World<Lines>, n: usize, submission: Submission) -> Vec<An
 
 fn accepted(answers: &[Answer]) -> OpId {
     match answers {
-        [Answer::Accepted(op), rest @ ..] => {
+        [Answer::Accepted(op, _), rest @ ..] => {
             let replies = rest.iter().filter(|answer| matches!(answer, Answer::Reply(_)));
             assert_eq!(replies.count(), 3, "{rest:?}");
             assert_eq!(rest.last(), Some(&Answer::Done));

@@ -19,14 +19,13 @@ mod load;
 mod pouch;
 
 use std::{
-    fs,
     io::{BufRead, BufReader},
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use fleet::{Fleet, get, post};
+use fleet::{Fleet, post};
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
@@ -226,7 +225,7 @@ fn idle() {
     thread::sleep(Duration::from_secs(5));
     let before = fleet.processor_time(0);
     thread::sleep(SPAN);
-    let used = fleet.processor_time(0) - before;
+    let used = fleet.processor_time(0).saturating_sub(before);
     let share = used.as_secs_f64() / SPAN.as_secs_f64() * 100.0;
     row("idle with 100 known sites: processor", &format!("{share:.2} % of a core"), "< 0.5 %", "");
     let resident = fleet.resident(0) as f64 / f64::from(1 << 20);

@@ -235,9 +235,8 @@ fn the_change_feed_goes_on_where_a_reader_left_off() {
     let last = all.last().unwrap().seq.unwrap();
     write!(stream, "GET /api/v1/changes HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nLast-Event-ID: {last}\r\n\r\n").unwrap();
     site.exec("r1", &submit("echo again", "add"));
-    let lines = BufReader::new(stream).lines().map_while(Result::ok);
-    let data =
-        lines.filter_map(|line| line.strip_prefix("data: ").map(str::to_owned)).next().unwrap();
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let data = lines.find_map(|line| line.strip_prefix("data: ").map(str::to_owned)).unwrap();
     let change: Change = serde_json::from_str(&data).unwrap();
     assert!(matches!(&change.what, Happened::Operation { command, .. } if command == "echo again"));
     assert!(change.seq.unwrap() > last);

@@ -33,7 +33,7 @@ const SSE: &str = "text/event-stream";
 #[utoipa::path(get, path = "/api/v1/changes", tag = "resources", params(ChangesQuery),
     responses((status = OK, description = "One object a line, or events",
             content((Change = "application/x-ndjson"), (Change = "text/event-stream"))),
-        (status = "default", body = Problem)))]
+        (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn follow(
     State(context): State<Shared>,
     Asked(query): Asked<ChangesQuery>,

@@ -35,7 +35,8 @@ pub(super) async fn readyz(State(context): State<Shared>) -> Response {
 
 /// Counters and gauges, in the text form of Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "agent",
-    responses((status = OK, body = String), (status = "default", body = Problem)))]
+    responses((status = OK, body = String, content_type = "application/openmetrics-text"),
+        (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn metrics(State(context): State<Shared>) -> ApiResult<Response> {
     let (resources, operations) = context
         .node

@@ -115,7 +115,7 @@ async fn text(mut part: Field<'_>) -> ApiResult<String> {
     params(("id" = String, Path, description = "The resource")),
     request_body(content = ExecForm, content_type = "multipart/form-data"),
     responses((status = OK, description = "One object a line", body = OriginalReply),
-        (status = "default", body = Problem)))]
+        (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn exec(
     State(context): State<Shared>,
     In(id): In<String>,
@@ -210,7 +210,7 @@ fn replies(
     request_body(content = ShowForm, content_type = "multipart/form-data"),
     responses((status = OK, description = "What each site printed, by site",
             body = std::collections::BTreeMap<String, ShownAt>),
-        (status = "default", body = Problem)))]
+        (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(
     State(context): State<Shared>,
     In(id): In<String>,
@@ -227,7 +227,7 @@ pub(super) async fn show(
 #[utoipa::path(post, path = "/show_local/{id}", tag = "original",
     params(("id" = String, Path, description = "The resource")),
     request_body(content = ShowForm, content_type = "multipart/form-data"),
-    responses((status = OK, body = ShownAt), (status = "default", body = Problem)))]
+    responses((status = OK, body = ShownAt), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show_local(
     State(context): State<Shared>,
     In(id): In<String>,

@@ -26,7 +26,7 @@ pub(super) struct ProblemsQuery {
 
 /// What is wrong anywhere, the most urgent first, each with what to do.
 #[utoipa::path(get, path = "/api/v1/problems", tag = "agent", params(ProblemsQuery),
-    responses((status = OK, body = Troubles), (status = "default", body = Problem)))]
+    responses((status = OK, body = Troubles), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
     State(context): State<Shared>,
     Asked(query): Asked<ProblemsQuery>,

@@ -29,7 +29,7 @@ const ROUND: usize = 1_000;
 
 /// The resources of this site, by id, a page at a time.
 #[utoipa::path(get, path = "/api/v1/resources", tag = "resources", params(ResourcesQuery),
-    responses((status = OK, body = Resources), (status = "default", body = Problem)))]
+    responses((status = OK, body = Resources), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
     State(context): State<Shared>,
     Asked(query): Asked<ResourcesQuery>,
@@ -87,7 +87,7 @@ fn round(
 /// A resource: its state, its operations, the block, receipts, and the replies of all sites.
 #[utoipa::path(get, path = "/api/v1/resources/{id}", tag = "resources",
     params(("id" = String, Path, description = "The resource"), ResourceQuery),
-    responses((status = OK, body = Resource), (status = "default", body = Problem)))]
+    responses((status = OK, body = Resource), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn get(
     State(context): State<Shared>,
     In(id): In<String>,
@@ -137,7 +137,7 @@ pub(super) struct OperationQuery {
 #[utoipa::path(get, path = "/api/v1/resources/{id}/operations/{operation}", tag = "operations",
     params(("id" = String, Path, description = "The resource"),
         ("operation" = String, Path, description = "The operation: SITE:NUMBER"), OperationQuery),
-    responses((status = OK, body = Operation), (status = "default", body = Problem)))]
+    responses((status = OK, body = Operation), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn operation(
     State(context): State<Shared>,
     In((id, op)): In<(String, String)>,
@@ -187,7 +187,7 @@ pub(super) struct OutputQuery {
     params(("id" = String, Path, description = "The resource"),
         ("operation" = String, Path, description = "The operation: SITE:NUMBER"), OutputQuery),
     responses((status = OK, content_type = "application/octet-stream", body = Vec<u8>),
-        (status = "default", body = Problem)))]
+        (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn output(
     State(context): State<Shared>,
     In((id, op)): In<(String, String)>,

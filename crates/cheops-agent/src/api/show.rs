@@ -30,7 +30,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 #[utoipa::path(post, path = "/api/v1/resources/{id}/show", tag = "resources",
     params(("id" = String, Path, description = "The resource")),
     request_body = Show,
-    responses((status = OK, body = Shown), (status = "default", body = Problem)))]
+    responses((status = OK, body = Shown), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(
     State(context): State<Shared>,
     In(id): In<String>,

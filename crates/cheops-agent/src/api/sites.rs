@@ -15,7 +15,7 @@ use crate::{node::rfc3339, peers::State as Reach};
 
 /// All sites that this one knows: who can be reached, how far away they are, and how far behind.
 #[utoipa::path(get, path = "/api/v1/sites", tag = "sites",
-    responses((status = OK, body = Sites), (status = "default", body = Problem)))]
+    responses((status = OK, body = Sites), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<Sites>> {
     let peers = context.peers.view();
     let names: Vec<SiteId> = peers.iter().map(|peer| peer.site.clone()).collect();
@@ -68,7 +68,7 @@ fn count(replica: &Replica, site: &SiteId) -> (usize, usize) {
 /// Asks a site whether it is there, now.
 #[utoipa::path(post, path = "/api/v1/sites/{name}/ping", tag = "sites",
     params(("name" = String, Path, description = "The site")),
-    responses((status = OK, body = Pong), (status = "default", body = Problem)))]
+    responses((status = OK, body = Pong), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn ping(
     State(context): State<Shared>,
     In(name): In<String>,
@@ -84,7 +84,7 @@ pub(super) async fn ping(
 /// the agent starts again.
 #[utoipa::path(post, path = "/api/v1/sites/{name}/pause", tag = "sites",
     params(("name" = String, Path, description = "The site"), PauseQuery),
-    responses((status = NO_CONTENT), (status = "default", body = Problem)))]
+    responses((status = NO_CONTENT), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn pause(
     State(context): State<Shared>,
     In(name): In<String>,
@@ -99,7 +99,7 @@ pub(super) async fn pause(
 /// Ends a pause.
 #[utoipa::path(post, path = "/api/v1/sites/{name}/resume", tag = "sites",
     params(("name" = String, Path, description = "The site")),
-    responses((status = NO_CONTENT), (status = "default", body = Problem)))]
+    responses((status = NO_CONTENT), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn resume(
     State(context): State<Shared>,
     In(name): In<String>,

@@ -71,7 +71,7 @@ pub(super) struct Conversation {
     responses(
         (status = OK, description = "All sites have replied, or another operation won", body = Submitted),
         (status = ACCEPTED, description = "Accepted; some sites have not replied yet", body = Submitted),
-        (status = "default", body = Problem)))]
+        (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn submit(
     State(context): State<Shared>,
     In(id): In<String>,
@@ -101,7 +101,7 @@ fn bad_key() -> ApiError {
     responses(
         (status = OK, description = "All sites have replied", body = Submitted),
         (status = ACCEPTED, description = "Accepted; some sites have not replied yet", body = Submitted),
-        (status = "default", body = Problem)))]
+        (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn delete(
     State(context): State<Shared>,
     In(id): In<String>,
@@ -207,7 +207,7 @@ pub(super) async fn converse(
     let patience = GRACE + Duration::from_millis(wait.0);
     let first = time::timeout(patience, answers.recv()).await.map_err(|_| unconfirmed())?;
     match first {
-        Some(replica::Answer::Accepted(op)) => Ok(here(context, id, op, answers).await),
+        Some(replica::Answer::Accepted(op, sites)) => Ok(here(context, id, op, &sites, answers)),
         Some(replica::Answer::Refused(Refusal::Elsewhere { sites, .. })) if !passed => {
             let reachable = context.reachable(sites.iter());
             let Some(site) = reachable.first() else {
@@ -318,22 +318,18 @@ fn attachment(context: &Context, file: &File) -> ApiResult<Attachment> {
 }
 
 /// What is heard of an operation that was accepted here.
-async fn here(
+fn here(
     context: Shared,
     id: ResourceId,
     op: OpId,
+    sites: &Sites,
     mut heard: mpsc::UnboundedReceiver<replica::Answer>,
 ) -> Conversation {
-    let resource = id.clone();
-    let sites =
-        context.node.read(move |r: &Replica| r.resource(&resource).map(|r| r.sites().clone()));
-    let sites = sites.await.ok().flatten();
-    let sites: Vec<SiteId> = sites.iter().flat_map(Sites::iter).cloned().collect();
     let (to_answers, answers) = mpsc::channel(16);
     let conversation =
-        Conversation { operation: op.to_string(), sites: view::names(&sites), answers };
+        Conversation { operation: op.to_string(), sites: view::names(sites.iter()), answers };
+    let mut silent: BTreeSet<SiteId> = sites.iter().cloned().collect();
     tokio::spawn(async move {
-        let mut silent: BTreeSet<SiteId> = sites.into_iter().collect();
         let mut looks = time::interval_at(Instant::now() + LOOK, LOOK);
         looks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
         loop {
@@ -362,7 +358,7 @@ async fn here(
                     Answer::Timeout { sites: view::names(&sites) }
                 }
                 Some(replica::Answer::Done) => Answer::Done,
-                Some(replica::Answer::Accepted(_) | replica::Answer::Refused(_)) => continue,
+                Some(replica::Answer::Accepted(..) | replica::Answer::Refused(_)) => continue,
                 None => Answer::Error(*ApiError::from(crate::node::Stopping).0),
             };
             let last = matches!(answer, Answer::Done | Answer::Error(_));

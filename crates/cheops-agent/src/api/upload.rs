@@ -19,7 +19,7 @@ use crate::files::{Content, FileError};
 /// Takes in a file, for an operation that will name it.
 #[utoipa::path(post, path = "/api/v1/files", tag = "operations",
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
-    responses((status = CREATED, body = Stored), (status = "default", body = Problem)))]
+    responses((status = CREATED, body = Stored), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn store(
     State(context): State<Shared>,
     request: Request,
@@ -40,7 +40,7 @@ pub(super) fn stored((content, length): (Content, u64)) -> Stored {
     params(("content" = String, Path, description = "The BLAKE3 hash of its content")),
     responses((status = OK, content_type = "application/octet-stream", body = Vec<u8>),
         (status = PARTIAL_CONTENT, content_type = "application/octet-stream", body = Vec<u8>),
-        (status = "default", body = Problem)))]
+        (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn content(
     State(context): State<Shared>,
     In(wanted): In<String>,

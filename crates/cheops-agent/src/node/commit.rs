@@ -4,7 +4,7 @@ use std::{sync::Arc, thread, time::Duration};
 
 use cheops_core::{
     id::SiteId,
-    replica::{Durable, Effect, Event},
+    replica::{Effect, Event},
 };
 use tokio::sync::{mpsc, watch};
 
@@ -39,9 +39,9 @@ impl Committer {
     }
 
     pub(super) fn work(mut self, mut batches: mpsc::Receiver<Batch>) {
-        while let Some(batch) = batches.blocking_recv() {
+        while let Some(mut batch) = batches.blocking_recv() {
             if !batch.durables.is_empty() {
-                let last = self.append(&batch.durables);
+                let last = self.append(&mut batch);
                 self.feed.wrote(&self.here, &batch.durables, last);
             }
             for then in batch.then {
@@ -51,8 +51,8 @@ impl Committer {
     }
 
     /// Makes a batch durable, however long that takes.
-    fn append(&mut self, durables: &[Durable]) -> Seq {
-        let mut outcome = self.engine.append(durables);
+    fn append(&mut self, batch: &mut Batch) -> Seq {
+        let mut outcome = self.engine.append(&batch.durables);
         loop {
             match outcome {
                 Ok(last) => {
@@ -69,8 +69,10 @@ impl Committer {
                         tracing::error!("{error}; it is tried again every second");
                         self.health.send_replace(stalled);
                     }
+                    batch.release();
                     thread::sleep(PAUSE);
-                    outcome = self.engine.recover().and_then(|()| self.engine.append(durables));
+                    let recovered = self.engine.recover();
+                    outcome = recovered.and_then(|()| self.engine.append(&batch.durables));
                 }
             }
         }

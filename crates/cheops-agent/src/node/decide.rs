@@ -27,6 +27,15 @@ impl Batch {
         self.durables.is_empty() && self.then.is_empty()
     }
 
+    /// Hands out what only looked: it waits no longer for a disk that fails.
+    pub(super) fn release(&mut self) {
+        for then in self.then.extract_if(.., |then| matches!(then, Then::Release(_))) {
+            if let Then::Release(release) = then {
+                release();
+            }
+        }
+    }
+
     fn is_full(&self) -> bool {
         self.durables.len() + self.then.len() >= FULL
     }
@@ -101,6 +110,9 @@ impl Decider {
                 changed = self.health.changed() => if changed.is_err() {
                     return;
                 },
+            }
+            if stalled {
+                self.next.release();
             }
             for letter in asked.drain(..).chain(told.drain(..)) {
                 match letter {

@@ -25,8 +25,8 @@ use cheops_core::{
     operation::Action,
     plan::Outcome,
     replica::{
-        Answer, Durable, Effect, Input, Message, Replica, Report, Settings, Stretch, Submission,
-        Ticket,
+        Answer, Durable, Effect, Event, Input, Message, Replica, Report, Settings, Stretch,
+        Submission, Ticket,
     },
     time::Millis,
 };
@@ -106,7 +106,7 @@ impl Hands for TestHands {
         });
     }
 
-    fn forgotten(&mut self, _: &ResourceId) {}
+    fn tell(&mut self, _: &Event) {}
 }
 
 /// What a site is started with.
@@ -227,7 +227,7 @@ impl Site {
         };
         let mut answers = self.node.submit(submission).await.unwrap();
         let first = answers.recv().await;
-        assert!(matches!(first, Some(Answer::Accepted(_))), "{first:?}");
+        assert!(matches!(first, Some(Answer::Accepted(_, _))), "{first:?}");
     }
 
     /// How many operations it knows, of all resources.

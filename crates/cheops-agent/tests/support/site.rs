@@ -23,7 +23,9 @@ use cheops_core::{
     id::{ResourceId, SiteId, Sites},
     matrix,
     operation::Action,
-    replica::{Answer, Durable, Effect, Message, Replica, Reply, Settings, Submission, Ticket},
+    replica::{
+        Answer, Durable, Effect, Event, Message, Replica, Reply, Settings, Submission, Ticket,
+    },
     time::Millis,
 };
 use futures_util::{
@@ -118,8 +120,10 @@ impl Hands for OnlyRuns {
         self.0.give(effect);
     }
 
-    fn forgotten(&mut self, resource: &ResourceId) {
-        self.0.forget(resource);
+    fn tell(&mut self, event: &Event) {
+        if let Event::Forgotten(resource) = event {
+            self.0.forget(resource);
+        }
     }
 }
 
@@ -212,7 +216,7 @@ impl Site {
         loop {
             match answers.recv().await {
                 Some(Answer::Reply(reply)) if reply.id.site == self.config.site => return *reply,
-                Some(Answer::Accepted(_) | Answer::Reply(_)) => {}
+                Some(Answer::Accepted(_, _) | Answer::Reply(_)) => {}
                 other => panic!("{other:?} instead of a reply"),
             }
         }
@@ -259,7 +263,7 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(mut look: impl FnMut()
         if let Some(found) = look().await {
             return found;
         }
-        assert!(start.elapsed() < Duration::from_secs(60), "nothing came");
+        assert!(start.elapsed() < Duration::from_mins(1), "nothing came");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -171,8 +171,8 @@ pub enum Effect {
 /// What a requester is told.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Answer {
-    /// The operation is durable here and will reach all sites of the resource.
-    Accepted(OpId),
+    /// The operation is durable here and will reach all sites of the resource, which are these.
+    Accepted(OpId, Sites),
     /// The operation was not accepted; nothing was recorded.
     Refused(Refusal),
     /// How it went at one site.

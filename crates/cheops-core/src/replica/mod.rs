@@ -298,7 +298,7 @@ impl Replica {
         let declares = match self.asked(&submission) {
             Err(refusal) => return out.answer(ticket, Answer::Refused(refusal)),
             Ok(Asked::Known(op)) => {
-                out.answer(ticket, Answer::Accepted(op.id.clone()));
+                self.accepted(ticket, &id, &op.id, out);
                 self.await_replies(ticket, &id, &op.id, now, wait);
                 return self.answer_waiters(&id, out);
             }
@@ -306,12 +306,18 @@ impl Replica {
         };
         let at = self.clock.tick(now.wall, self.followed(&id));
         let op = self.operation(submission, declares, at);
-        out.answer(ticket, Answer::Accepted(op.id.clone()));
         self.await_replies(ticket, &id, &op.id, now, wait);
         let record = Record::Operation(Arc::new(op));
         self.admit(&id, &record, now, out);
+        self.accepted(ticket, &id, record.id(), out);
         self.publish(&record, out);
         self.proceed(&id, now, out);
+    }
+
+    fn accepted(&self, ticket: Ticket, id: &ResourceId, op: &OpId, out: &mut Outbox) {
+        if let Some(resource) = self.resources.get(id) {
+            out.answer(ticket, Answer::Accepted(op.clone(), resource.sites().clone()));
+        }
     }
 
     /// What a request amounts to here and now, or why it is refused.

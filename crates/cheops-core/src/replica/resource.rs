@@ -235,7 +235,10 @@ impl Resource {
         for &op in tail {
             let (mut good, mut bad) = (false, false);
             for site in self.sites.iter() {
-                match self.reply_to(op, site).map(|reply| reply.outcome) {
+                // What a site ran before it made the state anew is gone: it has yet to replay it.
+                let anew = self.reply_to(tail[0], site).map(|reply| reply.era);
+                let reply = self.reply_to(op, site).filter(|reply| Some(reply.era) >= anew);
+                match reply.map(|reply| reply.outcome) {
                     Some(Outcome::Ok) => good = true,
                     Some(Outcome::Ko) => bad = true,
                     Some(Outcome::Unknown) | None => pending = true,

@@ -187,7 +187,7 @@ fn answered(answer: &Answer) -> String {
     match answer {
         Answer::Reply(reply) => format!("{} says {:?}", reply.id.site, reply.outcome),
         Answer::Refused(refusal) => refusal.to_string(),
-        Answer::Accepted(_) | Answer::Superseded { .. } | Answer::Silent(_) | Answer::Done => {
+        Answer::Accepted(_, _) | Answer::Superseded { .. } | Answer::Silent(_) | Answer::Done => {
             format!("{answer:?}")
         }
     }

@@ -1,4 +1,4 @@
-//! `pouchdb-server`, a server that speaks CouchDB's protocol, as a peer to compare with.
+//! `pouchdb-server`, a server that speaks the protocol of `CouchDB`, as a peer to compare with.
 
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
@@ -32,7 +32,7 @@ impl Pouch {
             .ok()?;
         let start = Instant::now();
         while TcpStream::connect(address).is_err() {
-            assert!(start.elapsed() < Duration::from_secs(60), "pouchdb-server does not start");
+            assert!(start.elapsed() < Duration::from_mins(1), "pouchdb-server does not start");
             thread::sleep(Duration::from_millis(50));
         }
         let created = Command::new("curl")

@@ -197,7 +197,8 @@ impl Agent {
     /// What the agent answers; nothing if it can't be reached.
     pub(crate) fn ask(&self, path: &str) -> Option<(u16, String)> {
         let mut response = self.http.get(format!("{}{path}", self.url)).call().ok()?;
-        Some((response.status().as_u16(), response.body_mut().read_to_string().ok()?))
+        let body = response.body_mut().with_config().limit(1 << 30).read_to_string().ok()?;
+        Some((response.status().as_u16(), body))
     }
 
     pub(crate) fn try_get<T: DeserializeOwned>(&self, path: &str) -> Option<T> {

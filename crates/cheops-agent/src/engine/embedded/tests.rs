@@ -98,7 +98,7 @@ fn nothing_that_is_written_down_forgets_or_resumes_a_resource() {
     {
         assert_eq!(entry::forgets(&durable), None);
         assert_eq!(entry::resumes(&durable), None);
-        assert_eq!(&durable.resource(), &resource("r"));
+        assert_eq!(durable.resource(), &resource("r"));
     }
 }
 

@@ -70,7 +70,7 @@ impl Request {
         assert!(!self.over, "{ticket:?} hears {answer:?} after the last word");
         assert!(!self.dead, "{ticket:?} hears {answer:?} from an agent that died");
         match answer {
-            Answer::Accepted(op) => {
+            Answer::Accepted(op, _) => {
                 assert_eq!(self.op, None, "{ticket:?} is accepted twice");
                 self.op = Some(op.clone());
                 return;
