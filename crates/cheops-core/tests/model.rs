@@ -484,19 +484,32 @@ fn two_operations_with_doubles_and_overtaking() {
 }
 
 #[test]
-fn a_delete_and_an_operation_on_both_sides_of_a_cut_and_a_crash() {
+fn a_delete_and_an_operation_on_both_sides_of_a_cut() {
+    let wishes = vec![delete(0), set(2, 2)];
+    let federation = Federation { cut_off: Some(2), ..federation(wishes, Counts::default()) };
+    check("a delete and an operation; cut off at first", federation);
+}
+
+#[test]
+fn a_delete_and_an_operation_on_both_sides_of_a_cut_and_a_crash_when_asked() {
     let limits = Counts { crashes: 1, ..Counts::default() };
     let federation = federation(vec![delete(0), set(2, 2)], limits);
     let federation =
-        Federation { cut_off: Some(2), crashing: 0, only_when_asked: true, ..federation };
+        Federation { cut_off: Some(2), crashing: 2, only_when_asked: true, ..federation };
     check("a delete and an operation; cut off at first, crash when asked", federation);
 }
 
 #[test]
-fn a_delete_and_one_that_creates_again() {
+fn a_delete_with_a_cut_and_a_crash_when_asked() {
+    let limits = Counts { cuts: 1, crashes: 1, ..Counts::default() };
+    let federation = Federation { only_when_asked: true, ..federation(vec![delete(1)], limits) };
+    check("a delete; cut, crash when asked", federation);
+}
+
+#[test]
+fn a_delete_and_an_operation_that_follows_it_or_not() {
     let wishes = vec![delete(0), set(1, 2)];
-    let limits = Counts { cuts: 1, ..Counts::default() };
-    check("a delete and one that follows or not; cut", federation(wishes, limits));
+    check("a delete and an operation", federation(wishes, Counts::default()));
 }
 
 #[test]

@@ -285,16 +285,18 @@ impl Replica {
         }
     }
 
-    /// Tells a site that follows a delete, in an operation that begins a new life here, that the old
-    /// one is forgotten.
-    pub(super) fn tell_trimmed(&self, to: &SiteId, record: &Record, out: &mut Outbox) {
+    /// Tells the sites of a resource that its old life is forgotten, when an operation begins a new
+    /// one here that follows the delete where it was received: some have yet to forget.
+    pub(super) fn tell_trimmed(&self, record: &Record, out: &mut Outbox) {
         if let Record::Operation(op) = record
             && let Some(declared) = &op.declares
             && let Some(resource) = self.resources.get(&op.resource)
             && op.parents.iter().any(|parent| resource.log.is_forgotten(parent))
             && let Some(forgotten) = resource.forgotten_beyond(&declared.base)
         {
-            out.send(to, Message::Forgotten(vec![(op.resource.clone(), forgotten.clone())]));
+            for to in resource.sites().iter().filter(|site| self.up.contains(site)) {
+                out.send(to, Message::Forgotten(vec![(op.resource.clone(), forgotten.clone())]));
+            }
         }
     }
 

@@ -283,6 +283,13 @@ impl Replica {
                 (Some(resource), _) => resource.fit(&sent),
                 (None, Some(declared)) => self.begun(id, declared).fit(&sent),
                 (None, None) if self.tomb(id).is_some_and(|tomb| is_over(tomb, &sent)) => continue,
+                (None, None) if self.tomb(id).is_some() => {
+                    // It is about a new life, whose first operation has yet to come. What waited
+                    // here, before the old one was forgotten, came from the site that recorded it.
+                    let origin = &sent.record.id().site;
+                    self.want(if *from == self.here { origin } else { from }, id, out);
+                    break;
+                }
                 (None, None) => {
                     // It came before the operation that creates the resource. Asked for at once,
                     // each of the messages that follow would bring all of them again.
@@ -295,7 +302,7 @@ impl Replica {
                 Fit::Known => {}
                 Fit::Now => {
                     self.admit(id, &sent.record, now, out);
-                    self.tell_trimmed(from, &sent.record, out);
+                    self.tell_trimmed(&sent.record, out);
                     todo.extend(self.woken(id, &sent));
                     changed = true;
                 }
@@ -359,7 +366,11 @@ impl Replica {
 
 /// Whether a record says nothing that counts after a resource was forgotten.
 fn is_over(tomb: &Tomb, sent: &Sent) -> bool {
-    matches!(sent.record, Record::Reply(_)) || covers(&tomb.version, sent.record.id())
+    let about = match &sent.record {
+        Record::Operation(op) => &op.id,
+        Record::Reply(reply) => &reply.op,
+    };
+    covers(&tomb.version, about)
 }
 
 /// A stretch as shorter ones that cover it, with the digests of what we have in each.
