@@ -20,7 +20,7 @@ use axum::{
 };
 use cheops_core::{
     id::{ResourceId, SiteId},
-    replica::{Effect, Event, Message, Replica, Settings},
+    replica::{Durable, Effect, Event, Message, Replica, Settings, Version},
 };
 use futures_util::{TryStreamExt, future::BoxFuture, stream::BoxStream};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time};
@@ -29,7 +29,7 @@ use crate::{
     api::{self, Context, Shared},
     config::Config,
     engine::{
-        EngineError,
+        Damage, Engine, EngineError,
         embedded::{Embedded, Options},
     },
     files::{Content, Fetch, Files},
@@ -172,15 +172,41 @@ fn open(path: &Path, site: SiteId, noted: &Noted) -> Result<(Replica, Embedded),
     let mut failure = None;
     let written =
         engine.written().map_while(|read| read.map_err(|error| failure = Some(error)).ok());
-    let replica = Replica::restore(site, Settings::default(), written);
+    let mut replica = Replica::restore(site, Settings::default(), written);
     if let Some(error) = failure {
         return Err(error);
     }
+    let markers: Vec<Durable> = engine.damage().iter().flat_map(|d| marked(&replica, d)).collect();
     for damage in engine.damage() {
         tracing::error!("{damage}");
         noted.damaged(damage.to_string());
     }
+    if !markers.is_empty() {
+        engine.append(&markers)?;
+    }
+    for marker in &markers {
+        if let Durable::Withheld { resource, floor } = marker {
+            replica.withhold(resource, *floor);
+        }
+    }
     Ok((replica, engine))
+}
+
+/// What is withheld because of a loss: the resource, or all of them if it is not known which.
+fn marked(replica: &Replica, damage: &Damage) -> Vec<Durable> {
+    if let Some(resource) = &damage.resource {
+        return vec![Durable::Withheld { resource: resource.clone(), floor: damage.floor }];
+    }
+    // Each of the numbers that are lost may have been that of a record of this site.
+    let lost = damage.seqs.clone().count() as u64;
+    let floor = |version: &Version| version.get(replica.here()).copied().unwrap_or(0) + lost;
+    let resources = replica.resources();
+    resources
+        .map(|resource| Durable::Withheld {
+            resource: resource.id().clone(),
+            floor: floor(&resource.version()),
+        })
+        .collect()
 }
 
 /// How the node reaches the rest of the agent.

@@ -138,6 +138,7 @@ fn durables() -> [(&'static str, Durable); 7] {
         ("cleared", Durable::Cleared("counter".parse().unwrap())),
         ("forgotten", forgotten),
         ("trimmed", trimmed),
+        ("withheld", Durable::Withheld { resource: "counter".parse().unwrap(), floor: 9 }),
     ]
 }
 

@@ -162,6 +162,12 @@ impl From<Refusal> for ApiError {
                 refusal.to_string(),
                 "ask one of its sites",
             ),
+            Refusal::Withheld(_) => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "damaged",
+                refusal.to_string(),
+                "ask another of its sites, or declare its state: cheops exec --force …",
+            ),
             Refusal::KeyReused { .. } => Self::new(
                 StatusCode::CONFLICT,
                 "key-reused",

@@ -107,7 +107,8 @@ pub fn change(here: &SiteId, seq: Seq, durable: &Durable) -> Option<Change> {
         Durable::Intent { .. }
         | Durable::Clearing(_)
         | Durable::Cleared(_)
-        | Durable::Trimmed { .. } => return None,
+        | Durable::Trimmed { .. }
+        | Durable::Withheld { .. } => return None,
     };
     let resource = Some(resource.to_string());
     Some(Change { seq: Some(seq), site: here.to_string(), resource, what })

@@ -47,6 +47,11 @@ enum Kind<'a> {
         #[serde(borrow)]
         version: Version<'a>,
     },
+    Withheld {
+        #[serde(borrow)]
+        resource: Text<'a, ResourceId>,
+        floor: u64,
+    },
 }
 
 impl<'a> Twin<'a> for Durable<'a> {
@@ -73,6 +78,9 @@ impl<'a> Twin<'a> for Durable<'a> {
                 resource: Text::of(resource)?,
                 version: Version::of(version).at("version")?,
             },
+            replica::Durable::Withheld { resource, floor } => {
+                Kind::Withheld { resource: Text::of(resource)?, floor: *floor }
+            }
         }))
     }
 
@@ -101,6 +109,9 @@ impl<'a> Twin<'a> for Durable<'a> {
                 resource: resource.read(names).at("resource")?,
                 version: version.read(names).at("version")?,
             },
+            Kind::Withheld { resource, floor } => {
+                replica::Durable::Withheld { resource: resource.read(names).at("resource")?, floor }
+            }
         })
     }
 }

@@ -202,6 +202,11 @@ pub enum Refusal {
         /// Its sites.
         sites: Sites,
     },
+    /// Something of the resource is lost at this site.
+    #[error(
+        "something of `{0}` is lost at this site, so that nobody knows its state here; declare it with an operation and `force`"
+    )]
+    Withheld(ResourceId),
     /// The key stands for another request.
     #[error("key `{key}` was used for another request, which became {op}; use a new key")]
     KeyReused {

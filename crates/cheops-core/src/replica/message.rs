@@ -203,6 +203,14 @@ pub enum Durable {
         /// Up to where its records are forgotten.
         version: Version,
     },
+    /// Something that was written about the resource is lost. Nothing of it is run here until an
+    /// operation with `force` declares its state.
+    Withheld {
+        /// The resource.
+        resource: ResourceId,
+        /// The last number that this site may have used for a record of it.
+        floor: u64,
+    },
 }
 
 impl Durable {
@@ -214,7 +222,8 @@ impl Durable {
             | Self::Clearing(resource)
             | Self::Cleared(resource)
             | Self::Forgotten { resource, .. }
-            | Self::Trimmed { resource, .. } => resource,
+            | Self::Trimmed { resource, .. }
+            | Self::Withheld { resource, .. } => resource,
         }
     }
 }

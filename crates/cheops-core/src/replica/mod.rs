@@ -86,6 +86,8 @@ pub struct Replica {
     resources: BTreeMap<ResourceId, Resource>,
     /// What is left of resources that were deleted. Of one that lives again, of its last life.
     tombs: BTreeMap<ResourceId, Tomb>,
+    /// The resources of which something is lost here, and the last number that may have been used.
+    withheld: BTreeMap<ResourceId, u64>,
     /// The sites that can be reached.
     up: BTreeSet<SiteId>,
     /// For each other site, a digest of all that is known here of what the two share.
@@ -154,6 +156,7 @@ impl Replica {
             clock: Clock::default(),
             resources: BTreeMap::new(),
             tombs: BTreeMap::new(),
+            withheld: BTreeMap::new(),
             up: BTreeSet::new(),
             shared: BTreeMap::new(),
             alarms: Alarms::default(),
@@ -191,15 +194,41 @@ impl Replica {
             self.tombs.insert(id.clone(), tomb);
             return;
         }
-        if let Durable::Record(Record::Operation(op)) = durable
-            && let Some(declared) = &op.declares
-        {
-            self.open(id, declared);
+        if let Durable::Withheld { floor, .. } = durable {
+            return self.withhold(id, *floor);
+        }
+        if let Durable::Record(Record::Operation(op)) = durable {
+            self.released(op);
+            if let Some(declared) = &op.declares {
+                self.open(id, declared);
+            }
         }
         let Some(resource) = self.resources.get_mut(id) else { return };
         resource.restore(&self.here, durable);
         if let Durable::Record(record) = durable {
             resource.take(record);
+        }
+    }
+
+    /// Takes note that something of a resource is lost here: nothing of it is run until an operation
+    /// with `force` declares its state, and no number up to `floor` is used again.
+    pub fn withhold(&mut self, id: &ResourceId, floor: u64) {
+        let withheld = self.withheld.entry(id.clone()).or_default();
+        *withheld = floor.max(*withheld);
+        if let Some(resource) = self.resources.get_mut(id) {
+            resource.stop();
+        }
+    }
+
+    /// The resources of which something is lost here.
+    pub fn withheld(&self) -> impl Iterator<Item = &ResourceId> {
+        self.withheld.keys()
+    }
+
+    /// A forced operation says what the state is, so that what was lost no longer matters.
+    fn released(&mut self, op: &Operation) {
+        if op.reset {
+            self.withheld.remove(&op.resource);
         }
     }
 
@@ -209,7 +238,9 @@ impl Replica {
         match input {
             Input::Started => {
                 for resource in self.resources.values_mut() {
-                    resource.resume(&self.here, &mut out);
+                    if !self.withheld.contains_key(resource.id()) {
+                        resource.resume(&self.here, &mut out);
+                    }
                 }
                 let all: Vec<ResourceId> = self.resources.keys().cloned().collect();
                 for id in all {
@@ -326,6 +357,9 @@ impl Replica {
         if let Some(op) = resource.map(|r| r.repeated(submission)).transpose()?.flatten() {
             return Ok(Asked::Known(op));
         }
+        if self.withheld.contains_key(&submission.resource) && !submission.force {
+            return Err(Refusal::Withheld(submission.resource.clone()));
+        }
         let known = resource.map(Resource::sites);
         // There is nothing to delete of what does not exist.
         let named = submission.sites.as_ref().filter(|_| !submission.kind.is_delete());
@@ -365,7 +399,8 @@ impl Replica {
         let tomb = self.tomb(&submission.resource);
         let buried = tomb.and_then(|tomb| tomb.version.get(&self.here).copied());
         let high = resource.map(|resource| resource.streams().high(&self.here));
-        let number = high.or(buried).unwrap_or(0) + 1;
+        let floor = self.withheld.get(&submission.resource).copied().unwrap_or(0);
+        let number = high.or(buried).unwrap_or(0).max(floor) + 1;
         let parents = resource.map(|resource| resource.log.heads());
         let delete = tomb.map(|tomb| [tomb.by.clone()].into());
         let resets = resource.is_some_and(|resource| resource.resolution.resets(&submission.kind));
@@ -396,6 +431,9 @@ impl Replica {
         let before = resource.digest();
         resource.take(record);
         self.digest_changed(id, before);
+        if let Record::Operation(op) = record {
+            self.released(op);
+        }
         Self::recorded(record, out);
     }
 
@@ -453,7 +491,11 @@ impl Replica {
     fn proceed(&mut self, id: &ResourceId, now: Now, out: &mut Outbox) {
         self.answer_waiters(id, out);
         if let Some(resource) = self.resources.get_mut(id) {
-            resource.advance(&self.here, out);
+            if self.withheld.contains_key(id) {
+                resource.stop();
+            } else {
+                resource.advance(&self.here, out);
+            }
         }
         self.bury(id, now, out);
     }

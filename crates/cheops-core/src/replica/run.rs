@@ -142,6 +142,11 @@ impl Resource {
         reply
     }
 
+    /// Runs nothing more before a person has decided.
+    pub(super) fn stop(&mut self) {
+        self.work = Work::Stuck;
+    }
+
     /// Goes on with what was under way when the site stopped.
     pub(super) fn resume(&mut self, here: &SiteId, out: &mut Outbox) {
         match self.work {
@@ -185,6 +190,7 @@ impl Resource {
                     self.journal.ran(pending.op, pending.fresh, reply.outcome);
                 }
             }
+            Durable::Withheld { .. } => {}
             Durable::Trimmed { version, .. } => {
                 self.trim(version);
             }

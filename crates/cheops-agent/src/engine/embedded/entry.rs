@@ -21,7 +21,8 @@ pub(super) fn forgets(durable: &Durable) -> Option<&ResourceId> {
         | Durable::Intent { .. }
         | Durable::Clearing(_)
         | Durable::Cleared(_)
-        | Durable::Trimmed { .. } => None,
+        | Durable::Trimmed { .. }
+        | Durable::Withheld { .. } => None,
     }
 }
 
@@ -29,6 +30,7 @@ pub(super) fn forgets(durable: &Durable) -> Option<&ResourceId> {
 /// so.
 pub(super) fn resumes(durable: &Durable) -> Option<&ResourceId> {
     match durable {
+        Durable::Withheld { resource, .. } => Some(resource),
         Durable::Record(_)
         | Durable::Intent { .. }
         | Durable::Clearing(_)
@@ -56,6 +58,7 @@ enum What {
     Cleared = 5,
     Forgotten = 6,
     Trimmed = 7,
+    Withheld = 8,
 }
 
 impl Entry {
@@ -68,6 +71,7 @@ impl Entry {
             Durable::Cleared(_) => (What::Cleared, None),
             Durable::Forgotten { .. } => (What::Forgotten, None),
             Durable::Trimmed { .. } => (What::Trimmed, None),
+            Durable::Withheld { .. } => (What::Withheld, None),
         };
         Self { resource: durable.resource().clone(), what, id: id.cloned() }
     }
@@ -97,11 +101,14 @@ impl Entry {
             5 => What::Cleared,
             6 => What::Forgotten,
             7 => What::Trimmed,
+            8 => What::Withheld,
             _ => return None,
         };
         let resource = take_text(&mut bytes)?.parse().ok()?;
         let id = match what {
-            What::Clearing | What::Cleared | What::Forgotten | What::Trimmed => None,
+            What::Clearing | What::Cleared | What::Forgotten | What::Trimmed | What::Withheld => {
+                None
+            }
             What::Operation | What::Reply | What::Intent => Some(OpId {
                 site: take_text(&mut bytes)?.parse().ok()?,
                 number: take_number(&mut bytes)?,
@@ -120,6 +127,7 @@ impl fmt::Display for Entry {
             What::Clearing => "the start of a reset",
             What::Forgotten => "that it was forgotten",
             What::Trimmed => "up to where it was forgotten",
+            What::Withheld => "that something of it was lost",
             What::Cleared => "the end of a reset",
         };
         match &self.id {
