@@ -108,7 +108,7 @@ fn messages() -> [(&'static str, Message); 5] {
     ]
 }
 
-fn durables() -> [(&'static str, Durable); 7] {
+fn durables() -> [(&'static str, Durable); 8] {
     let steps = Action::Steps([Action::command("incr x"), http()].into());
     let first = Operation {
         parents: Box::default(),

@@ -21,7 +21,7 @@ use cheops_agent::{
     peers::{Peer, Peers, State},
 };
 use cheops_core::{
-    id::{ResourceId, SiteId, Sites},
+    id::{SiteId, Sites},
     operation::Action,
     plan::Outcome,
     replica::{

@@ -190,11 +190,10 @@ impl Resource {
                     self.journal.ran(pending.op, pending.fresh, reply.outcome);
                 }
             }
-            Durable::Withheld { .. } => {}
             Durable::Trimmed { version, .. } => {
                 self.trim(version);
             }
-            Durable::Record(_) | Durable::Forgotten { .. } => {}
+            Durable::Record(_) | Durable::Forgotten { .. } | Durable::Withheld { .. } => {}
         }
     }
 }

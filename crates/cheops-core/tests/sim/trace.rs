@@ -143,6 +143,7 @@ fn written(durable: &Durable) -> String {
             format!("forgotten {resource} by {by}: {version:?}")
         }
         Durable::Trimmed { resource, version } => format!("trimmed {resource}: {version:?}"),
+        Durable::Withheld { resource, floor } => format!("withheld {resource} from {floor}"),
     }
 }
 

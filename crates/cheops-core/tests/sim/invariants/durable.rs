@@ -60,7 +60,7 @@ impl Disk {
                 let intended = self.clearing.contains(resource);
                 assert!(intended, "{site} empties {resource} before that is written down");
             }
-            Effect::Answer { ticket, answer: Answer::Accepted(op) } => {
+            Effect::Answer { ticket, answer: Answer::Accepted(op, _) } => {
                 let key = (asked[ticket].clone(), op.clone());
                 assert!(self.records.contains(&key), "{site} accepts {key:?} before it is durable");
             }
@@ -86,7 +86,9 @@ impl Disk {
             replica::Durable::Cleared(resource) => {
                 self.clearing.remove(resource);
             }
-            replica::Durable::Forgotten { .. } | replica::Durable::Trimmed { .. } => {}
+            replica::Durable::Forgotten { .. }
+            | replica::Durable::Trimmed { .. }
+            | replica::Durable::Withheld { .. } => {}
         }
     }
 
