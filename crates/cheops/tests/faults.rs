@@ -159,6 +159,63 @@ fn a_disk_that_can_only_be_read_is_a_full_disk() {
     assert_eq!(field.sites[0].resource("x").unwrap().summary.operation_count, 1);
 }
 
+/// Breaks what is stored of a text, wherever it stands below a directory.
+fn spoil(directory: &Path, text: &str) -> usize {
+    let found = Command::new("grep").args(["-rlaF", text]).arg(directory).output().unwrap();
+    let mut spoilt = 0;
+    for path in String::from_utf8_lossy(&found.stdout).lines() {
+        let mut content = fs::read(path).unwrap();
+        let places: Vec<usize> = (0..content.len().saturating_sub(text.len()))
+            .filter(|&at| content[at..].starts_with(text.as_bytes()))
+            .collect();
+        for at in &places {
+            content[*at] ^= 0xff;
+        }
+        spoilt += places.len();
+        fs::write(path, content).unwrap();
+    }
+    spoilt
+}
+
+#[test]
+fn a_damaged_store_says_what_is_lost_and_the_rest_goes_on() {
+    let mut field = Field::with(3, QUICK);
+    let everywhere = field.everywhere();
+    for id in ["x", "y"] {
+        assert!(all_ok(&field.sites[0].exec(id, &on(&everywhere, "echo begin > {id}"))));
+    }
+    assert!(all_ok(&field.sites[0].exec("x", &submit("echo to-be-lost >> {id}", "add"))));
+    assert!(all_ok(&field.sites[0].exec("x", &submit("echo last >> {id}", "add"))));
+    field.agreed("x", &[0, 1, 2]);
+    field.sites[0].kill();
+    assert!(spoil(&field.directory(0).join("data/store"), "to-be-lost") > 0);
+    field.sites[0].start();
+    field.sites[0].wait_until_ready();
+    field.wait_until_linked();
+
+    let one = &field.sites[0];
+    let (_, problems) = one.ask("/api/v1/problems?local=true").unwrap();
+    assert!(problems.contains("lost: operation site1:3"), "{problems}");
+    let refused = one.try_exec("x", &submit("echo more >> {id}", "add")).unwrap_err();
+    assert_eq!((refused.status, refused.kind.as_str()), (503, "damaged"));
+    assert!(all_ok(&one.exec("y", &submit("echo more >> {id}", "add"))), "others go on");
+    // What the other sites have comes back, and nothing is run twice.
+    one.wait_for("x", "what was lost is here again", |x| x.summary.operation_count == 3);
+    assert_eq!(read(&one.work().join("x")).unwrap(), "begin\nto-be-lost\nlast\n");
+
+    let repair = Submit { force: true, ..submit("echo declared > {id}", "set") };
+    assert!(all_ok(&one.exec("x", &repair)));
+    assert!(all_ok(&one.exec("x", &submit("echo more >> {id}", "add"))));
+    field.sites[0].restart();
+    field.wait_until_linked();
+    field.agreed("x", &[0, 1, 2]);
+    for site in &field.sites {
+        assert_eq!(read(&site.work().join("x")).unwrap(), "declared\nmore\n", "{}", site.name);
+    }
+    let (_, problems) = field.sites[0].ask("/api/v1/problems?local=true").unwrap();
+    assert!(!problems.contains("lost"), "{problems}");
+}
+
 #[test]
 fn garbage_from_a_peer_is_refused_and_changes_nothing() {
     let field = Field::with(2, QUICK);
