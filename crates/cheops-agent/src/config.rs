@@ -117,7 +117,7 @@ impl Config {
 
     /// The configuration in a text; paths are relative to a directory.
     pub fn from_toml(text: &str, beside: &Path) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+        let file: File = toml::from_str(text).map_err(|error| worded(text, &error))?;
         let site: SiteId = file.site.parse().map_err(|error| format!("`site`: {error}"))?;
         let mut config = Self::new(site, beside.join(file.data.unwrap_or("data".into())));
         if let Some(work) = file.work {
@@ -186,6 +186,17 @@ pub struct ConfigError {
     pub path: PathBuf,
     /// What is wrong with it.
     pub problem: String,
+}
+
+/// An error of the reader, on one line.
+fn worded(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start));
+    match before {
+        Some(before) if !text.is_empty() => {
+            format!("line {}: {}", before.matches('\n').count() + 1, error.message())
+        }
+        _ => error.message().to_owned(),
+    }
 }
 
 fn set<T>(setting: &mut T, value: Option<T>) {
@@ -315,7 +326,7 @@ mod tests {
         for (text, expected) in [
             ("", "missing field `site`"),
             ("site = 'a&b'", "`site`: `a&b` is not a site name"),
-            ("site = 'a'\nsitee = 1", "unknown field `sitee`"),
+            ("site = 'a'\nsitee = 1", "line 2: unknown field `sitee`"),
             ("site = 'a'\n[[peer]]\nname = 'a'\naddress = 'h:1'", "is this site itself"),
             ("site = 'a'\n[[peer]]\nname = 'b'\naddress = 'h'", "is not HOST:PORT"),
             ("site = 'a'\n[runs]\ntimeout = 'soon'", "`runs.timeout`"),

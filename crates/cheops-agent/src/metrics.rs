@@ -54,6 +54,7 @@ struct Gauges {
     can_write: Gauge,
     running: Gauge,
     waiting: Gauge,
+    stuck: Gauge,
 }
 
 /// Of each link.
@@ -62,6 +63,7 @@ struct Links {
     reachable: Family<Site, Gauge>,
     round_trip: Family<Site, Gauge<f64, std::sync::atomic::AtomicU64>>,
     lag: Family<Site, Gauge<f64, std::sync::atomic::AtomicU64>>,
+    clock_offset: Family<Site, Gauge<f64, std::sync::atomic::AtomicU64>>,
     queue_bytes: Family<Site, Gauge>,
     dropped: Family<Site, Gauge>,
 }
@@ -81,6 +83,7 @@ impl Default for Metrics {
             ("can_write", "1 if operations are accepted", &gauges.can_write),
             ("runs_running", "Commands that run now", &gauges.running),
             ("runs_waiting", "Commands that wait for a place to run", &gauges.waiting),
+            ("runs_stuck", "Commands that can't be started, and are tried again", &gauges.stuck),
         ] {
             registry.register(name, help, gauge.clone());
         }
@@ -88,6 +91,8 @@ impl Default for Metrics {
         registry.register("site_round_trip_seconds", "The round trip", links.round_trip.clone());
         let lag = "For how long the two have not been known to agree";
         registry.register("site_lag_seconds", lag, links.lag.clone());
+        let offset = "By how much the clock of the site is ahead";
+        registry.register("site_clock_offset_seconds", offset, links.clock_offset.clone());
         registry.register("site_queue_bytes", "What waits to be sent", links.queue_bytes.clone());
         let dropped = "Messages that were dropped because the queue was full";
         registry.register("site_dropped", dropped, links.dropped.clone());
@@ -109,7 +114,7 @@ impl Metrics {
 
     /// Everything, as it is now.
     pub fn text(&self, context: &Context, resources: usize, operations: usize) -> String {
-        let Gauges { resources: n, operations: ops, written, can_write, running, waiting } =
+        let Gauges { resources: n, operations: ops, written, can_write, running, waiting, stuck } =
             &self.0.gauges;
         n.set(signed(resources));
         ops.set(signed(operations));
@@ -118,6 +123,7 @@ impl Metrics {
         let busy = context.runner.busy();
         running.set(signed(busy.running));
         waiting.set(signed(busy.waiting));
+        stuck.set(signed(busy.stuck));
         for peer in context.peers.view() {
             self.link(&peer);
         }
@@ -137,6 +143,11 @@ impl Metrics {
         }
         if let Some(lag) = peer.lag {
             links.lag.get_or_create(&site).set(lag.as_secs_f64());
+        }
+        if let Some(offset) = peer.clock_offset {
+            let offset = Duration::from_millis(offset.unsigned_abs()).as_secs_f64()
+                * if offset < 0 { -1.0 } else { 1.0 };
+            links.clock_offset.get_or_create(&site).set(offset);
         }
         links.queue_bytes.get_or_create(&site).set(signed(peer.queue.bytes));
         links.dropped.get_or_create(&site).set(i64::try_from(peer.dropped).unwrap_or(i64::MAX));

@@ -111,8 +111,10 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
     let site = context.here();
     let mut all = context.noted.troubles(site);
     all.extend(disk(site, &context.node.health()));
+    all.extend(runs(site, context.runner.busy().stuck));
     for peer in context.peers.view() {
         all.extend(link(site, &peer));
+        all.extend(clock(site, &peer));
     }
     let mut from = Bound::Unbounded;
     loop {
@@ -142,6 +144,34 @@ fn disk(site: &SiteId, health: &Health) -> Option<Trouble> {
     Some(trouble(Urgency::High, site, None, "disk", text, next))
 }
 
+fn runs(site: &SiteId, stuck: usize) -> Option<Trouble> {
+    (stuck > 0).then(|| {
+        trouble(
+            Urgency::High,
+            site,
+            None,
+            "stuck",
+            format!("{stuck} commands can't be started"),
+            "see the agent's log for why: usually a full disk or too many processes. They are tried again every second",
+        )
+    })
+}
+
+fn clock(site: &SiteId, peer: &crate::peers::Peer) -> Option<Trouble> {
+    let offset = peer.clock_offset.filter(|_| peer.clock_is_off())?;
+    let (seconds, way) =
+        (offset.unsigned_abs() / 1_000, if offset < 0 { "behind" } else { "ahead" });
+    let name = &peer.site;
+    Some(trouble(
+        Urgency::Medium,
+        site,
+        None,
+        "clock",
+        format!("the clock of `{name}` is {seconds} s {way} of the one of `{site}`"),
+        "set the clocks; until then the later of two concurrent operations may not be the one that people mean",
+    ))
+}
+
 fn link(site: &SiteId, peer: &crate::peers::Peer) -> Option<Trouble> {
     let name = &peer.site;
     match peer.state {
@@ -154,13 +184,16 @@ fn link(site: &SiteId, peer: &crate::peers::Peer) -> Option<Trouble> {
             format!("when you have seen enough: cheops site resume {name}"),
         )),
         Reach::Unreachable => {
-            let why = peer.error.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+            let text = match &peer.error {
+                Some(why) => why.clone(),
+                None => format!("`{name}` can't be reached at {}", peer.address),
+            };
             Some(trouble(
                 Urgency::Medium,
                 site,
                 None,
                 "unreachable",
-                format!("`{name}` can't be reached at {}{why}", peer.address),
+                text,
                 "what it misses is sent when it is back; if it stays away, look at its agent and at the network",
             ))
         }
@@ -198,6 +231,18 @@ fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
             ),
             format!(
                 "look at `cheops describe {id}`, then declare the state with an operation and --force"
+            ),
+        ));
+    }
+    if let Some((op, site)) = resource.in_doubt() {
+        return Some(trouble(
+            Urgency::High,
+            here,
+            Some(id),
+            "unknown",
+            format!("nobody knows whether operation {op} of `{id}` took effect at `{site}`"),
+            format!(
+                "look there, then declare the state with an operation and --force; a Check command in the configuration of `{id}` can tell by itself next time"
             ),
         ));
     }

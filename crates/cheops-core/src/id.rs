@@ -8,7 +8,7 @@ use core::{fmt, str::FromStr};
 
 /// A text that is not a well-formed name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a {what}: {why}")]
+#[error("`{text}` is not {article} {what}: {why}", article = article(what))]
 pub struct NameError {
     /// What the text was meant to be: "site name", "resource id"…
     pub what: &'static str,
@@ -16,6 +16,10 @@ pub struct NameError {
     pub text: String,
     /// The rule that it breaks, as a sentence without its full stop.
     pub why: &'static str,
+}
+
+fn article(what: &str) -> &'static str {
+    if what.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" }
 }
 
 /// Declares a name: a newtype over shared text whose only constructor is `FromStr`.

@@ -145,7 +145,9 @@ fn the_doors_of_the_original_program_are_there() {
     let directory = tempfile::tempdir().unwrap();
     let site = Agent::alone(directory.path());
     let file = directory.path().join("greeting");
-    std::fs::write(&file, "hello\n").unwrap();
+    // Larger than what a form may hold otherwise.
+    let greeting = "hello\n".repeat(500_000);
+    std::fs::write(&file, &greeting).unwrap();
     let curl = |arguments: &[&str]| {
         let output = Command::new("curl").arg("-sS").args(arguments).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -155,7 +157,7 @@ fn the_doors_of_the_original_program_are_there() {
     let printed = curl(&[
         // Not -F, for which a semicolon has a meaning.
         "--form-string",
-        "command=cat {greeting} > __ID__; cat __ID__",
+        "command=head -n 1 {greeting} > __ID__; wc -c < {greeting}",
         "-F",
         "sites=site1",
         "-F",
@@ -168,7 +170,7 @@ fn the_doors_of_the_original_program_are_there() {
     ]);
     let reply: OriginalReply = serde_json::from_str(printed.trim()).unwrap();
     assert_eq!((reply.site.as_str(), reply.status.as_str()), ("site1", "OK"));
-    assert_eq!((reply.output.as_str(), reply.what.as_str()), ("hello\n", "REPLY"));
+    assert_eq!((reply.output.trim(), reply.what.as_str()), ("3000000", "REPLY"));
     assert_eq!(reply.locations, ["site1"]);
     assert_eq!(reply.resource_id, "filename");
 

@@ -35,7 +35,10 @@ use cheops_core::{
     scope::Catalogue,
 };
 use utoipa::OpenApi;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::{
+    router::{OpenApiRouter, UtoipaMethodRouterExt},
+    routes,
+};
 
 pub use self::error::ApiError;
 use crate::{
@@ -138,7 +141,7 @@ pub fn router(context: Shared) -> Router {
         .routes(routes!(changes::follow))
         .routes(routes!(upload::store))
         .routes(routes!(upload::content))
-        .routes(routes!(original::exec))
+        .routes(routes!(original::exec).layer(DefaultBodyLimit::disable()))
         .routes(routes!(original::show))
         .routes(routes!(original::show_local))
         .routes(routes!(health::healthz))
@@ -214,9 +217,8 @@ fn known_site(context: &Context, text: &str) -> Result<SiteId, ApiError> {
     if catalogue.knows(&site) {
         return Ok(site);
     }
-    let hint = match catalogue.suggest(text) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => "see /api/v1/sites for the sites that are known".to_owned(),
-    };
+    let hint = catalogue
+        .suggest(text)
+        .unwrap_or_else(|| "see /api/v1/sites for the sites that are known".to_owned());
     Err(ApiError::not_found("unknown-site", format!("no site `{site}` is known here"), hint))
 }

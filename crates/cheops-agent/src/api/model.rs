@@ -33,6 +33,9 @@ pub struct Site {
     pub resources: usize,
     /// How many operations it has not answered, as far as is known here.
     pub unanswered: usize,
+    /// By how many milliseconds its clock is ahead of this site's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_offset_ms: Option<i64>,
     /// Why the last attempt to reach it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -535,7 +538,7 @@ pub struct Trouble {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
     /// What sort of trouble: `needs-decision`, `unknown`, `diverged`, `failed`, `damaged`, `disk`,
-    /// `refused`, `unreachable`, `paused`.
+    /// `stuck`, `clock`, `refused`, `unreachable`, `paused`.
     pub what: String,
     /// What happened, as a sentence.
     pub text: String,

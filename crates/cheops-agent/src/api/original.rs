@@ -14,7 +14,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::{
     MAX_BODY, Shared,
     error::{ApiError, ApiResult, In, too_large},
-    model::{Answer, File, OriginalReply, Problem, ShownAt, Submit},
+    model::{Answer, File, OriginalReply, Problem, Show, ShownAt, Submit},
     pass, resource_id, show as showing,
     submit::{config, converse, line, received, stream as streamed},
     upload,
@@ -217,9 +217,10 @@ pub(super) async fn show(
     request: Request,
 ) -> ApiResult<Response> {
     let id = resource_id(&id)?;
+    let passed = pass::was_passed(request.headers());
     let form = Form::read(&context, request).await?;
-    let place = form.place();
-    let shown = showing::on(&context, &id, form.command.as_deref(), place.as_deref()).await?;
+    let asked = Show { sites: form.place(), command: form.command };
+    let shown = showing::anywhere(&context, &id, &asked, passed).await?;
     Ok(axum::Json(shown.sites).into_response())
 }
 

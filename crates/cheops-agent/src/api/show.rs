@@ -2,11 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use axum::{
-    extract::State,
-    http::HeaderMap,
-    response::{IntoResponse, Response},
-};
+use axum::{extract::State, http::HeaderMap};
 use cheops_core::{
     id::{ResourceId, SiteId, Sites},
     plan::Outcome,
@@ -36,17 +32,25 @@ pub(super) async fn show(
     In(id): In<String>,
     headers: HeaderMap,
     Json(asked): Json<Show>,
-) -> ApiResult<Response> {
-    let id = resource_id(&id)?;
-    let known = known(&context, &id).await?;
+) -> ApiResult<axum::Json<Shown>> {
+    let passed = pass::was_passed(&headers);
+    Ok(axum::Json(anywhere(&context, &resource_id(&id)?, &asked, passed).await?))
+}
+
+/// Shows a resource, at a site that knows it if this one does not and would have to.
+pub(super) async fn anywhere(
+    context: &Context,
+    id: &ResourceId,
+    asked: &Show,
+    passed: bool,
+) -> ApiResult<Shown> {
+    let known = known(context, id).await?;
     let needs_to_be_known = asked.command.is_none() || asked.sites.is_none();
-    if known.is_none() && needs_to_be_known && !pass::was_passed(&headers) {
-        let site = pass::find(&context, &id).await?;
-        let path = format!("/api/v1/resources/{id}/show");
-        return pass::post(&context, &site, &path, "application/json", &asked).await;
+    if known.is_some() || !needs_to_be_known || passed {
+        return on(context, known, id, asked).await;
     }
-    let shown = on(&context, &id, asked.command.as_deref(), asked.sites.as_deref()).await?;
-    Ok(axum::Json(shown).into_response())
+    let site = pass::find(context, id).await?;
+    ask(context, &site, id, asked).await
 }
 
 /// The sites of a resource and its `Show` command, if it is known here.
@@ -67,26 +71,23 @@ pub(super) fn no_command() -> ApiError {
 }
 
 /// Runs a command on sites: the resource's own `Show` and all of its sites, if nothing else is said.
-pub(super) async fn on(
+async fn on(
     context: &Context,
+    known: Option<(Sites, Option<String>)>,
     id: &ResourceId,
-    command: Option<&str>,
-    place: Option<&str>,
+    asked: &Show,
 ) -> ApiResult<Shown> {
-    let known = known(context, id).await?;
     let (sites, show) = known.map_or((None, None), |(sites, show)| (Some(sites), show));
-    let command = command.map(str::to_owned).or(show).filter(|command| !command.trim().is_empty());
+    let command = asked.command.clone().or(show).filter(|command| !command.trim().is_empty());
     let command = command.ok_or_else(no_command)?;
-    let sites = match place {
+    let sites = match asked.sites.as_deref() {
         Some(place) => home(context, place)?,
         None => sites.ok_or_else(|| ApiError::no_resource(id.as_str(), &[]))?,
     };
     let asked = sites.iter().map(async |site| {
         let shown = time::timeout(LONGEST, at(context, site, id, &command)).await;
-        let shown = shown.unwrap_or_else(|_| ShownAt {
-            status: "TIMEOUT".to_owned(),
-            output: format!("no answer within {} s", LONGEST.as_secs()),
-        });
+        let shown =
+            shown.unwrap_or_else(|_| timeout(format!("no answer within {} s", LONGEST.as_secs())));
         (site.to_string(), shown)
     });
     let sites: BTreeMap<String, ShownAt> = join_all(asked).await.into_iter().collect();
@@ -100,29 +101,27 @@ async fn at(context: &Context, site: &SiteId, id: &ResourceId, command: &str) ->
     if site == context.here() {
         return here(context, id, command).await;
     }
-    match ask(context, site, id, command).await {
-        Ok(shown) => shown,
-        Err(error) => ShownAt { status: "TIMEOUT".to_owned(), output: error.0.detail },
+    let asked = Show { command: Some(command.to_owned()), sites: Some(site.to_string()) };
+    let shown = ask(context, site, id, &asked).await;
+    match shown.map(|mut shown| shown.sites.remove(site.as_str())) {
+        Ok(Some(shown)) => shown,
+        Ok(None) => timeout(format!("`{site}` gave no answer that makes sense")),
+        Err(error) => timeout(error.0.detail),
     }
 }
 
-async fn ask(
-    context: &Context,
-    site: &SiteId,
-    id: &ResourceId,
-    command: &str,
-) -> ApiResult<ShownAt> {
-    let name = format!("\"{site}\"");
-    let place = if site.as_str().contains(' ') { name } else { site.to_string() };
-    let asked = Show { command: Some(command.to_owned()), sites: Some(place) };
+fn timeout(output: String) -> ShownAt {
+    ShownAt { status: "TIMEOUT".to_owned(), output }
+}
+
+/// Asks another agent to show a resource.
+async fn ask(context: &Context, site: &SiteId, id: &ResourceId, asked: &Show) -> ApiResult<Shown> {
     let path = format!("/api/v1/resources/{id}/show");
-    let response = pass::post(context, site, &path, "application/json", &asked).await?;
+    let response = pass::post(context, site, &path, "application/json", asked).await?;
     let response = expect_ok(response).await?;
     let body = axum::body::to_bytes(response.into_body(), super::MAX_BODY * 4).await;
     let shown = body.ok().and_then(|body| serde_json::from_slice::<Shown>(&body).ok());
-    shown
-        .and_then(|mut shown| shown.sites.remove(site.as_str()))
-        .ok_or_else(|| ApiError::unreachable(format!("`{site}` gave no answer that makes sense")))
+    shown.ok_or_else(|| ApiError::unreachable(format!("`{site}` gave no answer that makes sense")))
 }
 
 /// Runs a command at this site.

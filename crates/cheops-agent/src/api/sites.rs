@@ -34,6 +34,7 @@ pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<
         queue: Queue::default(),
         resources: own.0,
         unanswered: own.1,
+        clock_offset_ms: None,
         error: None,
     }];
     sites.extend(peers.into_iter().zip(counts).map(|(peer, (resources, unanswered))| Site {
@@ -50,6 +51,7 @@ pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<
         queue: Queue { messages: peer.queue.messages, bytes: peer.queue.bytes },
         resources,
         unanswered,
+        clock_offset_ms: peer.clock_offset,
         error: peer.error,
     }));
     sites.sort_by(|a, b| a.name.cmp(&b.name));

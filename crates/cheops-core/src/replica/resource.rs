@@ -261,6 +261,20 @@ impl Resource {
         }
     }
 
+    /// An operation of which a site can't say whether it took effect, and the site, if that still
+    /// matters.
+    pub fn in_doubt(&self) -> Option<(&OpId, &SiteId)> {
+        let block = self.resolution.block();
+        let tail = &block[self.resolution.last_replacing().unwrap_or(0)..];
+        tail.iter().find_map(|&op| {
+            let unknown = |site: &&SiteId| {
+                self.reply_to(op, site).is_some_and(|reply| reply.outcome == Outcome::Unknown)
+            };
+            let site = self.sites.iter().find(unknown)?;
+            Some((&self.log.op(op).id, site))
+        })
+    }
+
     /// Whether something that a site has run and that has left the block is still in its state.
     fn has_strays(&self, site: &SiteId) -> bool {
         let replies = self.streams.replied(site).filter_map(|(number, op)| {

@@ -104,7 +104,7 @@ fn inside(host: &str, arguments: &[&str]) {
 fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output();
     let output = output.unwrap_or_else(|error| {
-        panic!("{program} can't be run: {error}; `make tools` installs it")
+        panic!("{program} can't be run: {error}; `make hosts` installs it")
     });
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(

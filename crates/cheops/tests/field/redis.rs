@@ -15,7 +15,7 @@ impl Redis {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             command
                 .spawn()
-                .unwrap_or_else(|error| panic!("redis-server: {error}; `make tools` installs it"))
+                .unwrap_or_else(|error| panic!("redis-server: {error}; `make hosts` installs it"))
         });
         let redis = Self(servers.collect());
         for site in &field.sites {

@@ -34,6 +34,8 @@ pub(crate) struct Tally<'a> {
     superseded_by: Option<String>,
     /// The agent has said that nothing more will come.
     done: bool,
+    /// The agent broke off before it had said so.
+    broken: bool,
 }
 
 impl<'a> Tally<'a> {
@@ -45,6 +47,7 @@ impl<'a> Tally<'a> {
             runs: BTreeMap::new(),
             superseded_by: None,
             done: false,
+            broken: false,
         }
     }
 
@@ -80,6 +83,11 @@ impl<'a> Tally<'a> {
                 self.silent(site);
             }
         }
+    }
+
+    /// The agent is gone; what was accepted is kept.
+    pub(crate) fn broke_off(&mut self) {
+        self.broken = true;
     }
 
     fn silent(&mut self, site: String) {
@@ -166,11 +174,17 @@ impl<'a> Tally<'a> {
         }
         let silent = self.silent_sites();
         if !silent.is_empty() && self.superseded_by.is_none() {
-            lines.push(format!(
-                "{} did not answer within {}; the work goes on: cheops describe {id}",
-                words::listed(&silent),
-                duration::print(self.asked.wait)
-            ));
+            let silent = words::listed(&silent);
+            lines.push(if self.broken {
+                format!(
+                    "the agent broke off, so nothing was heard of {silent}; what was accepted is kept: cheops describe {id}"
+                )
+            } else {
+                format!(
+                    "{silent} did not answer within {}; the work goes on: cheops describe {id}",
+                    duration::print(self.asked.wait)
+                )
+            });
         }
         lines.into_iter().map(|line| clean(&line) + "\n").collect()
     }

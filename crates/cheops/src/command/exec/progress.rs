@@ -51,9 +51,16 @@ pub(crate) fn follow(
                     display.tell(&told, &tally)?;
                 }
             }
-            Ok(Next::Nothing | Next::End) => break,
+            Ok(Next::Nothing) => break,
+            Ok(Next::End) => {
+                tally.broke_off();
+                break;
+            }
             // What was accepted is kept, so the rest can be looked up.
-            Err(failure) if tally.is_accepted() && failure.exit() == Exit::Unreachable => break,
+            Err(failure) if tally.is_accepted() && failure.exit() == Exit::Unreachable => {
+                tally.broke_off();
+                break;
+            }
             Err(failure) => return Err(failure),
         }
     }
