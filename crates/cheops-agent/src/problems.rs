@@ -84,7 +84,7 @@ impl Noted {
     }
 }
 
-const DAMAGED: &str = "check the disk. What other sites have comes back by itself; declare the state of a damaged resource with an operation and --force";
+const DAMAGED: &str = "check the disk; a disk that breaks once breaks again";
 const REFUSED: &str =
     "see docs/merge.md if a site was restored from a backup, or the log of both agents";
 
@@ -116,6 +116,11 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
         all.extend(link(site, &peer));
         all.extend(clock(site, &peer));
     }
+    let here = site.clone();
+    let withheld = move |replica: &Replica| {
+        replica.withheld().take(MAX_LISTED).map(|id| withheld(&here, id)).collect::<Vec<_>>()
+    };
+    all.extend(context.node.read(withheld).await?);
     let mut from = Bound::Unbounded;
     loop {
         let (start, here) = (from, site.clone());
@@ -209,12 +214,28 @@ fn round(
 ) -> (Vec<Trouble>, Option<ResourceId>) {
     let mut found = Vec::new();
     for (looked, resource) in replica.resources_from((from, Bound::Unbounded)).enumerate() {
-        found.extend(of(here, resource));
+        if !replica.is_withheld(resource.id()) {
+            found.extend(of(here, resource));
+        }
         if looked + 1 == ROUND {
             return (found, Some(resource.id().clone()));
         }
     }
     (found, None)
+}
+
+/// A resource of which something is lost.
+fn withheld(here: &SiteId, id: &ResourceId) -> Trouble {
+    trouble(
+        Urgency::High,
+        here,
+        Some(id),
+        "damaged",
+        format!("something of `{id}` is lost at `{here}`, so that nothing of it is run there"),
+        format!(
+            "look at `cheops diff {id}` and at the application, then declare the state with an operation and --force"
+        ),
+    )
 }
 
 /// What needs a person about a resource.

@@ -220,9 +220,14 @@ impl Replica {
         }
     }
 
-    /// The resources of which something is lost here.
+    /// The resources of which something is lost here. Not all of them need be there.
     pub fn withheld(&self) -> impl Iterator<Item = &ResourceId> {
         self.withheld.keys()
+    }
+
+    /// Whether something of a resource is lost here.
+    pub fn is_withheld(&self, id: &ResourceId) -> bool {
+        self.withheld.contains_key(id)
     }
 
     /// A forced operation says what the state is, so that what was lost no longer matters.
