@@ -29,6 +29,7 @@ curl -sf -H 'Content-Type: application/json' -d '{"command": "true", "sites": "s
   "http://127.0.0.1:$port/api/v1/resources/x/operations" >/dev/null
 
 # The change feed never ends by itself.
+cd "$directory"  # it leaves a cache where it runs
 "$schemathesis" run "http://127.0.0.1:$port/openapi.json" \
   --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance \
   --exclude-path /api/v1/changes --max-examples "${EXAMPLES:-30}" --workers 1 --request-timeout 40 \
