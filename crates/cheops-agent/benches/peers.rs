@@ -106,7 +106,7 @@ async fn start(n: usize, others: impl Iterator<Item = usize>) -> Peers {
     let peers = Peers::bind(&config, handle).await.unwrap();
     let replica = Replica::new(name(n), Settings::default());
     let hands = Sender(peers.clone());
-    std::mem::forget(node::start(inbox, replica, Box::new(NoDisk), Box::new(hands), 0));
+    std::mem::forget(node::start(inbox, replica, Box::new(NoDisk), Box::new(hands), 0).unwrap());
     peers.serve(Router::new());
     peers
 }

@@ -44,6 +44,8 @@ use crate::{
 const FAREWELL: Duration = Duration::from_secs(3);
 /// How long a file that no operation names is kept: it may have been sent for one that comes.
 const UNUSED: Duration = Duration::from_hours(24);
+/// How many operations are looked at before others get a turn at the replica.
+const ROUND: usize = 10_000;
 /// How often unused files are looked for.
 const SWEEP: Duration = Duration::from_hours(1);
 
@@ -61,6 +63,9 @@ pub enum StartError {
         /// Why not.
         error: io::Error,
     },
+    /// A thread can't be started.
+    #[error("a thread can't be started: {0}")]
+    Thread(io::Error),
     /// An address can't be listened on.
     #[error("can't listen on {address} for {what}: {error}; is another agent running?")]
     Listen {
@@ -90,10 +95,10 @@ impl Agent {
             let failed = |error| StartError::Directory { path: path.clone(), error };
             tokio::fs::create_dir_all(path).await.map_err(failed)?;
         }
-        let listener = listen(config.api, "the API").await?;
-        let api = listener.local_addr().unwrap_or(config.api);
         let noted = Noted::default();
         let (replica, engine) = restore(&config, &noted).await?;
+        let listener = listen(config.api, "the API").await?;
+        let api = listener.local_addr().unwrap_or(config.api);
 
         let (handle, inbox) = node::channel(Clock::default());
         let peers = Peers::bind(&config, handle.clone()).await.map_err(|error| {
@@ -116,7 +121,8 @@ impl Agent {
         let hands =
             AgentHands { peers: peers.clone(), runner: runner.clone(), noted: noted.clone() };
         let reserve = config.store.reserve;
-        let node = node::start(inbox, replica, Box::new(engine), Box::new(hands), reserve);
+        let node = node::start(inbox, replica, Box::new(engine), Box::new(hands), reserve)
+            .map_err(StartError::Thread)?;
 
         let metrics = Metrics::default();
         let context =
@@ -144,13 +150,18 @@ impl Agent {
         self.api
     }
 
+    /// Waits until the agent has come to an end by itself: only a fault makes it.
+    pub async fn ended(&mut self) {
+        self.node.ended().await;
+    }
+
     /// Stops the agent. Commands that run go on; their results are found when it starts again.
     pub async fn stop(self) {
         self.sweeper.abort();
         let _ = self.stop.send(true);
         let _ = time::timeout(FAREWELL, self.server).await;
         self.context.peers.stop().await;
-        self.context.node.stop().await;
+        self.context.node.stop();
         self.node.stopped().await;
     }
 }
@@ -285,10 +296,18 @@ async fn in_use(context: &Context) -> Option<BTreeSet<[u8; 32]>> {
     loop {
         let start = from.take().map_or(Bound::Unbounded, Bound::Excluded);
         let look = move |replica: &Replica| {
-            let resource = replica.resources_from((start, Bound::Unbounded)).next()?;
-            let ops = resource.log().iter();
-            let contents = ops.flat_map(|(_, op)| op.action.attachments()).map(|file| file.content);
-            Some((resource.id().clone(), contents.collect::<Vec<_>>()))
+            let (mut last, mut looked, mut contents) = (None, 0, Vec::new());
+            for resource in replica.resources_from((start, Bound::Unbounded)) {
+                let ops = resource.log().iter();
+                let files = ops.flat_map(|(_, op)| op.action.attachments());
+                contents.extend(files.map(|file| file.content));
+                last = Some(resource.id().clone());
+                looked += resource.log().len() + 1;
+                if looked >= ROUND {
+                    break;
+                }
+            }
+            last.map(|last| (last, contents))
         };
         match context.node.read(look).await.ok()? {
             Some((id, contents)) => {

@@ -13,7 +13,7 @@ use std::{
 
 use cheops_agent::{
     engine::{Engine, EngineError, Reader, Seq},
-    node::{self, Busy, Clock, Handle, Hands, Health, Running},
+    node::{self, Busy, Clock, Handle, Hands, Health, Running, Told},
 };
 use cheops_core::{
     id::{ResourceId, SiteId, Sites},
@@ -123,7 +123,8 @@ fn world() -> World {
     let (to_done, done) = mpsc::unbounded_channel();
     let hands = Seen { disk: disk.clone(), done: to_done };
     let replica = Replica::new(site(1), Settings::default());
-    let running = node::start(inbox, replica, Box::new(disk.clone()), Box::new(hands), RESERVE);
+    let running =
+        node::start(inbox, replica, Box::new(disk.clone()), Box::new(hands), RESERVE).unwrap();
     World { disk, handle, running, done }
 }
 
@@ -262,7 +263,7 @@ async fn a_node_that_stops_has_written_all_that_it_was_told() {
     for answers in &mut all {
         assert!(matches!(soon(answers.recv()).await, Some(Answer::Accepted(_, _))));
     }
-    world.handle.stop().await;
+    world.handle.stop();
     soon(world.running.stopped()).await;
     assert_eq!(world.disk.written.lock().unwrap().len(), 40);
     assert!(world.handle.read(|_| ()).await.is_err());
@@ -278,12 +279,57 @@ async fn the_feed_tells_what_is_durable_in_order() {
         soon(answers.recv()).await;
     }
     let mut told = Vec::new();
-    for _ in 0..3 {
-        let change = soon(feed.recv()).await.unwrap();
-        told.push((change.resource.clone().unwrap(), change.seq.unwrap()));
+    for _ in 0..6 {
+        if let Told::Wrote(seq, Durable::Record(record)) = soon(feed.recv()).await.unwrap() {
+            told.push((record.resource().to_string(), seq));
+        }
     }
     assert_eq!(told, [("a".into(), 1), ("b".into(), 3), ("c".into(), 5)]);
-    let (changes, last) = world.handle.feed().after(&site(1), 1, 10).unwrap();
-    let again: Vec<_> = changes.iter().map(|change| change.resource.as_deref().unwrap()).collect();
-    assert_eq!((again, last), (vec!["b", "c"], Some(6)));
+    let written = world.handle.feed().after(1, 10).unwrap();
+    let numbers: Vec<Seq> = written.iter().map(|(seq, _)| *seq).collect();
+    assert_eq!(numbers, [2, 3, 4, 5, 6]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_stops_even_if_the_disk_fails() {
+    let world = world();
+    world.disk.broken.store(true, Ordering::SeqCst);
+    let mut in_flight = world.handle.submit(submission("x")).await.unwrap();
+    soon(async {
+        while world.handle.health() == Health::Well {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    world.handle.stop();
+    soon(world.running.stopped()).await;
+    assert!(in_flight.recv().await.is_none(), "it was never accepted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_that_wait_for_a_disk_that_fails_are_let_go() {
+    let world = world();
+    world.disk.slow.store(true, Ordering::SeqCst);
+    // One batch is under way, the next waits in the channel, and one more is being filled.
+    let mut reads = Vec::new();
+    for n in 0..3 {
+        let _answers = world.handle.submit(submission(&format!("r{n}"))).await.unwrap();
+        let handle = world.handle.clone();
+        reads.push(tokio::spawn(async move { handle.read(|r| r.resources().count()).await }));
+        time::sleep(Duration::from_millis(20)).await;
+    }
+    world.disk.broken.store(true, Ordering::SeqCst);
+    world.disk.slow.store(false, Ordering::SeqCst);
+    for read in reads {
+        assert!(soon(read).await.unwrap().is_ok());
+    }
+    assert!(soon(world.handle.read(|_| ())).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_that_breaks_hurts_nobody_else() {
+    let world = world();
+    let broken = world.handle.read(|_| -> usize { panic!("as a test") });
+    assert!(soon(broken).await.is_err());
+    assert_eq!(soon(world.handle.read(|r| r.resources().count())).await, Ok(0));
 }

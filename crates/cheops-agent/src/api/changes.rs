@@ -5,7 +5,12 @@
 
 use std::time::Duration;
 
-use axum::{body::Bytes, extract::State, http::HeaderMap, response::Response};
+use axum::{
+    body::Bytes,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::Response,
+};
 use tokio::{
     sync::{broadcast::error::RecvError, mpsc},
     time,
@@ -13,12 +18,13 @@ use tokio::{
 
 use super::{
     Shared,
-    error::{ApiResult, Asked},
-    model::{Change, ChangesQuery, Problem},
+    error::{ApiError, ApiResult, Asked},
+    model::{Change, ChangesQuery, Happened, Problem},
     resource_id,
     submit::{NDJSON, accepts, line, received, stream},
+    view,
 };
-use crate::engine::Seq;
+use crate::{engine::Seq, node::Told};
 
 /// How many records are read from the disk at a time.
 const PAGE: usize = 1_000;
@@ -42,6 +48,14 @@ pub(super) async fn follow(
     let resource = query.resource.as_deref().map(resource_id).transpose()?;
     let last_event = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
     let since = last_event.or(query.since).unwrap_or_else(|| context.node.feed().last());
+    if since > context.node.feed().last() {
+        return Err(ApiError::new(
+            StatusCode::GONE,
+            "unknown-number",
+            format!("no change has the number {since} here: was the store of this site replaced?"),
+            "ask without `since`, or with since=0 for all that there is",
+        ));
+    }
     let events = accepts(&headers, SSE);
     let (to_parts, parts) = mpsc::channel(256);
     let resource = resource.map(|id| id.to_string());
@@ -67,6 +81,14 @@ impl Reader {
     }
 
     async fn tell_all(&self, mut seq: Seq, once: bool) -> Result<(), Gone> {
+        let here = self.context.here();
+        self.tell(&Change {
+            seq: Some(seq),
+            site: here.to_string(),
+            resource: None,
+            what: Happened::Following,
+        })
+        .await?;
         loop {
             let mut live = self.context.node.feed().follow();
             seq = self.catch_up(seq).await?;
@@ -74,12 +96,20 @@ impl Reader {
                 return Ok(());
             }
             loop {
-                match time::timeout(QUIET, live.recv()).await {
+                let next = tokio::select! {
+                    next = time::timeout(QUIET, live.recv()) => next,
+                    () = self.context.node.stopping() => return Ok(()),
+                };
+                match next {
                     Err(_) => self.to_parts.send(self.quiet()).await.map_err(|_| Gone)?,
-                    Ok(Ok(change)) if change.seq.is_some_and(|number| number <= seq) => {}
-                    Ok(Ok(change)) => {
-                        seq = change.seq.unwrap_or(seq);
-                        self.tell(&change).await?;
+                    Ok(Ok(Told::Wrote(number, _))) if number <= seq => {}
+                    Ok(Ok(told)) => {
+                        if let Told::Wrote(number, _) = told {
+                            seq = number;
+                        }
+                        if let Some(change) = view::told(here, told) {
+                            self.tell(&change).await?;
+                        }
                     }
                     Ok(Err(RecvError::Lagged(_))) => break,
                     Ok(Err(RecvError::Closed)) => return Ok(()),
@@ -91,28 +121,32 @@ impl Reader {
     /// Tells what was written down after a number, up to now.
     async fn catch_up(&self, mut seq: Seq) -> Result<Seq, Gone> {
         loop {
-            let (feed, here) = (self.context.node.feed().clone(), self.context.here().clone());
-            let read = tokio::task::spawn_blocking(move || feed.after(&here, seq, PAGE)).await;
-            let (changes, last) = match read {
-                Ok(Ok(read)) => read,
+            let feed = self.context.node.feed().clone();
+            let read = tokio::task::spawn_blocking(move || feed.after(seq, PAGE)).await;
+            let written = match read {
+                Ok(Ok(written)) => written,
                 Ok(Err(error)) => {
                     tracing::warn!("the change feed can't be read: {error}");
+                    let what = Happened::Broken { why: error.to_string() };
+                    let site = self.context.here().to_string();
+                    self.tell(&Change { seq: None, site, resource: None, what }).await?;
                     return Err(Gone);
                 }
                 Err(_) => return Err(Gone),
             };
-            for change in changes {
-                self.tell(&change).await?;
-            }
-            match last {
-                Some(last) => seq = last,
-                None => return Ok(seq),
+            let Some((last, _)) = written.last() else { return Ok(seq) };
+            seq = *last;
+            for (number, durable) in &written {
+                if let Some(change) = view::wrote(self.context.here(), *number, durable) {
+                    self.tell(&change).await?;
+                }
             }
         }
     }
 
     async fn tell(&self, change: &Change) -> Result<(), Gone> {
-        if self.resource.is_some() && self.resource != change.resource {
+        let others = change.resource.is_some() && self.resource != change.resource;
+        if self.resource.is_some() && others {
             return Ok(());
         }
         let part = if self.events { event(change) } else { line(change) };

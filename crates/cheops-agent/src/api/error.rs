@@ -1,7 +1,8 @@
 //! What goes wrong in a request, as `application/problem+json`, and the extractors that say so.
 //!
 //! What must stay true: every error has a status, a sort for programs, what happened, and what to
-//! do; whatever a handler refuses, nothing was stored.
+//! do; whatever a handler refuses, no operation was made. A file that was sent with it may stay for
+//! a while, and goes when nothing names it.
 
 use axum::{
     body::Body,

@@ -588,6 +588,13 @@ pub struct Change {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Happened {
+    /// The feed begins after this number: its first line.
+    Following,
+    /// The feed can't be read on, and ends.
+    Broken {
+        /// Why.
+        why: String,
+    },
     /// An operation is durable here.
     Operation {
         /// Its id.

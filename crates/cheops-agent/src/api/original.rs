@@ -16,7 +16,7 @@ use super::{
     error::{ApiError, ApiResult, In, too_large},
     model::{Answer, File, OriginalReply, Problem, Show, ShownAt, Submit},
     pass, resource_id, show as showing,
-    submit::{config, converse, line, received, stream as streamed},
+    submit::{Manner, config, converse, line, received, stream as streamed},
     upload,
 };
 
@@ -28,6 +28,16 @@ struct Form {
     kind: Option<String>,
     config: Option<String>,
     files: Vec<File>,
+}
+
+/// The most files in a form.
+const MAX_FILES: usize = 1_000;
+
+/// Whether a form may bring files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Files {
+    None,
+    Some,
 }
 
 /// The form of `/exec`, for the documentation.
@@ -56,7 +66,7 @@ pub(super) struct ShowForm {
 
 impl Form {
     /// Reads a form. Files go to the store as they come.
-    async fn read(context: &Shared, request: Request) -> ApiResult<Self> {
+    async fn read(context: &Shared, request: Request, files: Files) -> ApiResult<Self> {
         let not_a_form = |rejection: axum::extract::multipart::MultipartRejection| {
             ApiError::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -74,6 +84,14 @@ impl Form {
                 "sites" => form.sites.push(text(part).await?),
                 "type" => form.kind = Some(text(part).await?),
                 "config" => form.config = Some(text(part).await?),
+                _ if files == Files::None => {
+                    let detail = format!("`{name}` is not a part of this form");
+                    return Err(ApiError::bad("bad-form", detail, "send `command` and `sites`"));
+                }
+                _ if form.files.len() == MAX_FILES => {
+                    let detail = format!("there are more than {MAX_FILES} files");
+                    return Err(ApiError::bad("bad-form", detail, "put them into one archive"));
+                }
                 _ => {
                     let parts = part.map_err(|error| std::io::Error::other(error.to_string()));
                     let stored = upload::stored(context.files.put(parts).await?);
@@ -123,7 +141,7 @@ pub(super) async fn exec(
 ) -> ApiResult<Response> {
     let id = resource_id(&id)?;
     let passed = pass::was_passed(request.headers());
-    let form = Form::read(&context, request).await?;
+    let form = Form::read(&context, request, Files::Some).await?;
     let asked = Submit {
         sites: form.place(),
         command: form.command.unwrap_or_default(),
@@ -137,7 +155,8 @@ pub(super) async fn exec(
         ..Submit::default()
     };
     let input = asked.command.clone();
-    let conversation = converse(context, id.clone(), asked, passed).await?;
+    let manner = Manner { passed, progress: false };
+    let conversation = converse(context, id.clone(), asked, manner).await?;
     let (operation, mut silent) = (conversation.operation, conversation.sites);
     let template = template(&id, operation, silent.clone(), input);
     let replies = received(conversation.answers).flat_map(move |answer| {
@@ -218,7 +237,7 @@ pub(super) async fn show(
 ) -> ApiResult<Response> {
     let id = resource_id(&id)?;
     let passed = pass::was_passed(request.headers());
-    let form = Form::read(&context, request).await?;
+    let form = Form::read(&context, request, Files::None).await?;
     let asked = Show { sites: form.place(), command: form.command };
     let shown = showing::anywhere(&context, &id, &asked, passed).await?;
     Ok(axum::Json(shown.sites).into_response())
@@ -235,7 +254,7 @@ pub(super) async fn show_local(
     request: Request,
 ) -> ApiResult<axum::Json<ShownAt>> {
     let id = resource_id(&id)?;
-    let form = Form::read(&context, request).await?;
+    let form = Form::read(&context, request, Files::None).await?;
     let command = form.command.filter(|command| !command.trim().is_empty());
     let command = command.ok_or_else(showing::no_command)?;
     Ok(axum::Json(showing::here(&context, &id, &command).await))

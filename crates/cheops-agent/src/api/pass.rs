@@ -2,24 +2,33 @@
 //!
 //! What must stay true: what was passed on carries a mark, and is not passed on again.
 
+use std::time::Duration;
+
 use axum::{
-    body::Body,
-    http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header},
+    body::{Body, to_bytes},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header},
     response::Response,
 };
 use cheops_core::id::{ResourceId, SiteId};
 use futures_util::future::join_all;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::time::timeout;
 
 use super::{
     Context,
     error::{ApiError, ApiResult},
-    model::ResourceQuery,
+    model::{ResourceQuery, Resources},
+    submit::expect_ok,
 };
 
 /// The site that passed a request on.
 const PASSED_BY: HeaderName = HeaderName::from_static("x-cheops-passed-by");
+
+/// How long a site may take to answer what it knows by heart.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// The longest answer that is read whole, in bytes.
+const MAX_ANSWER: usize = 32 << 20;
 
 /// What may stand in a path as it is.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -49,6 +58,23 @@ fn request(context: &Context, method: Method, path: &str) -> ApiResult<Request<B
 /// Asks a site, and gives its answer as it is.
 pub(super) async fn get(context: &Context, site: &SiteId, path: &str) -> ApiResult<Response> {
     Ok(context.peers.call(site, request(context, Method::GET, path)?).await?)
+}
+
+/// Asks a site something that it can answer at once, and reads the answer.
+pub(super) async fn ask<T: DeserializeOwned>(
+    context: &Context,
+    site: &SiteId,
+    path: &str,
+) -> ApiResult<T> {
+    let asked = async {
+        let response = expect_ok(get(context, site, path).await?).await?;
+        let body = to_bytes(response.into_body(), MAX_ANSWER).await.ok();
+        body.and_then(|body| serde_json::from_slice(&body).ok()).ok_or_else(|| {
+            ApiError::unreachable(format!("`{site}` gave no answer that makes sense"))
+        })
+    };
+    let silent = |_| ApiError::unreachable(format!("`{site}` did not answer in time"));
+    timeout(PATIENCE, asked).await.map_err(silent)?
 }
 
 /// Sends JSON to a site, and gives its answer as it is.
@@ -83,16 +109,18 @@ pub(super) async fn send(
 pub(super) async fn find(context: &Context, id: &ResourceId) -> ApiResult<SiteId> {
     let peers: Vec<SiteId> = context.config.sites.keys().cloned().collect();
     let reachable = context.reachable(&peers);
-    let path = format!("/api/v1/resources/{id}?local=true&limit=0");
-    let asked = join_all(reachable.iter().map(|site| get(context, site, &path))).await;
-    let knows = |answer: &ApiResult<Response>| {
-        answer.as_ref().is_ok_and(|response| response.status() == StatusCode::OK)
+    let path = format!("/api/v1/resources?prefix={id}&limit=1");
+    let asked = join_all(reachable.iter().map(|site| ask::<Resources>(context, site, &path))).await;
+    let knows = |answer: &ApiResult<Resources>| {
+        let found = answer.as_ref().ok().and_then(|answer| answer.resources.first());
+        found.is_some_and(|resource| resource.id == id.as_str())
     };
     if let Some(nearest) = asked.iter().position(knows) {
         return Ok(reachable[nearest].clone());
     }
-    let silent =
-        |(site, answer): (&SiteId, &ApiResult<Response>)| answer.is_err().then(|| site.to_string());
+    let silent = |(site, answer): (&SiteId, &ApiResult<Resources>)| {
+        answer.is_err().then(|| site.to_string())
+    };
     let mut not_asked: Vec<String> =
         peers.iter().filter(|site| !reachable.contains(site)).map(ToString::to_string).collect();
     not_asked.extend(reachable.iter().zip(&asked).filter_map(silent));

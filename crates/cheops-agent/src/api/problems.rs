@@ -1,17 +1,16 @@
 //! Everything that needs a person, here or anywhere.
 
-use axum::{extract::State, http::HeaderMap, response::Response};
+use axum::{extract::State, http::HeaderMap};
 use cheops_core::id::SiteId;
 use futures_util::future::join_all;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{
-    Context, Shared,
+    Shared,
     error::{ApiResult, Asked},
     model::{Problem, Troubles},
     pass,
-    submit::expect_ok,
 };
 use crate::problems;
 
@@ -39,7 +38,8 @@ pub(super) async fn list(
         let reachable = context.reachable(&peers);
         not_asked
             .extend(peers.iter().filter(|site| !reachable.contains(site)).map(ToString::to_string));
-        let asked = reachable.iter().map(|site| ask(&context, site));
+        let path = "/api/v1/problems?local=true";
+        let asked = reachable.iter().map(|site| pass::ask::<Troubles>(&context, site, path));
         for (site, answer) in reachable.iter().zip(join_all(asked).await) {
             match answer {
                 Ok(theirs) => all.extend(theirs.problems),
@@ -53,14 +53,4 @@ pub(super) async fn list(
         key(a).cmp(&key(b))
     });
     Ok(axum::Json(Troubles { problems: all, not_asked }))
-}
-
-async fn ask(context: &Context, site: &SiteId) -> ApiResult<Troubles> {
-    let response: Response = pass::get(context, site, "/api/v1/problems?local=true").await?;
-    let response = expect_ok(response).await?;
-    let body = axum::body::to_bytes(response.into_body(), super::MAX_BODY * 8).await;
-    let unclear =
-        || super::ApiError::unreachable(format!("`{site}` gave no answer that makes sense"));
-    let troubles = body.ok().and_then(|body| serde_json::from_slice(&body).ok());
-    troubles.ok_or_else(unclear)
 }

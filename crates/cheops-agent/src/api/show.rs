@@ -106,7 +106,8 @@ async fn at(context: &Context, site: &SiteId, id: &ResourceId, command: &str) ->
     match shown.map(|mut shown| shown.sites.remove(site.as_str())) {
         Ok(Some(shown)) => shown,
         Ok(None) => timeout(format!("`{site}` gave no answer that makes sense")),
-        Err(error) => timeout(error.0.detail),
+        Err(error) if error.0.kind == "unreachable" => timeout(error.0.detail),
+        Err(error) => ShownAt { status: "KO".to_owned(), output: error.0.detail },
     }
 }
 

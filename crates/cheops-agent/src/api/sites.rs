@@ -10,8 +10,9 @@ use super::{
     error::{ApiError, ApiResult, Asked, In},
     known_site,
     model::{PauseQuery, Pong, Problem, Queue, Site, SiteState, Sites},
+    view::rfc3339,
 };
-use crate::{node::rfc3339, peers::State as Reach};
+use crate::peers::State as Reach;
 
 /// All sites that this one knows: who can be reached, how far away they are, and how far behind.
 #[utoipa::path(get, path = "/api/v1/sites", tag = "sites",

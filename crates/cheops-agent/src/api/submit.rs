@@ -22,10 +22,7 @@ use cheops_core::{
     time::Millis,
 };
 use futures_util::StreamExt;
-use tokio::{
-    sync::mpsc,
-    time::{self, Instant},
-};
+use tokio::{sync::mpsc, time};
 use tokio_util::io::ReaderStream;
 
 use super::{
@@ -39,7 +36,7 @@ use super::{
     sites::span,
     view,
 };
-use crate::node::run;
+use crate::node::{Busy, Health, Stopping};
 
 /// How long to wait for all replies, if the request does not say.
 pub(super) const WAIT: Duration = Duration::from_secs(30);
@@ -87,7 +84,8 @@ pub(super) async fn submit(
     if asked.dry_run {
         return rehearse(&context, &id, &asked, passed).await;
     }
-    let conversation = converse(context, id, asked, passed).await?;
+    let progress = accepts(&headers, NDJSON);
+    let conversation = converse(context, id, asked, Manner { passed, progress }).await?;
     answer(&headers, conversation).await
 }
 
@@ -116,8 +114,9 @@ pub(super) async fn delete(
         key: query.key,
         ..Submit::default()
     };
-    let passed = pass::was_passed(&headers);
-    let conversation = converse(context, resource_id(&id)?, asked, passed).await?;
+    let (passed, progress) = (pass::was_passed(&headers), accepts(&headers, NDJSON));
+    let manner = Manner { passed, progress };
+    let conversation = converse(context, resource_id(&id)?, asked, manner).await?;
     answer(&headers, conversation).await
 }
 
@@ -173,6 +172,7 @@ async fn whole(mut conversation: Conversation) -> ApiResult<(StatusCode, Submitt
     let mut runs = Vec::new();
     let mut superseded_by = None;
     let mut status = StatusCode::OK;
+    let mut done = false;
     while let Some(answer) = conversation.answers.recv().await {
         match answer {
             Answer::Reply(run) => runs.push(run),
@@ -182,11 +182,22 @@ async fn whole(mut conversation: Conversation) -> ApiResult<(StatusCode, Submitt
                 runs.extend(sites.into_iter().map(silent));
             }
             Answer::Error(problem) => return Err(ApiError(Box::new(problem))),
-            Answer::Accepted { .. } | Answer::Running { .. } | Answer::Done => {}
+            Answer::Done => done = true,
+            Answer::Accepted { .. } | Answer::Running { .. } => {}
         }
+    }
+    if !done {
+        return Err(broke_off(&conversation.operation));
     }
     runs.sort_by(|a, b| a.site.cmp(&b.site));
     Ok((status, Submitted { operation: conversation.operation, runs, superseded_by }))
+}
+
+/// Whoever told us of an operation is gone before it had told all.
+fn broke_off(operation: &str) -> ApiError {
+    ApiError::unreachable(format!(
+        "{operation} is accepted, but the site that it was passed on to broke off before all replies were known"
+    ))
 }
 
 /// A site that has not answered in time.
@@ -194,35 +205,53 @@ pub(super) fn silent(site: String) -> Run {
     Run { site, status: RunStatus::Timeout, attempt: None, took_ms: None, output: None }
 }
 
+/// How an operation is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Manner {
+    /// It was passed on by another agent already.
+    pub(super) passed: bool,
+    /// Whoever asks wants to hear when sites have begun.
+    pub(super) progress: bool,
+}
+
 /// Asks for an operation, wherever it has to be asked for.
 pub(super) async fn converse(
     context: Shared,
     id: ResourceId,
     asked: Submit,
-    passed: bool,
+    manner: Manner,
 ) -> ApiResult<Conversation> {
+    let Manner { passed, progress } = manner;
     let submission = submission(&context, &id, &asked)?;
     let wait = submission.wait;
     let mut answers = context.node.submit(submission).await?;
     let patience = GRACE + Duration::from_millis(wait.0);
     let first = time::timeout(patience, answers.recv()).await.map_err(|_| unconfirmed())?;
     match first {
-        Some(replica::Answer::Accepted(op, sites)) => Ok(here(context, id, op, &sites, answers)),
+        Some(replica::Answer::Accepted(op, sites)) => {
+            Ok(here(context, id, op, &sites, answers, progress))
+        }
         Some(replica::Answer::Refused(Refusal::Elsewhere { sites, .. })) if !passed => {
-            let reachable = context.reachable(sites.iter());
-            let Some(site) = reachable.first() else {
-                let detail =
-                    format!("`{id}` is to exist on {sites}, and none of them can be reached");
-                return Err(ApiError::unreachable(detail));
-            };
-            there(context.clone(), site.clone(), id, asked).await
+            for site in context.reachable(sites.iter()) {
+                match there(context.clone(), site, id.clone(), &asked).await {
+                    // It can't have accepted what did not reach it: the next one is asked.
+                    Err(Unheard::NotReached(_)) => {}
+                    Err(Unheard::Refused(error)) => return Err(error),
+                    Ok(conversation) => return Ok(conversation),
+                }
+            }
+            let detail = format!("`{id}` is to exist on {sites}, and none of them can be reached");
+            Err(ApiError::unreachable(detail))
         }
         Some(replica::Answer::Refused(Refusal::NoSites(_))) if !passed => {
             let site = pass::find(&context, &id).await?;
-            there(context, site, id, asked).await
+            there(context, site, id, &asked).await.map_err(Unheard::into_error)
         }
         Some(replica::Answer::Refused(refusal)) => Err(refusal.into()),
-        Some(_) | None => Err(crate::node::Stopping.into()),
+        Some(_) | None => Err(match context.node.health() {
+            Health::Stalled { why } => Busy::Stalled(why).into(),
+            Health::Well | Health::Full { .. } => Stopping.into(),
+        }),
     }
 }
 
@@ -250,7 +279,7 @@ fn submission(context: &Context, id: &ResourceId, asked: &Submit) -> ApiResult<S
     let author: Author = asked.author.as_deref().unwrap_or("anonymous").parse()?;
     let key: Option<Key> = asked.key.as_deref().map(str::parse).transpose()?;
     let wait = asked.wait.as_deref().map(span).transpose()?.unwrap_or(WAIT).min(MAX_WAIT);
-    let files = asked.files.iter().map(|file| attachment(context, file));
+    let files = asked.files.iter().map(|file| attachment(context, file, asked.dry_run));
     Ok(Submission {
         ticket: Ticket(0),
         resource: id.clone(),
@@ -287,7 +316,8 @@ pub(super) fn home(context: &Context, place: &str) -> ApiResult<Sites> {
     })
 }
 
-fn attachment(context: &Context, file: &File) -> ApiResult<Attachment> {
+/// A file that an operation names. A rehearsal may name one that was not sent.
+fn attachment(context: &Context, file: &File, rehearsal: bool) -> ApiResult<Attachment> {
     let hash = blake3::Hash::from_hex(&file.content).map_err(|_| {
         let detail = format!("`{}` is not a BLAKE3 hash in hexadecimal", file.content);
         ApiError::bad("bad-file", detail, "take it from the answer of POST /api/v1/files")
@@ -299,6 +329,10 @@ fn attachment(context: &Context, file: &File) -> ApiResult<Attachment> {
     }
     if matches!(file.name.as_str(), "." | "..") || file.name.contains(['/', '\0', '{', '}']) {
         return Err(bad_name("is not a file name: no slashes, no braces"));
+    }
+    if rehearsal {
+        let (name, content) = (file.name.as_str().into(), *hash.as_bytes());
+        return Ok(Attachment { name, content, length: file.length });
     }
     let path = context.files.path(hash.as_bytes());
     let length = path.and_then(|path| path.metadata().ok()).map(|metadata| metadata.len());
@@ -324,33 +358,19 @@ fn here(
     op: OpId,
     sites: &Sites,
     mut heard: mpsc::UnboundedReceiver<replica::Answer>,
+    progress: bool,
 ) -> Conversation {
     let (to_answers, answers) = mpsc::channel(16);
     let conversation =
         Conversation { operation: op.to_string(), sites: view::names(sites.iter()), answers };
-    let mut silent: BTreeSet<SiteId> = sites.iter().cloned().collect();
+    let progress = progress.then(|| {
+        let silent: BTreeSet<SiteId> = sites.iter().cloned().collect();
+        tokio::spawn(watch(context, id, op, silent, to_answers.clone()))
+    });
     tokio::spawn(async move {
-        let mut looks = time::interval_at(Instant::now() + LOOK, LOOK);
-        looks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
         loop {
-            let answer = tokio::select! {
-                answer = heard.recv() => answer,
-                _ = looks.tick(), if !silent.is_empty() => {
-                    for site in begun(&context, &id, &op, &silent).await {
-                        silent.remove(&site);
-                        let running = Answer::Running { site: site.to_string() };
-                        if to_answers.send(running).await.is_err() {
-                            return;
-                        }
-                    }
-                    continue;
-                }
-            };
-            let answer = match answer {
-                Some(replica::Answer::Reply(reply)) => {
-                    silent.remove(&reply.id.site);
-                    Answer::Reply(run(&reply))
-                }
+            let answer = match heard.recv().await {
+                Some(replica::Answer::Reply(reply)) => Answer::Reply(view::run(&reply)),
                 Some(replica::Answer::Superseded { by }) => {
                     Answer::Superseded { by: by.to_string() }
                 }
@@ -359,15 +379,44 @@ fn here(
                 }
                 Some(replica::Answer::Done) => Answer::Done,
                 Some(replica::Answer::Accepted(..) | replica::Answer::Refused(_)) => continue,
-                None => Answer::Error(*ApiError::from(crate::node::Stopping).0),
+                None => Answer::Error(*ApiError::from(Stopping).0),
             };
             let last = matches!(answer, Answer::Done | Answer::Error(_));
-            if to_answers.send(answer).await.is_err() || last {
-                return;
+            if last && let Some(progress) = &progress {
+                progress.abort();
             }
+            if to_answers.send(answer).await.is_err() || last {
+                break;
+            }
+        }
+        if let Some(progress) = progress {
+            progress.abort();
         }
     });
     conversation
+}
+
+/// Tells which sites have begun, as long as anyone listens.
+async fn watch(
+    context: Shared,
+    id: ResourceId,
+    op: OpId,
+    mut silent: BTreeSet<SiteId>,
+    to_answers: mpsc::Sender<Answer>,
+) {
+    while !silent.is_empty() {
+        time::sleep(LOOK).await;
+        for site in begun(&context, &id, &op, &silent).await {
+            silent.remove(&site);
+            let running = Answer::Running { site: site.to_string() };
+            if to_answers.send(running).await.is_err() {
+                return;
+            }
+        }
+        if to_answers.is_closed() {
+            return;
+        }
+    }
 }
 
 /// Which of these sites are running an operation now.
@@ -405,50 +454,80 @@ async fn running_at(context: &Context, site: &SiteId, path: &str) -> bool {
     operation.runs.iter().any(|run| run.site == site.as_str() && run.status == RunStatus::Running)
 }
 
+/// Why nothing is heard of a request that was passed on.
+enum Unheard {
+    /// It did not reach the site.
+    NotReached(ApiError),
+    /// The site refused it, or broke off.
+    Refused(ApiError),
+}
+
+impl Unheard {
+    fn into_error(self) -> ApiError {
+        match self {
+            Self::NotReached(error) | Self::Refused(error) => error,
+        }
+    }
+}
+
 /// Passes the request on to a site of the resource, with its files.
 async fn there(
     context: Shared,
     site: SiteId,
     id: ResourceId,
-    asked: Submit,
-) -> ApiResult<Conversation> {
+    asked: &Submit,
+) -> Result<Conversation, Unheard> {
     for file in &asked.files {
-        let hash = blake3::Hash::from_hex(&file.content).unwrap_or_else(|_| [0; 32].into());
-        let (stored, _) = context.files.open_at(hash.as_bytes(), 0).await.map_err(|error| {
-            ApiError::not_found("unknown-file", error.to_string(), "send it again")
-        })?;
-        let body = Body::from_stream(ReaderStream::with_capacity(stored, 64 << 10));
-        expect_ok(pass::send(&context, &site, "/api/v1/files", body).await?).await?;
+        let sent = send_file(&context, &site, file).await;
+        sent.map_err(Unheard::NotReached)?;
     }
     let path = format!("/api/v1/resources/{id}/operations");
-    let response = expect_ok(pass::post(&context, &site, &path, NDJSON, &asked).await?).await?;
-    let mut parts = response.into_body().into_data_stream();
+    let response = pass::post(&context, &site, &path, NDJSON, asked).await;
+    let response = response.map_err(Unheard::NotReached)?;
+    let response = expect_ok(response).await.map_err(Unheard::Refused)?;
     let (to_answers, mut answers) = mpsc::channel(16);
-    tokio::spawn(async move {
-        let mut text = Vec::new();
-        while let Some(Ok(part)) = parts.next().await {
-            text.extend_from_slice(&part);
-            while let Some(end) = text.iter().position(|&byte| byte == b'\n') {
-                let line: Vec<u8> = text.drain(..=end).collect();
-                let Ok(answer) = serde_json::from_slice::<Answer>(&line) else { continue };
-                if to_answers.send(answer).await.is_err() {
-                    return;
-                }
-            }
-            if text.len() > super::MAX_BODY {
-                return;
-            }
-        }
-    });
+    tokio::spawn(relay(response, to_answers));
     match answers.recv().await {
         Some(Answer::Accepted { operation, sites }) => {
             Ok(Conversation { operation, sites, answers })
         }
-        Some(Answer::Error(problem)) => Err(ApiError(Box::new(problem))),
-        _ => Err(ApiError::unreachable(format!(
+        Some(Answer::Error(problem)) => Err(Unheard::Refused(ApiError(Box::new(problem)))),
+        _ => Err(Unheard::Refused(ApiError::unreachable(format!(
             "`{site}`, which the request was passed on to, broke off; it may have accepted it"
-        ))),
+        )))),
     }
+}
+
+async fn send_file(context: &Context, site: &SiteId, file: &File) -> ApiResult<()> {
+    let unknown = |why: String| ApiError::not_found("unknown-file", why, "send it again");
+    let hash = blake3::Hash::from_hex(&file.content).map_err(|e| unknown(e.to_string()))?;
+    let opened = context.files.open_at(hash.as_bytes(), 0).await;
+    let (stored, _) = opened.map_err(|error| unknown(error.to_string()))?;
+    let body = Body::from_stream(ReaderStream::with_capacity(stored, 64 << 10));
+    expect_ok(pass::send(context, site, "/api/v1/files", body).await?).await?;
+    Ok(())
+}
+
+/// Gives on what another agent answers, line by line. If it breaks off, that is the last answer.
+async fn relay(response: Response, to_answers: mpsc::Sender<Answer>) {
+    let mut parts = response.into_body().into_data_stream();
+    let mut text = Vec::new();
+    while let Some(Ok(part)) = parts.next().await {
+        text.extend_from_slice(&part);
+        while let Some(end) = text.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = text.drain(..=end).collect();
+            let Ok(answer) = serde_json::from_slice::<Answer>(&line) else { continue };
+            let last = matches!(answer, Answer::Done | Answer::Error(_));
+            if to_answers.send(answer).await.is_err() || last {
+                return;
+            }
+        }
+        if text.len() > super::MAX_BODY {
+            break;
+        }
+    }
+    let broken = ApiError::unreachable("the site that the request was passed on to broke off");
+    let _ = to_answers.send(Answer::Error(*broken.0)).await;
 }
 
 /// A response of another agent, or its error as ours.

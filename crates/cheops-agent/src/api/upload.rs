@@ -1,5 +1,7 @@
 //! The files that operations bring: sent here before the operation, and fetched by other sites.
 
+use std::io;
+
 use axum::{
     body::Body,
     extract::{Request, State},
@@ -25,7 +27,7 @@ pub(super) async fn store(
     request: Request,
 ) -> ApiResult<(StatusCode, axum::Json<Stored>)> {
     let parts = request.into_body().into_data_stream();
-    let parts = parts.map_err(|error| std::io::Error::other(error.to_string()));
+    let parts = parts.map_err(|error| io::Error::other(error.to_string()));
     let stored = stored(context.files.put(parts).await?);
     Ok((StatusCode::CREATED, axum::Json(stored)))
 }
@@ -52,7 +54,16 @@ pub(super) async fn content(
     };
     let hash = blake3::Hash::from_hex(&wanted).map_err(|_| none())?;
     let from = headers.get(header::RANGE).map(range).transpose()?.unwrap_or(0);
-    let (file, length) = context.files.open_at(hash.as_bytes(), from).await.map_err(|_| none())?;
+    let opened = context.files.open_at(hash.as_bytes(), from).await;
+    let (file, length) = opened.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => none(),
+        _ => ApiError::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "cannot-read",
+            format!("the file {wanted} can't be read: {error}"),
+            "look at the disk, or ask another site of its resource",
+        ),
+    })?;
     let body = Body::from_stream(ReaderStream::with_capacity(file, 64 << 10));
     let octets = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),

@@ -7,15 +7,17 @@ use cheops_core::{
     id::SiteId,
     log::Ix,
     operation::{self, SharedOperation},
-    replica,
+    plan::Outcome,
+    replica::{self, Durable, Event, Record},
     resolve::{self, Account},
+    time::Millis,
 };
 
 use super::model::{
-    Fate, File, Operation, Receipt, Resource, ResourceAtSite, ResourceSummary, Run, RunStatus,
-    State,
+    Change, Fate, File, Happened, Operation, Receipt, Resource, ResourceAtSite, ResourceSummary,
+    Run, RunStatus, State,
 };
-use crate::node::{command, rfc3339, run};
+use crate::{engine::Seq, node::Told};
 
 /// How many ids of a block are listed.
 const MAX_BLOCK: usize = 1_000;
@@ -79,7 +81,6 @@ pub(super) fn resource(
 }
 
 fn at_site(resource: &replica::Resource, site: &SiteId) -> ResourceAtSite {
-    use cheops_core::plan::Outcome;
     let (mut ok, mut ko, mut unknown, mut waiting) = (0, 0, 0, 0);
     for op in resource.block() {
         match resource.reply(&op.id, site).map(|reply| reply.outcome) {
@@ -168,4 +169,86 @@ fn file(attachment: &operation::Attachment) -> File {
 /// Sites, by name.
 pub(super) fn names<'a>(sites: impl IntoIterator<Item = &'a SiteId>) -> Vec<String> {
     sites.into_iter().map(ToString::to_string).collect()
+}
+
+/// A reply.
+pub(super) fn run(reply: &replica::Reply) -> Run {
+    Run {
+        site: reply.id.site.to_string(),
+        status: match reply.outcome {
+            Outcome::Ok => RunStatus::Ok,
+            Outcome::Ko => RunStatus::Ko,
+            Outcome::Unknown => RunStatus::Unknown,
+        },
+        attempt: Some(reply.attempt),
+        took_ms: Some(reply.took.0),
+        output: Some(reply.output.to_string()),
+    }
+}
+
+/// An action as text.
+pub(super) fn command(action: &operation::Action) -> String {
+    match action {
+        operation::Action::Command { line, .. } => line.to_string(),
+        operation::Action::Http(request) => {
+            format!("{} {} of {}", request.method, request.target, request.service)
+        }
+        operation::Action::Steps(steps) => steps.iter().map(command).collect::<Vec<_>>().join("; "),
+    }
+}
+
+/// A time of day.
+pub(super) fn rfc3339(wall: Millis) -> String {
+    let millis = i64::try_from(wall.0).unwrap_or(i64::MAX);
+    let time = jiff::Timestamp::from_millisecond(millis).unwrap_or(jiff::Timestamp::MAX);
+    format!("{time:.3}")
+}
+
+/// What something that happened means to a reader of the feed, if anything.
+pub(super) fn told(here: &SiteId, told: Told) -> Option<Change> {
+    let (resource, what) = match told {
+        Told::Wrote(seq, durable) => return wrote(here, seq, &durable),
+        Told::Event(event) => match event {
+            Event::Recorded { .. } | Event::Forgotten(_) => return None,
+            Event::NeedsDecision(resource) => (Some(resource), Happened::NeedsDecision),
+            Event::Unknown(run) => {
+                (Some(run.resource), Happened::Unknown { operation: run.op.to_string() })
+            }
+            Event::Refused { from, resource, why } => {
+                (Some(resource), Happened::Refused { peer: from.to_string(), why: why.to_owned() })
+            }
+        },
+        Told::Link { peer, up } => {
+            let peer = peer.to_string();
+            let (back, gone) =
+                (Happened::SiteReturned { peer: peer.clone() }, Happened::SiteLost { peer });
+            (None, if up { back } else { gone })
+        }
+    };
+    let resource = resource.map(|id| id.to_string());
+    Some(Change { seq: None, site: here.to_string(), resource, what })
+}
+
+/// What something that was written down means to a reader of the feed, if anything.
+pub(super) fn wrote(here: &SiteId, seq: Seq, durable: &Durable) -> Option<Change> {
+    let what = match durable {
+        Durable::Record(Record::Operation(op)) => Happened::Operation {
+            id: op.id.to_string(),
+            kind: op.kind.to_string(),
+            author: op.author.to_string(),
+            at: rfc3339(op.at.wall()),
+            command: command(&op.action),
+        },
+        Durable::Record(Record::Reply(reply)) => {
+            Happened::Reply { operation: reply.op.to_string(), run: run(reply) }
+        }
+        Durable::Forgotten { .. } => Happened::Deleted,
+        Durable::Intent { .. }
+        | Durable::Clearing(_)
+        | Durable::Cleared(_)
+        | Durable::Trimmed { .. }
+        | Durable::Withheld { .. } => return None,
+    };
+    let resource = Some(durable.resource().to_string());
+    Some(Change { seq: Some(seq), site: here.to_string(), resource, what })
 }

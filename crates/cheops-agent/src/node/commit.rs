@@ -1,17 +1,14 @@
 //! The committer: makes batches durable, then does what waits for that.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{collections::VecDeque, sync::Arc, thread, time::Duration};
 
-use cheops_core::{
-    id::SiteId,
-    replica::{Effect, Event},
-};
+use cheops_core::replica::{Effect, Event};
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::{
-    Feed, Hands, Health, SharedReader,
+    Feed, Hands, Health, SharedReader, Told,
     decide::{Batch, Then},
-    feed,
 };
 use crate::engine::{Engine, Seq};
 
@@ -24,7 +21,9 @@ pub(super) struct Committer {
     hands: Box<dyn Hands>,
     feed: Feed,
     health: Arc<watch::Sender<Health>>,
-    here: SiteId,
+    stop: CancellationToken,
+    /// Batches that came while the disk failed.
+    waiting: VecDeque<Batch>,
 }
 
 impl Committer {
@@ -33,16 +32,20 @@ impl Committer {
         hands: Box<dyn Hands>,
         feed: Feed,
         health: Arc<watch::Sender<Health>>,
-        here: SiteId,
+        stop: CancellationToken,
     ) -> Self {
-        Self { engine, hands, feed, health, here }
+        Self { engine, hands, feed, health, stop, waiting: VecDeque::new() }
     }
 
     pub(super) fn work(mut self, mut batches: mpsc::Receiver<Batch>) {
-        while let Some(mut batch) = batches.blocking_recv() {
+        loop {
+            let Some(mut batch) = self.waiting.pop_front().or_else(|| batches.blocking_recv())
+            else {
+                return;
+            };
             if !batch.durables.is_empty() {
-                let last = self.append(&mut batch);
-                self.feed.wrote(&self.here, &batch.durables, last);
+                let Some(last) = self.append(&mut batch, &mut batches) else { return };
+                self.feed.wrote(&batch.durables, last);
             }
             for then in batch.then {
                 self.carry_out(then);
@@ -50,8 +53,9 @@ impl Committer {
         }
     }
 
-    /// Makes a batch durable, however long that takes.
-    fn append(&mut self, batch: &mut Batch) -> Seq {
+    /// Makes a batch durable, however long that takes; nothing if the agent stops meanwhile. Who
+    /// only looks is let go: also those whose batches came after this one.
+    fn append(&mut self, batch: &mut Batch, batches: &mut mpsc::Receiver<Batch>) -> Option<Seq> {
         let mut outcome = self.engine.append(&batch.durables);
         loop {
             match outcome {
@@ -60,16 +64,23 @@ impl Committer {
                         tracing::info!("the store takes records again");
                         self.health.send_replace(Health::Well);
                     }
-                    return last;
+                    return Some(last);
                 }
                 Err(error) => {
-                    let why = error.to_string();
-                    let stalled = Health::Stalled { why };
+                    let stalled = Health::Stalled { why: error.to_string() };
                     if *self.health.borrow() != stalled {
                         tracing::error!("{error}; it is tried again every second");
                         self.health.send_replace(stalled);
                     }
                     batch.release();
+                    while let Ok(mut later) = batches.try_recv() {
+                        later.release();
+                        self.waiting.push_back(later);
+                    }
+                    if self.stop.is_cancelled() {
+                        tracing::error!("what was not written is given up; nobody was told of it");
+                        return None;
+                    }
                     thread::sleep(PAUSE);
                     let recovered = self.engine.recover();
                     outcome = recovered.and_then(|()| self.engine.append(&batch.durables));
@@ -92,12 +103,13 @@ impl Committer {
     }
 
     fn tell(&mut self, event: Event) {
-        self.hands.tell(&event);
         if let Event::Refused { from, resource, why } = &event {
             tracing::warn!(%from, %resource, "what a peer said was not taken in: {why}");
         }
-        if let Some(change) = feed::told(&self.here, event) {
-            self.feed.publish(change);
+        self.hands.tell(&event);
+        // What was recorded is told with its number.
+        if !matches!(event, Event::Recorded { .. }) {
+            self.feed.tell(Told::Event(event));
         }
     }
 }

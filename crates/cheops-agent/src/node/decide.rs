@@ -1,25 +1,32 @@
 //! The decider: inputs in, batches out.
 
-use std::{collections::HashMap, mem};
+use std::{
+    collections::{HashMap, VecDeque},
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use cheops_core::replica::{Answer, Durable, Effect, Input, Message, Replica, Ticket};
 use tokio::{
     sync::{mpsc, watch},
     time,
 };
+use tokio_util::sync::CancellationToken;
 
-use super::{Clock, Feed, Health, Letter, Release};
+use super::{Clock, Feed, Health, Letter, Release, Told};
 
-/// How many inputs are handled for one batch at most.
-const ROUND: usize = 512;
-/// How many effects a batch may hold before no more inputs are taken.
+/// How many letters are taken at a time.
+const ROUND: usize = 256;
+/// How many effects, and about how many bytes of records, a batch may hold before it has to go.
 const FULL: usize = 8_192;
+const FULL_BYTES: usize = 8 << 20;
 
 /// What must be durable, and what is to be done then, in order.
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) durables: Vec<Durable>,
     pub(super) then: Vec<Then>,
+    bytes: usize,
 }
 
 impl Batch {
@@ -37,7 +44,14 @@ impl Batch {
     }
 
     fn is_full(&self) -> bool {
-        self.durables.len() + self.then.len() >= FULL
+        self.durables.len() + self.then.len() >= FULL || self.bytes >= FULL_BYTES
+    }
+
+    fn persist(&mut self, durable: Durable) {
+        if let Durable::Record(record) = &durable {
+            self.bytes += record.weight();
+        }
+        self.durables.push(durable);
     }
 }
 
@@ -66,81 +80,100 @@ impl Decider {
         health: watch::Receiver<Health>,
         feed: Feed,
     ) -> Self {
-        Self {
-            replica,
-            clock,
-            batches,
-            health,
-            feed,
-            answers: HashMap::new(),
-            next: Batch::default(),
-        }
+        let (answers, next) = (HashMap::new(), Batch::default());
+        Self { replica, clock, batches, health, feed, answers, next }
     }
 
+    /// Works until it is told to stop; then with what has come by then.
     pub(super) async fn work(
         mut self,
         mut inputs: mpsc::Receiver<Letter>,
         mut requests: mpsc::Receiver<Letter>,
+        stop: CancellationToken,
     ) {
         self.handle(Input::Started);
         let batches = self.batches.clone();
-        let (mut asked, mut told) = (Vec::new(), Vec::new());
+        let (mut asked, mut told) = (VecDeque::new(), VecDeque::new());
+        let (mut requested, mut happened) = (Vec::new(), Vec::new());
         loop {
+            let stalled = matches!(*self.health.borrow(), Health::Stalled { .. });
+            self.take(&mut asked, stalled);
+            if stalled {
+                self.next.release();
+            } else {
+                self.take(&mut told, stalled);
+            }
+            let room = !self.next.is_full() && !stalled;
             let wake = self.replica.wake().map(|wake| self.clock.instant(wake));
             let wake = wake.map(time::Instant::from_std);
-            let room = !self.next.is_full();
-            let stalled = matches!(*self.health.borrow(), Health::Stalled { .. });
             tokio::select! {
-                permit = batches.reserve(), if !self.next.is_empty() => match permit {
+                permit = batches.reserve(), if !self.next.is_empty() && !stalled => match permit {
                     Ok(permit) => permit.send(mem::take(&mut self.next)),
                     Err(_) => return,
                 },
-                count = requests.recv_many(&mut asked, ROUND), if room || stalled => {
+                count = requests.recv_many(&mut requested, ROUND), if asked.is_empty() => {
+                    asked.extend(requested.drain(..));
                     if count == 0 {
                         break;
                     }
                 }
-                count = inputs.recv_many(&mut told, ROUND), if room && !stalled => {
+                count = inputs.recv_many(&mut happened, ROUND), if room && told.is_empty() => {
+                    told.extend(happened.drain(..));
                     if count == 0 {
                         break;
                     }
                 }
                 () = time::sleep_until(wake.unwrap_or_else(time::Instant::now)),
-                    if wake.is_some() && room && !stalled => self.handle(Input::Tick),
+                    if wake.is_some() && room => self.handle(Input::Tick),
                 changed = self.health.changed() => if changed.is_err() {
                     return;
                 },
+                () = stop.cancelled() => break,
             }
-            if stalled {
-                self.next.release();
-            }
-            for letter in asked.drain(..).chain(told.drain(..)) {
-                match letter {
-                    Letter::Input(input) => self.input(input),
-                    Letter::Submit(..) if stalled => {}
-                    Letter::Submit(submission, answers) => {
-                        self.answers.insert(submission.ticket, answers);
-                        self.handle(Input::Submit(submission));
-                    }
-                    Letter::Read(look) => {
-                        let release = look(&self.replica);
-                        if stalled {
-                            release();
-                        } else {
-                            self.next.then.push(Then::Release(release));
-                        }
-                    }
-                    Letter::Stop => return self.flush().await,
-                }
-            }
+        }
+        inputs.close();
+        while let Ok(letter) = inputs.try_recv() {
+            told.push_back(letter);
+        }
+        while !told.is_empty() {
+            self.take(&mut told, false);
+            self.flush().await;
         }
         self.flush().await;
     }
 
+    /// Hands the batch over, unless the committer has given up; then nobody can be told.
     async fn flush(&mut self) {
         if !self.next.is_empty() {
-            // Only a committer that is gone does not take it, and then nobody can be told.
             let _ = self.batches.send(mem::take(&mut self.next)).await;
+        }
+    }
+
+    /// Deals with letters as long as the batch has room for what comes of them.
+    fn take(&mut self, letters: &mut VecDeque<Letter>, stalled: bool) {
+        while (stalled || !self.next.is_full())
+            && let Some(letter) = letters.pop_front()
+        {
+            match letter {
+                Letter::Input(input) => self.input(input),
+                // Whoever asked finds the way back closed, and looks at our health.
+                Letter::Submit(..) if stalled => {}
+                Letter::Submit(submission, answers) => {
+                    self.answers.insert(submission.ticket, answers);
+                    self.handle(Input::Submit(submission));
+                }
+                Letter::Read(look) => self.read(look, stalled),
+            }
+        }
+    }
+
+    /// A look that breaks ends by itself: whoever looked is told that nobody answers.
+    fn read(&mut self, look: Box<dyn FnOnce(&Replica) -> Release + Send>, stalled: bool) {
+        let looked = catch_unwind(AssertUnwindSafe(|| look(&self.replica)));
+        match looked {
+            Ok(release) if stalled => release(),
+            Ok(release) => self.next.then.push(Then::Release(release)),
+            Err(_) => tracing::error!("a request met a case that the agent was not made for"),
         }
     }
 
@@ -148,21 +181,22 @@ impl Decider {
     /// again when the two compare.
     fn input(&mut self, input: Input) {
         match &input {
-            Input::PeerUp(site) => self.feed.link(self.replica.here(), site, true),
-            Input::PeerDown(site) => self.feed.link(self.replica.here(), site, false),
+            Input::PeerUp(peer) => self.feed.tell(Told::Link { peer: peer.clone(), up: true }),
+            Input::PeerDown(peer) => self.feed.tell(Told::Link { peer: peer.clone(), up: false }),
+            Input::Received { message: Message::Records { .. }, .. }
+                if *self.health.borrow() != Health::Well =>
+            {
+                return;
+            }
             _ => {}
         }
-        let brings_records =
-            matches!(&input, Input::Received { message: Message::Records { .. }, .. });
-        if !(brings_records && *self.health.borrow() != Health::Well) {
-            self.handle(input);
-        }
+        self.handle(input);
     }
 
     fn handle(&mut self, input: Input) {
         for effect in self.replica.handle(input, self.clock.now()) {
             match effect {
-                Effect::Persist(durable) => self.next.durables.push(durable),
+                Effect::Persist(durable) => self.next.persist(durable),
                 Effect::Answer { ticket, answer } => {
                     let last = matches!(answer, Answer::Done | Answer::Refused(_));
                     if let Some(requester) = self.answers.get(&ticket) {

@@ -19,8 +19,9 @@ mod decide;
 mod feed;
 
 use std::{
+    io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Instant, SystemTime, UNIX_EPOCH},
@@ -32,12 +33,13 @@ use cheops_core::{
     time::{Millis, Now},
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
-pub use self::feed::{Feed, change, command, rfc3339, run};
+pub use self::feed::{Feed, Told};
 use crate::engine::{Engine, Reader};
 
 /// How many inputs may wait for the decider. Whoever brings more waits.
-const INBOX: usize = 1_024;
+const INBOX: usize = 256;
 /// How many changes a reader of the feed may be behind before it misses some.
 const FEED: usize = 4_096;
 
@@ -95,7 +97,6 @@ enum Letter {
     Input(Input),
     Submit(Box<Submission>, mpsc::UnboundedSender<Answer>),
     Read(Box<dyn FnOnce(&Replica) -> Release + Send>),
-    Stop,
 }
 
 /// Hands out a value once it may be seen.
@@ -112,6 +113,7 @@ pub struct Handle {
     feed: Feed,
     tickets: Arc<AtomicU64>,
     clock: Clock,
+    stop: CancellationToken,
 }
 
 /// The other ends of a [`Handle`], for [`start`].
@@ -121,6 +123,7 @@ pub struct Inbox {
     health: watch::Sender<Health>,
     feed: Feed,
     clock: Clock,
+    stop: CancellationToken,
 }
 
 /// A handle, before there is a node. What needs the node and what the node needs can so be made one
@@ -130,6 +133,7 @@ pub fn channel(clock: Clock) -> (Handle, Inbox) {
     let (to_requests, requests) = mpsc::channel(INBOX);
     let (to_health, health) = watch::channel(Health::Well);
     let feed = Feed::new(broadcast::channel(FEED).0);
+    let stop = CancellationToken::new();
     let handle = Handle {
         inputs: to_inputs,
         requests: to_requests,
@@ -137,8 +141,9 @@ pub fn channel(clock: Clock) -> (Handle, Inbox) {
         feed: feed.clone(),
         tickets: Arc::default(),
         clock,
+        stop: stop.clone(),
     };
-    (handle, Inbox { inputs, requests, health: to_health, feed, clock })
+    (handle, Inbox { inputs, requests, health: to_health, feed, clock, stop })
 }
 
 /// Starts the node. It stops when [`Handle::stop`] is called or all handles are gone, after the
@@ -149,38 +154,41 @@ pub fn start(
     engine: Box<dyn Engine>,
     hands: Box<dyn Hands>,
     reserve: u64,
-) -> Running {
-    let Inbox { inputs, requests, health, feed, clock } = inbox;
+) -> io::Result<Running> {
+    let Inbox { inputs, requests, health, feed, clock, stop } = inbox;
     let reader = engine.reader();
     feed.reads_from(reader.clone());
-    let site = replica.here().clone();
     let (batches, work) = mpsc::channel(1);
     let health = Arc::new(health);
-    let committer = commit::Committer::new(engine, hands, feed.clone(), health.clone(), site);
+    let committer =
+        commit::Committer::new(engine, hands, feed.clone(), health.clone(), stop.clone());
     let thread =
-        std::thread::Builder::new().name("commit".into()).spawn(move || committer.work(work));
+        std::thread::Builder::new().name("commit".into()).spawn(move || committer.work(work))?;
     let decider = decide::Decider::new(replica, clock, batches, health.subscribe(), feed);
     let watch = tokio::spawn(commit::watch_room(reader, health, reserve));
     let task = tokio::spawn(async move {
-        decider.work(inputs, requests).await;
+        decider.work(inputs, requests, stop).await;
         watch.abort();
     });
-    Running { task, thread: Mutex::new(thread.ok()) }
+    Ok(Running { task, thread })
 }
 
 /// A node at work.
 pub struct Running {
     task: tokio::task::JoinHandle<()>,
-    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    thread: std::thread::JoinHandle<()>,
 }
 
 impl Running {
     /// Waits until the node has stopped and all is durable.
     pub async fn stopped(self) {
         let _ = self.task.await;
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let _ =
-            tokio::task::spawn_blocking(move || thread.map(std::thread::JoinHandle::join)).await;
+        let _ = tokio::task::spawn_blocking(move || self.thread.join()).await;
+    }
+
+    /// Waits until the node has come to an end, whyever.
+    pub async fn ended(&mut self) {
+        let _ = (&mut self.task).await;
     }
 }
 
@@ -242,8 +250,13 @@ impl Handle {
     }
 
     /// Stops the node, after what was told before.
-    pub async fn stop(&self) {
-        let _ = self.inputs.send(Letter::Stop).await;
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Waits until the node is to stop.
+    pub async fn stopping(&self) {
+        self.stop.cancelled().await;
     }
 }
 

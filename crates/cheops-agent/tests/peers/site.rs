@@ -172,7 +172,8 @@ impl Plan {
         };
         let written = self.disk.written.lock().unwrap().clone();
         let replica = Replica::restore(self.config.site.clone(), self.settings.clone(), written);
-        let running = node::start(inbox, replica, Box::new(self.disk.clone()), Box::new(hands), 0);
+        let running =
+            node::start(inbox, replica, Box::new(self.disk.clone()), Box::new(hands), 0).unwrap();
         peers.serve(self.calls.clone());
         Site { plan: self, peers, node, compared, running }
     }
@@ -249,7 +250,7 @@ impl Site {
     /// Stops it. What it wrote down stays with the plan.
     pub(crate) async fn stop(self) -> Plan {
         self.peers.stop().await;
-        self.node.stop().await;
+        self.node.stop();
         self.running.stopped().await;
         self.plan
     }

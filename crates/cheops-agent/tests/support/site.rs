@@ -175,7 +175,8 @@ impl Plan {
         let settings = Settings::default();
         let replica = Replica::restore(config.site.clone(), settings, log.written());
         let hands = Box::new(OnlyRuns(runner.clone()));
-        let running = OnceLock::from(node::start(inbox, replica, Box::new(log.clone()), hands, 0));
+        let running =
+            OnceLock::from(node::start(inbox, replica, Box::new(log.clone()), hands, 0).unwrap());
         Site { config, log, files, node, runner, running }
     }
 }
@@ -248,7 +249,7 @@ impl Site {
 
     /// Stops the node; what runs goes on.
     pub async fn stop(self) -> Log {
-        self.node.stop().await;
+        self.node.stop();
         if let Some(running) = self.running.into_inner() {
             running.stopped().await;
         }

@@ -89,14 +89,20 @@ fn serve(config: &Config) -> Result<(), Failure> {
     let runtime = runtime.map_err(|error| failed(error.to_string()))?;
     runtime.block_on(async {
         let mut end = signal(SignalKind::terminate()).map_err(|error| failed(error.to_string()))?;
-        let agent =
+        let mut agent =
             Agent::start(config.clone()).await.map_err(|error| failed(error.to_string()))?;
         tokio::select! {
             _ = end.recv() => {}
             _ = tokio::signal::ctrl_c() => {}
+            () = agent.ended() => return Err(failed("it met a fault; see its log".to_owned())),
         }
         tracing::info!("stopping; commands that run go on");
-        agent.stop().await;
+        tokio::select! {
+            () = agent.stop() => {}
+            // Whoever asks twice does not want to wait.
+            _ = end.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
         Ok(())
     })
 }

@@ -58,12 +58,14 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
 }
 
 fn told(change: &Change, output: Output, is_live: bool) -> Result<String, Failure> {
+    let begins = change.what == Happened::Following;
     match output {
         Output::Json => json_line(change),
         Output::Yaml => Ok(format!("---\n{}", yaml(change)?)),
         Output::Name => {
             Ok(change.resource.as_ref().map(|id| format!("resource/{id}\n")).unwrap_or_default())
         }
+        Output::Table | Output::Wide if begins => Ok(String::new()),
         Output::Table | Output::Wide => {
             let number = change.seq.filter(|_| output == Output::Wide);
             let number = number.map(|seq| format!("{seq}  ")).unwrap_or_default();
@@ -84,6 +86,8 @@ fn time(change: &Change, is_live: bool) -> String {
 fn in_words(change: &Change) -> String {
     let about = change.resource.as_deref().map(|id| format!("{}  ", clean(id))).unwrap_or_default();
     let (style, text) = match &change.what {
+        Happened::Following => (anstyle::Style::new(), "from here on".to_owned()),
+        Happened::Broken { why } => (BAD, format!("the feed can't be read on: {why}")),
         Happened::Operation { id, kind, author, command, .. } => {
             (anstyle::Style::new(), format!("{id}  {kind} by {author}: {}", first(command, SHOWN)))
         }
