@@ -216,10 +216,11 @@ fn the_change_feed_goes_on_where_a_reader_left_off() {
     }
     let changes = |site: &Agent, query: &str| -> Vec<Change> {
         let (_, text) = site.ask(&format!("/api/v1/changes?once=true{query}")).unwrap();
-        text.lines()
-            .filter(|line| !line.is_empty())
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
+        let lines = text.lines().filter(|line| !line.is_empty());
+        let mut changes: Vec<Change> =
+            lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(changes.remove(0).what, Happened::Following);
+        changes
     };
     let all = changes(&site, "&since=0");
     let operations = all.iter().filter(|c| matches!(c.what, Happened::Operation { .. })).count();
@@ -238,10 +239,16 @@ fn the_change_feed_goes_on_where_a_reader_left_off() {
     write!(stream, "GET /api/v1/changes HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nLast-Event-ID: {last}\r\n\r\n").unwrap();
     site.exec("r1", &submit("echo again", "add"));
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
-    let data = lines.find_map(|line| line.strip_prefix("data: ").map(str::to_owned)).unwrap();
-    let change: Change = serde_json::from_str(&data).unwrap();
+    let mut next = || -> Change {
+        let data = lines.find_map(|line| line.strip_prefix("data: ").map(str::to_owned)).unwrap();
+        serde_json::from_str(&data).unwrap()
+    };
+    assert_eq!(next().seq, Some(last));
+    let change = next();
     assert!(matches!(&change.what, Happened::Operation { command, .. } if command == "echo again"));
     assert!(change.seq.unwrap() > last);
+    let (status, _) = site.ask("/api/v1/changes?since=1000000").unwrap();
+    assert_eq!(status, 410, "a number that was never given");
 }
 
 #[test]
