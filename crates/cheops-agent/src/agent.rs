@@ -8,7 +8,6 @@ use std::{
     collections::BTreeSet,
     io,
     net::SocketAddr,
-    ops::Bound,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -19,8 +18,8 @@ use axum::{
     http::{Request, StatusCode, header},
 };
 use cheops_core::{
-    id::{ResourceId, SiteId},
-    replica::{Durable, Effect, Event, Message, Replica, Settings, Version},
+    id::SiteId,
+    replica::{Durable, Effect, Event, Message, Replica, Resource, Settings, Version},
 };
 use futures_util::{TryStreamExt, future::BoxFuture, stream::BoxStream};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time};
@@ -44,8 +43,6 @@ use crate::{
 const FAREWELL: Duration = Duration::from_secs(3);
 /// How long a file that no operation names is kept: it may have been sent for one that comes.
 const UNUSED: Duration = Duration::from_hours(24);
-/// How many operations are looked at before others get a turn at the replica.
-const ROUND: usize = 10_000;
 /// How often unused files are looked for.
 const SWEEP: Duration = Duration::from_hours(1);
 
@@ -290,31 +287,11 @@ async fn sweep(context: Shared) {
 }
 
 /// The contents of all files that operations name; nothing if the agent is stopping.
-async fn in_use(context: &Context) -> Option<BTreeSet<[u8; 32]>> {
-    let mut all = BTreeSet::new();
-    let mut from: Option<ResourceId> = None;
-    loop {
-        let start = from.take().map_or(Bound::Unbounded, Bound::Excluded);
-        let look = move |replica: &Replica| {
-            let (mut last, mut looked, mut contents) = (None, 0, Vec::new());
-            for resource in replica.resources_from((start, Bound::Unbounded)) {
-                let ops = resource.log().iter();
-                let files = ops.flat_map(|(_, op)| op.action.attachments());
-                contents.extend(files.map(|file| file.content));
-                last = Some(resource.id().clone());
-                looked += resource.log().len() + 1;
-                if looked >= ROUND {
-                    break;
-                }
-            }
-            last.map(|last| (last, contents))
-        };
-        match context.node.read(look).await.ok()? {
-            Some((id, contents)) => {
-                all.extend(contents);
-                from = Some(id);
-            }
-            None => return Some(all),
-        }
-    }
+async fn in_use(context: &Context) -> Option<BTreeSet<Content>> {
+    let look = |_: &Replica, resource: &Resource, all: &mut BTreeSet<Content>| {
+        let files = resource.log().iter().flat_map(|(_, op)| op.action.attachments());
+        all.extend(files.map(|file| file.content));
+        true
+    };
+    context.node.walk(BTreeSet::new(), look).await.ok()
 }

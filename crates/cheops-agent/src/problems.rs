@@ -4,7 +4,6 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    ops::Bound,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -26,8 +25,6 @@ use crate::{
 const MAX_NOTED: usize = 100;
 /// How many resources with problems are listed.
 const MAX_LISTED: usize = 1_000;
-/// How many resources are looked at before others get a turn at the replica.
-const ROUND: usize = 1_000;
 
 /// What was noted when it happened. A handle; clones share it.
 #[derive(Debug, Clone, Default)]
@@ -121,17 +118,14 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
         replica.withheld().take(MAX_LISTED).map(|id| withheld(&here, id)).collect::<Vec<_>>()
     };
     all.extend(context.node.read(withheld).await?);
-    let mut from = Bound::Unbounded;
-    loop {
-        let (start, here) = (from, site.clone());
-        let look = move |replica: &Replica| round(replica, &here, start);
-        let (found, next) = context.node.read(look).await?;
-        all.extend(found);
-        match next {
-            Some(next) if all.len() < MAX_LISTED => from = Bound::Excluded(next),
-            _ => return Ok(all),
+    let here = site.clone();
+    let look = move |replica: &Replica, resource: &replica::Resource, all: &mut Vec<Trouble>| {
+        if !replica.is_withheld(resource.id()) {
+            all.extend(of(&here, resource));
         }
-    }
+        all.len() < MAX_LISTED
+    };
+    context.node.walk(all, look).await
 }
 
 fn disk(site: &SiteId, health: &Health) -> Option<Trouble> {
@@ -204,24 +198,6 @@ fn link(site: &SiteId, peer: &crate::peers::Peer) -> Option<Trouble> {
         }
         Reach::Reachable => None,
     }
-}
-
-/// The problems among the next resources, and where to go on.
-fn round(
-    replica: &Replica,
-    here: &SiteId,
-    from: Bound<ResourceId>,
-) -> (Vec<Trouble>, Option<ResourceId>) {
-    let mut found = Vec::new();
-    for (looked, resource) in replica.resources_from((from, Bound::Unbounded)).enumerate() {
-        if !replica.is_withheld(resource.id()) {
-            found.extend(of(here, resource));
-        }
-        if looked + 1 == ROUND {
-            return (found, Some(resource.id().clone()));
-        }
-    }
-    (found, None)
 }
 
 /// A resource of which something is lost.

@@ -5,6 +5,7 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
+use cheops_core::replica::{Replica, Resource};
 
 use super::{
     Shared,
@@ -38,12 +39,12 @@ pub(super) async fn readyz(State(context): State<Shared>) -> Response {
     responses((status = OK, body = String, content_type = "application/openmetrics-text"),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn metrics(State(context): State<Shared>) -> ApiResult<Response> {
-    let (resources, operations) = context
-        .node
-        .read(|replica| {
-            replica.resources().fold((0, 0), |(n, ops), r| (n + 1, ops + r.log().len()))
-        })
-        .await?;
+    let count = |_: &Replica, resource: &Resource, counts: &mut (usize, usize)| {
+        counts.0 += 1;
+        counts.1 += resource.log().len();
+        true
+    };
+    let (resources, operations) = context.node.walk((0, 0), count).await?;
     let text = context.metrics.text(&context, resources, operations);
     let openmetrics = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, openmetrics)], text).into_response())

@@ -3,7 +3,12 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::{extract::State, http::StatusCode};
-use cheops_core::{duration, id::SiteId, replica::Replica, time::Millis};
+use cheops_core::{
+    duration,
+    id::SiteId,
+    replica::{Replica, Resource},
+    time::Millis,
+};
 
 use super::{
     Context, Shared,
@@ -22,8 +27,19 @@ pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<
     let names: Vec<SiteId> = peers.iter().map(|peer| peer.site.clone()).collect();
     let here = context.here().clone();
     let all: Vec<SiteId> = names.iter().cloned().chain([here.clone()]).collect();
-    let counts = context.node.read(move |replica| all.iter().map(|s| count(replica, s)).collect());
-    let counts: Vec<(usize, usize)> = counts.await?;
+    let none = vec![(0, 0); all.len()];
+    let count = move |_: &Replica, resource: &Resource, counts: &mut Vec<(usize, usize)>| {
+        for (site, (resources, unanswered)) in all.iter().zip(counts) {
+            if resource.sites().contains(site) {
+                *resources += 1;
+                *unanswered += resource.unanswered(site);
+            }
+        }
+        true
+    };
+    // For each site, the resources that it has in common with this one, and how many of their
+    // operations it has not answered.
+    let counts = context.node.walk(none, count).await?;
     let own = counts.last().copied().unwrap_or_default();
     let mut sites = vec![Site {
         name: here.to_string(),
@@ -57,15 +73,6 @@ pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<
     }));
     sites.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(axum::Json(Sites { here: here.to_string(), sites }))
-}
-
-/// How many resources a site has in common with this one, and how many of their operations it has
-/// not answered.
-fn count(replica: &Replica, site: &SiteId) -> (usize, usize) {
-    let shared = replica.resources().filter(|resource| resource.sites().contains(site));
-    shared.fold((0, 0), |(resources, unanswered), resource| {
-        (resources + 1, unanswered + resource.unanswered(site))
-    })
 }
 
 /// Asks a site whether it is there, now.

@@ -20,6 +20,7 @@ mod feed;
 
 use std::{
     io,
+    ops::Bound,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -29,7 +30,7 @@ use std::{
 
 use cheops_core::{
     id::SiteId,
-    replica::{self, Answer, Effect, Event, Input, Replica, Submission, Ticket},
+    replica::{self, Answer, Effect, Event, Input, Replica, Resource, Submission, Ticket},
     time::{Millis, Now},
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -40,6 +41,10 @@ use crate::engine::{Engine, Reader};
 
 /// How many inputs may wait for the decider. Whoever brings more waits.
 const INBOX: usize = 256;
+/// How many resources are looked at before others get a turn at the replica. One with many operations
+/// counts for several.
+const ROUND: usize = 1_000;
+const LONG: usize = 64;
 /// How many changes a reader of the feed may be behind before it misses some.
 const FEED: usize = 4_096;
 
@@ -227,6 +232,38 @@ impl Handle {
         };
         self.requests.send(Letter::Read(Box::new(read))).await.map_err(|_| Stopping)?;
         value.await.map_err(|_| Stopping)
+    }
+
+    /// Looks at all resources in the order of their ids, a few at a time, so that others get a turn
+    /// between. What is gathered is the result; a look that says no ends the walk.
+    pub async fn walk<T: Send + 'static>(
+        &self,
+        mut gathered: T,
+        look: impl Fn(&Replica, &Resource, &mut T) -> bool + Clone + Send + 'static,
+    ) -> Result<T, Stopping> {
+        let mut from = Bound::Unbounded;
+        loop {
+            let look = look.clone();
+            let round = move |replica: &Replica| {
+                let mut left = ROUND;
+                for resource in replica.resources_from((from, Bound::Unbounded)) {
+                    if !look(replica, resource, &mut gathered) {
+                        return (gathered, None);
+                    }
+                    left = left.saturating_sub(1 + resource.log().len() / LONG);
+                    if left == 0 {
+                        return (gathered, Some(resource.id().clone()));
+                    }
+                }
+                (gathered, None)
+            };
+            let (so_far, next) = self.read(round).await?;
+            gathered = so_far;
+            match next {
+                Some(next) => from = Bound::Excluded(next),
+                None => return Ok(gathered),
+            }
+        }
     }
 
     /// Tells the node what happened. Waits while the node has more to do than it can keep.
