@@ -98,8 +98,8 @@ impl Config {
                 shell: PathBuf::from("/bin/sh"),
             },
             links: Links {
-                heartbeat: Duration::from_secs(2),
-                silence: Duration::from_secs(7),
+                heartbeat: Duration::from_secs(3),
+                silence: Duration::from_secs(9),
                 retry: Duration::from_secs(5),
                 queue: 16 << 20,
             },
