@@ -118,14 +118,41 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
         replica.withheld().take(MAX_LISTED).map(|id| withheld(&here, id)).collect::<Vec<_>>()
     };
     all.extend(context.node.read(withheld).await?);
-    let here = site.clone();
-    let look = move |replica: &Replica, resource: &replica::Resource, all: &mut Vec<Trouble>| {
+    let (here, known) = (site.clone(), context.config.sites.clone());
+    let look = move |replica: &Replica, resource: &replica::Resource, found: &mut Found| {
         if !replica.is_withheld(resource.id()) {
-            all.extend(of(&here, resource));
+            found.troubles.extend(of(&here, resource));
         }
-        all.len() < MAX_LISTED
+        let others = resource.sites().iter().filter(|&other| *other != here);
+        for stranger in others.filter(|&other| !known.contains_key(other)) {
+            *found.strangers.entry(stranger.clone()).or_default() += 1;
+        }
+        found.troubles.len() < MAX_LISTED
     };
-    context.node.walk(all, look).await
+    let found = Found { troubles: all, strangers: BTreeMap::new() };
+    let Found { mut troubles, strangers } = context.node.walk(found, look).await?;
+    troubles.extend(strangers.iter().map(|(stranger, count)| strange(site, stranger, *count)));
+    Ok(troubles)
+}
+
+/// What a walk over the resources has found.
+struct Found {
+    troubles: Vec<Trouble>,
+    /// Sites that resources name and the configuration does not, and how many do.
+    strangers: BTreeMap<SiteId, usize>,
+}
+
+fn strange(site: &SiteId, stranger: &SiteId, count: usize) -> Trouble {
+    trouble(
+        Urgency::Medium,
+        site,
+        None,
+        "unknown-site",
+        format!(
+            "`{stranger}` is a site of {count} resources, and `{site}` does not know where it is"
+        ),
+        format!("add it to the configuration of `{site}` as a [[peer]], and restart the agent"),
+    )
 }
 
 fn disk(site: &SiteId, health: &Health) -> Option<Trouble> {

@@ -132,6 +132,7 @@ pub struct Resources {
 
 /// Which resources to list.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct ResourcesQuery {
     /// At most this many; 500 by default, 5,000 at most.
@@ -184,6 +185,7 @@ pub struct ResourceAtSite {
 
 /// Which part of a resource's history to show.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct ResourceQuery {
     /// At most this many operations, the newest; 200 by default, 10,000 at most.
@@ -401,6 +403,16 @@ pub struct Submitted {
     pub superseded_by: Option<String>,
 }
 
+/// The answer to a [`Submit`]: what came of it, or what would.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Outcome {
+    /// It was carried out.
+    Submitted(Submitted),
+    /// It was a rehearsal.
+    Rehearsed(Rehearsal),
+}
+
 /// What an operation would do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Rehearsal {
@@ -456,6 +468,7 @@ pub enum PlannedStep {
 
 /// How to delete a resource.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct DeleteQuery {
     /// The command that each site runs; `true` without it.
@@ -538,7 +551,7 @@ pub struct Trouble {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
     /// What sort of trouble: `needs-decision`, `unknown`, `diverged`, `failed`, `damaged`, `disk`,
-    /// `stuck`, `clock`, `refused`, `unreachable`, `paused`.
+    /// `stuck`, `clock`, `refused`, `unreachable`, `unknown-site`, `paused`.
     pub what: String,
     /// What happened, as a sentence.
     pub text: String,
@@ -645,6 +658,7 @@ pub enum Happened {
 
 /// Which changes to follow.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct ChangesQuery {
     /// Only those after this number; without it, those from now on.
@@ -667,6 +681,7 @@ pub struct Stored {
 
 /// How to pause a link.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct PauseQuery {
     /// Resume by itself after this long: `10m`.

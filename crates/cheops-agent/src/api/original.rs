@@ -80,6 +80,15 @@ impl Form {
         while let Some(part) = parts.next_field().await.map_err(|e| broken(&e))? {
             let name = part.name().unwrap_or_default().to_owned();
             match name.as_str() {
+                "command" if form.command.is_some() => {
+                    let detail = "there are two commands";
+                    return Err(ApiError::bad("bad-form", detail, "send one, joined with && or ;"));
+                }
+                "id" => {
+                    let detail =
+                        "`{id}` in a command is the resource, so no file can have this name";
+                    return Err(ApiError::bad("bad-file-name", detail, "rename it"));
+                }
                 "command" => form.command = Some(text(part).await?),
                 "sites" => form.sites.push(text(part).await?),
                 "type" => form.kind = Some(text(part).await?),

@@ -16,6 +16,7 @@ use crate::problems;
 
 /// Whose problems to list.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ProblemsQuery {
     /// Only those of this site.

@@ -34,7 +34,11 @@ pub(super) async fn list(
     State(context): State<Shared>,
     Asked(query): Asked<ResourcesQuery>,
 ) -> ApiResult<axum::Json<Resources>> {
-    let limit = query.limit.unwrap_or(500).clamp(1, 5_000);
+    let limit = query.limit.unwrap_or(500).min(5_000);
+    if limit == 0 {
+        let site = context.here().to_string();
+        return Ok(axum::Json(Resources { site, resources: Vec::new(), next: None }));
+    }
     let mut from = match (&query.after, &query.prefix) {
         (Some(after), _) => Bound::Excluded(resource_id(after)?),
         (None, Some(prefix)) if !prefix.is_empty() => Bound::Included(resource_id(prefix)?),
@@ -126,6 +130,7 @@ fn elsewhere(context: &Context, at: Option<&str>) -> ApiResult<Option<SiteId>> {
 
 /// Where to look for an operation.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OperationQuery {
     /// Ask no other site.
@@ -174,6 +179,7 @@ pub(super) async fn operation(
 
 /// Which run's output to fetch.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OutputQuery {
     /// The site that ran it; this one without it.

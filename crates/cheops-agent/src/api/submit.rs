@@ -29,8 +29,8 @@ use super::{
     Context, Shared,
     error::{ApiError, ApiResult, Asked, In, Json},
     model::{
-        Answer, DeleteQuery, Dropped, File, PlannedStep, Problem, Rehearsal, Run, RunStatus,
-        Submit, Submitted,
+        Answer, DeleteQuery, Dropped, File, Outcome, PlannedStep, Problem, Rehearsal, Run,
+        RunStatus, Submit, Submitted,
     },
     pass, resource_id,
     sites::span,
@@ -46,6 +46,9 @@ const MAX_WAIT: Duration = Duration::from_hours(1);
 const GRACE: Duration = Duration::from_secs(10);
 /// How often sites that are silent are asked whether they have begun.
 const LOOK: Duration = Duration::from_millis(500);
+/// The longest command, in bytes: what the system takes as one argument, with room for the paths of
+/// files in it.
+const MAX_COMMAND: usize = 100 << 10;
 /// The kind of an operation that does not say.
 const KIND: &str = "exec";
 /// Lines of JSON.
@@ -66,7 +69,8 @@ pub(super) struct Conversation {
         ("Idempotency-Key" = Option<String>, Header, description = "The same key again is the same operation")),
     request_body = Submit,
     responses(
-        (status = OK, description = "All sites have replied, or another operation won", body = Submitted),
+        (status = OK, description = "All sites have replied, another operation won, or it was a rehearsal",
+            body = Outcome),
         (status = ACCEPTED, description = "Accepted; some sites have not replied yet", body = Submitted),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn submit(
@@ -77,7 +81,10 @@ pub(super) async fn submit(
 ) -> ApiResult<Response> {
     let id = resource_id(&id)?;
     if let Some(key) = headers.get("idempotency-key") {
-        let key = key.to_str().map_err(|_| bad_key())?;
+        let key = key.to_str().map_err(|_| bad_key("the key is not plain text"))?;
+        if asked.key.as_deref().is_some_and(|other| other != key) {
+            return Err(bad_key("the header and the body name different keys"));
+        }
         asked.key = Some(key.to_owned());
     }
     let passed = pass::was_passed(&headers);
@@ -85,12 +92,13 @@ pub(super) async fn submit(
         return rehearse(&context, &id, &asked, passed).await;
     }
     let progress = accepts(&headers, NDJSON);
+    let waits = asked.wait.as_deref().map(span).transpose()? != Some(Duration::ZERO);
     let conversation = converse(context, id, asked, Manner { passed, progress }).await?;
-    answer(&headers, conversation).await
+    answer(&headers, conversation, waits).await
 }
 
-fn bad_key() -> ApiError {
-    ApiError::bad("bad-idempotency-key", "the key is not plain text", "use letters and digits")
+fn bad_key(why: &str) -> ApiError {
+    ApiError::bad("bad-idempotency-key", why, "name one, of letters and digits")
 }
 
 /// Deletes a resource at all of its sites.
@@ -116,16 +124,24 @@ pub(super) async fn delete(
     };
     let (passed, progress) = (pass::was_passed(&headers), accepts(&headers, NDJSON));
     let manner = Manner { passed, progress };
+    let waits = asked.wait.as_deref().map(span).transpose()? != Some(Duration::ZERO);
     let conversation = converse(context, resource_id(&id)?, asked, manner).await?;
-    answer(&headers, conversation).await
+    answer(&headers, conversation, waits).await
 }
 
-/// The answer in the form that was asked for.
-async fn answer(headers: &HeaderMap, conversation: Conversation) -> ApiResult<Response> {
+/// The answer in the form that was asked for. Who does not wait has not waited in vain.
+async fn answer(
+    headers: &HeaderMap,
+    conversation: Conversation,
+    waits: bool,
+) -> ApiResult<Response> {
     if accepts(headers, NDJSON) {
         return Ok(lines(conversation));
     }
-    let (status, submitted) = whole(conversation).await?;
+    let (status, mut submitted) = whole(conversation).await?;
+    for run in submitted.runs.iter_mut().filter(|run| !waits && run.status == RunStatus::Timeout) {
+        run.status = RunStatus::Waiting;
+    }
     Ok((status, axum::Json(submitted)).into_response())
 }
 
@@ -273,6 +289,18 @@ fn submission(context: &Context, id: &ResourceId, asked: &Submit) -> ApiResult<S
             "say what each site is to run",
         ));
     }
+    if asked.command.contains('\0') {
+        let detail = "the command holds a zero byte, which no shell can read";
+        return Err(ApiError::bad("bad-command", detail, "attach what is not text as a file"));
+    }
+    if asked.command.len() > MAX_COMMAND {
+        return Err(ApiError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too-large",
+            format!("the command is longer than {MAX_COMMAND} bytes, which no shell can be given"),
+            "attach it as a file, and run that: sh {name}",
+        ));
+    }
     let sites = asked.sites.as_deref().map(|place| home(context, place)).transpose()?;
     let config = asked.config.as_ref().map(|value| matrix::Config::read(&Node::root(value)));
     let kind: Kind = asked.kind.as_deref().unwrap_or(KIND).parse()?;
@@ -326,6 +354,9 @@ fn attachment(context: &Context, file: &File, rehearsal: bool) -> ApiResult<Atta
         |why| ApiError::bad("bad-file-name", format!("`{}` {why}", file.name), "rename it");
     if file.name.is_empty() || file.name.len() > 255 {
         return Err(bad_name("is empty or longer than 255 bytes"));
+    }
+    if file.name == "id" {
+        return Err(bad_name("is what `{id}` in a command is: the resource"));
     }
     if matches!(file.name.as_str(), "." | "..") || file.name.contains(['/', '\0', '{', '}']) {
         return Err(bad_name("is not a file name: no slashes, no braces"));
