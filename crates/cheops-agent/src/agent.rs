@@ -42,9 +42,9 @@ use crate::{
 /// How long requests may take to end when the agent stops.
 const FAREWELL: Duration = Duration::from_secs(3);
 /// How long a file that no operation names is kept: it may have been sent for one that comes.
-const UNUSED: Duration = Duration::from_hours(24);
+const UNUSED: Duration = Duration::from_hours(1);
 /// How often unused files are looked for.
-const SWEEP: Duration = Duration::from_hours(1);
+const SWEEP: Duration = Duration::from_mins(10);
 
 /// Why an agent can't start.
 #[derive(Debug, thiserror::Error)]

@@ -57,7 +57,7 @@ pub(super) async fn follow(
         ));
     }
     let events = accepts(&headers, SSE);
-    let (to_parts, parts) = mpsc::channel(256);
+    let (to_parts, parts) = mpsc::channel(16);
     let resource = resource.map(|id| id.to_string());
     let reader = Reader { context, resource, events, to_parts };
     tokio::spawn(reader.work(since, query.once));

@@ -19,8 +19,10 @@ use super::{
     submit::{expect_ok, home},
 };
 
-/// How long all sites together may take.
+/// How long the command may take at each site.
 const LONGEST: Duration = Duration::from_secs(30);
+/// How much longer its answer may take to get here.
+const GRACE: Duration = Duration::from_secs(3);
 
 /// Shows a resource on all of its sites, or on some.
 #[utoipa::path(post, path = "/api/v1/resources/{id}/show", tag = "resources",
@@ -85,7 +87,7 @@ async fn on(
         None => sites.ok_or_else(|| ApiError::no_resource(id.as_str(), &[]))?,
     };
     let asked = sites.iter().map(async |site| {
-        let shown = time::timeout(LONGEST, at(context, site, id, &command)).await;
+        let shown = time::timeout(LONGEST + GRACE, at(context, site, id, &command)).await;
         let shown =
             shown.unwrap_or_else(|_| timeout(format!("no answer within {} s", LONGEST.as_secs())));
         (site.to_string(), shown)

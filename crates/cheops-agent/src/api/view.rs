@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use cheops_core::{
-    id::SiteId,
+    id::{OpId, SiteId},
     log::Ix,
     operation::{self, SharedOperation},
     plan::Outcome,
@@ -54,15 +54,14 @@ pub(super) fn resource(
     here: &SiteId,
     resource: &replica::Resource,
     limit: usize,
-    before: Option<&cheops_core::id::OpId>,
+    before: Option<&OpId>,
 ) -> Resource {
-    let log = resource.log();
-    let end = before.and_then(|id| log.find(id)).map_or(log.len(), Ix::usize);
-    let shown = log.iter().skip(end.saturating_sub(limit)).take(end.min(limit));
+    let shown = newest(resource, limit, before);
     let receipts = resource.receipts();
     let block = resource.resolution().block();
     let places: BTreeMap<Ix, usize> = block.iter().copied().zip(1..).collect();
     let operations = shown
+        .into_iter()
         .map(|(ix, op)| {
             let account = receipts.get(&op.id);
             operation(here, resource, op, places.get(&ix).copied(), account)
@@ -78,6 +77,27 @@ pub(super) fn resource(
         version: resource.version().into_iter().map(|(s, n)| (s.to_string(), n)).collect(),
         by_site: resource.sites().iter().map(|site| at_site(resource, site)).collect(),
     }
+}
+
+/// The newest operations, or those before one, oldest first: in the same order at every site.
+fn newest<'a>(
+    resource: &'a replica::Resource,
+    limit: usize,
+    before: Option<&OpId>,
+) -> Vec<(Ix, &'a SharedOperation)> {
+    let log = resource.log();
+    let end = before.and_then(|id| log.find(id)).map(|ix| log.op(ix).key());
+    let mut found: Vec<_> =
+        log.iter().filter(|(_, op)| end.is_none_or(|end| op.key() < end)).collect();
+    if limit < found.len() {
+        let from = found.len() - limit;
+        found.select_nth_unstable_by(from.min(found.len() - 1), |(_, a), (_, b)| {
+            a.key().cmp(&b.key())
+        });
+        found.drain(..from);
+    }
+    found.sort_unstable_by(|(_, a), (_, b)| a.key().cmp(&b.key()));
+    found
 }
 
 fn at_site(resource: &replica::Resource, site: &SiteId) -> ResourceAtSite {
