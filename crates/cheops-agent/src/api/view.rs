@@ -89,11 +89,12 @@ fn newest<'a>(
     let end = before.and_then(|id| log.find(id)).map(|ix| log.op(ix).key());
     let mut found: Vec<_> =
         log.iter().filter(|(_, op)| end.is_none_or(|end| op.key() < end)).collect();
-    if limit < found.len() {
-        let from = found.len() - limit;
-        found.select_nth_unstable_by(from.min(found.len() - 1), |(_, a), (_, b)| {
-            a.key().cmp(&b.key())
-        });
+    if limit == 0 {
+        return Vec::new();
+    }
+    if let Some(from) = found.len().checked_sub(limit) {
+        let rest = found.len() - 1;
+        found.select_nth_unstable_by(from.min(rest), |(_, a), (_, b)| a.key().cmp(&b.key()));
         found.drain(..from);
     }
     found.sort_unstable_by(|(_, a), (_, b)| a.key().cmp(&b.key()));
