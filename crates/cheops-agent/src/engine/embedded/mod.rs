@@ -97,6 +97,23 @@ enum State {
     },
 }
 
+/// The last number that was acknowledged, as far as that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Acknowledged {
+    /// Another process wrote the store, and later numbers may have been, too.
+    AtLeast(Seq),
+    /// We wrote it: what is missing of later numbers is not lost, since it comes again.
+    Exactly(Seq),
+}
+
+impl Acknowledged {
+    fn last(self) -> Seq {
+        match self {
+            Self::AtLeast(last) | Self::Exactly(last) => last,
+        }
+    }
+}
+
 /// What the engine and its readers share.
 struct Shared {
     directory: PathBuf,
@@ -146,7 +163,7 @@ impl Embedded {
             }
         }
         let tail = Tail::open(directory).map_err(failed)?;
-        let acknowledged = tail.read();
+        let acknowledged = Acknowledged::AtLeast(tail.read());
         let (store, last) = open_store(directory, &options, acknowledged)?;
         let shared = Arc::new(Shared {
             directory: directory.to_owned(),
@@ -171,17 +188,15 @@ impl Embedded {
         &self.damage
     }
 
-    /// Closes the store, rebuilds it, and opens it again.
-    fn rebuild(&mut self, why: &str) -> Result<(), EngineError> {
+    /// Closes the store, rebuilds it, and opens it again. Says the last number that is there. Whether
+    /// what comes with it counts is for the caller to say: it may be a batch that failed.
+    fn rebuild(&mut self, acknowledged: Acknowledged, why: &str) -> Result<Seq, EngineError> {
         self.shared.replace(None);
         let directory = self.shared.directory.clone();
-        let acknowledged = self.tail.read();
         rebuild::rebuild(&directory, &self.options, acknowledged, why)?;
         let (store, last) = open_store(&directory, &self.options, acknowledged)?;
-        self.next = self.next.max(last + 1);
-        self.shared.last.fetch_max(last, Ordering::Relaxed);
         self.shared.replace(Some(store));
-        Ok(())
+        Ok(last)
     }
 
     /// Whether everything in the store can be read.
@@ -303,13 +318,14 @@ impl Engine for Embedded {
         };
         self.shared.replace(None);
         let directory = self.shared.directory.clone();
-        let (store, last) = open_store(&directory, &self.options, self.tail.read())?;
+        let acknowledged = Acknowledged::Exactly(self.next - 1);
+        let (store, mut last) = open_store(&directory, &self.options, acknowledged)?;
         self.shared.replace(Some(store));
         let room = disk::free(&directory).is_ok_and(|free| free > NO_ROOM);
         if !disk && room {
             // fjall gave up by itself: what it could not read must not make it give up for ever.
             if let Err(trouble) = self.read_all() {
-                self.rebuild(&trouble.to_string())?;
+                last = self.rebuild(acknowledged, &trouble.to_string())?;
             }
         }
         self.state = if last >= self.next { State::Again { last } } else { State::Ready };
@@ -387,12 +403,12 @@ fn forgot_itself() -> Damage {
 fn open_store(
     directory: &Path,
     options: &Options,
-    acknowledged: Seq,
+    acknowledged: Acknowledged,
 ) -> Result<(Store, Seq), EngineError> {
     let database = rebuild::database(directory);
     let failed = |failure: io::Error| error(directory, explain(&failure));
     if database.exists() {
-        match check::check(&database, acknowledged).map_err(failed)? {
+        match check::check(&database, acknowledged.last()).map_err(failed)? {
             Verdict::Sound => {}
             Verdict::Torn { journal, at } => {
                 // fjall would do the same, but not with everything that a torn write can leave.
@@ -407,12 +423,12 @@ fn open_store(
         }
     }
     match try_open(&database, options) {
-        Ok((store, last)) => Ok((store, last.max(acknowledged))),
+        Ok((store, last)) => Ok((store, last.max(acknowledged.last()))),
         Err(Refusal::Disk(failure)) => Err(failed(failure)),
         Err(Refusal::Broken(why)) => {
             rebuild::rebuild(directory, options, acknowledged, &why)?;
             match try_open(&database, options) {
-                Ok((store, last)) => Ok((store, last.max(acknowledged))),
+                Ok((store, last)) => Ok((store, last.max(acknowledged.last()))),
                 Err(Refusal::Disk(failure)) => Err(failed(failure)),
                 Err(Refusal::Broken(why)) => Err(error(directory, why)),
             }

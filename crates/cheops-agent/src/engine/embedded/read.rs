@@ -1,11 +1,14 @@
 //! Reads all that a site has written, in order, and finds what is missing.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::atomic::Ordering,
+};
 
 use cheops_core::{id::ResourceId, replica::Durable};
 
 use super::{
-    Embedded,
+    Acknowledged, Embedded,
     disk::error,
     entry::{self, Gone, Loss, Why},
     rebuild,
@@ -187,7 +190,11 @@ impl<'a> Written<'a> {
         match trouble {
             Trouble::Broken(why) if !self.rebuilt => {
                 self.rebuilt = true;
-                self.engine.rebuild(why)?;
+                let engine = &mut *self.engine;
+                let last = engine.rebuild(Acknowledged::AtLeast(engine.next - 1), why)?;
+                // Nothing was appended yet: all that is there counts.
+                engine.next = engine.next.max(last + 1);
+                engine.shared.last.fetch_max(last, Ordering::Release);
                 self.records.clear();
                 self.gone.clear();
                 self.more_gone = Some(0);

@@ -16,7 +16,7 @@ use std::{
 use cheops_core::id::ResourceId;
 
 use super::{
-    Options,
+    Acknowledged, Options,
     disk::{self, error, explain},
     entry::{self, Entry, Gone, Loss, Why},
     frame::{self, HEADER, Kind},
@@ -60,25 +60,24 @@ pub(super) fn tidy(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Rebuilds the database of a directory that nobody has open. `tail`: the last number that is known
-/// to have been acknowledged.
+/// Rebuilds the database of a directory that nobody has open.
 pub(super) fn rebuild(
     directory: &Path,
     options: &Options,
-    tail: Seq,
+    acknowledged: Acknowledged,
     why: &str,
 ) -> Result<(), EngineError> {
     let old = database(directory);
     tracing::error!("the store in {} is broken ({why}); it is rebuilt", directory.display());
     let mut found = Found::search(&old).map_err(|failure| error(directory, explain(&failure)))?;
-    if found.is_empty() && tail == 0 {
+    if found.is_empty() && acknowledged.last() == 0 {
         // It was never in use: the machine stopped while it was made.
         let removed = fs::remove_dir_all(&old).and_then(|()| disk::sync_directory(directory));
         return removed.map_err(|failure| error(directory, explain(&failure)));
     }
-    found.drop_unfinished(tail);
+    found.drop_unfinished(acknowledged.last());
     let new = unfinished(directory);
-    let built = found.write(&new, options, tail, why).map_err(|problem| {
+    let built = found.write(&new, options, acknowledged, why).map_err(|problem| {
         // There is nothing in it that is not in the old one.
         let _ = fs::remove_dir_all(&new);
         error(directory, format!("it is broken ({why}) and can't be rebuilt: {problem}"))
@@ -194,8 +193,14 @@ impl Found {
             return;
         };
         let (first, last) = (*first, *last);
-        if last > tail && self.log.range(first..=last).count() as u64 != last - first + 1 {
+        // What the batch itself forgets again is not in the log.
+        let gone = |seq: Seq| {
+            self.gone.range(..=seq).next_back().is_some_and(|(_, gone)| gone.last >= seq)
+        };
+        let there = |seq: Seq| self.log.contains_key(&seq) || gone(seq);
+        if last > tail && !(first..=last).all(there) {
             self.log.split_off(&first);
+            self.gone.split_off(&first);
         }
     }
 
@@ -207,7 +212,13 @@ impl Found {
 
     /// Writes what was found into a new database, and notes what is missing. Says how many records
     /// that was.
-    fn write(&self, new: &Path, options: &Options, tail: Seq, why: &str) -> Result<u64, String> {
+    fn write(
+        &self,
+        new: &Path,
+        options: &Options,
+        acknowledged: Acknowledged,
+        why: &str,
+    ) -> Result<u64, String> {
         let fjall = |failure: fjall::Error| match io_error(&failure) {
             Some(failure) => explain(failure),
             None => failure.to_string(),
@@ -249,7 +260,11 @@ impl Found {
             }
         }
         gone.for_each(|range| holes.skip(range));
-        holes.reach(tail.max(self.index.keys().last().copied().unwrap_or(0)) + 1);
+        let indexed = self.index.keys().last().copied().unwrap_or(0);
+        holes.reach(match acknowledged {
+            Acknowledged::AtLeast(tail) => tail.max(indexed) + 1,
+            Acknowledged::Exactly(last) => last + 1,
+        });
         for (seq, place) in &self.index {
             if holes.holes.iter().any(|(first, last)| (first..=last).contains(&seq)) {
                 let body = self.read(*place).map_err(disk)?;

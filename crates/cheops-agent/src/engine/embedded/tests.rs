@@ -8,7 +8,7 @@ use cheops_core::{
 };
 
 use super::{
-    Embedded, Options, State,
+    Acknowledged, Embedded, Options, State,
     entry::{self, Entry},
     frame::{self, Kind},
     rebuild,
@@ -80,7 +80,7 @@ fn a_forgotten_resource_is_gone_without_damage_and_stays_gone_when_the_store_is_
     for why in ["", "a test", "another test"] {
         let mut engine = open(directory.path());
         if !why.is_empty() {
-            engine.rebuild(why).unwrap();
+            engine.rebuild(Acknowledged::AtLeast(300), why).unwrap();
         }
         assert_eq!(read(&mut engine), left, "{why}");
         assert_eq!(engine.damage(), [], "{why}");
@@ -102,24 +102,52 @@ fn nothing_that_is_written_down_forgets_or_resumes_a_resource() {
     }
 }
 
-#[test]
-fn a_batch_that_is_there_after_a_failure_is_not_there_twice() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut engine = open(directory.path());
-    let batch: Vec<_> = (1..=5).map(|number| intent("r", number)).collect();
-    engine.append(&batch).unwrap();
-    let next: Vec<_> = (6..=9).map(|number| intent("r", number)).collect();
-    assert_eq!(engine.append(&next).unwrap(), 9);
-    // As if the sync after the write had failed: nobody was told.
+/// An engine that has written five numbers and then four that nobody was told of, as if the sync
+/// after the write had failed.
+fn failed(directory: &Path, batch: &[Durable], disk: bool) -> Embedded {
+    let mut engine = open(directory);
+    let before: Vec<_> = (1..=5).map(|number| intent("r", number)).collect();
+    engine.append(&before).unwrap();
+    engine.append(batch).unwrap();
     engine.next = 6;
     engine.shared.last.store(5, std::sync::atomic::Ordering::Release);
     engine.tail.write(5).unwrap();
-    engine.state = State::Failed { disk: true };
+    engine.state = State::Failed { disk };
+    engine
+}
+
+#[test]
+fn a_batch_that_is_there_after_a_failure_and_a_rebuild_is_not_there_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let next: Vec<_> = (6..=9).map(|number| intent("r", number)).collect();
+    let mut engine = failed(directory.path(), &next, false);
+    let mut items = Items::default();
+    items.garble(&resource("r"), 3);
+    engine.shared.store().as_ref().unwrap().write(items, true).unwrap();
+    engine.recover().unwrap();
+    assert!(directory.path().join("broken-1").exists());
+    assert_eq!(engine.state, State::Again { last: 9 });
+    let reader = engine.reader();
+    assert_eq!((reader.last(), reader.after(0, 100).unwrap().len()), (5, 5), "nobody was told");
+    assert_eq!(engine.append(&next).unwrap(), 9);
+    assert_eq!(engine.append(&[intent("r", 10)]).unwrap(), 10);
+    drop((engine, reader));
+    let mut engine = open(directory.path());
+    assert_eq!(read(&mut engine), (1..=10).map(|number| intent("r", number)).collect::<Vec<_>>());
+    assert_eq!(engine.damage(), []);
+}
+
+#[test]
+fn a_batch_that_is_there_after_a_failure_is_not_there_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let next: Vec<_> = (6..=9).map(|number| intent("r", number)).collect();
+    let mut engine = failed(directory.path(), &next, true);
+    let batch: Vec<_> = (1..=4).map(|number| intent("r", number)).collect();
     assert!(engine.append(&next).is_err());
     assert_eq!(engine.reader().after(0, 100).unwrap().len(), 5);
     engine.recover().unwrap();
     assert_eq!(engine.state, State::Again { last: 9 });
-    for other in [&next[..3], &batch[..4]] {
+    for other in [&next[..3], &batch] {
         let problem = engine.append(other).unwrap_err().to_string();
         assert!(problem.contains("another batch than the one that failed"), "{problem}");
     }
