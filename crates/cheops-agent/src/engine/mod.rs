@@ -20,7 +20,8 @@ pub type Seq = u64;
 /// Where a site writes down what it must not lose.
 pub trait Engine: Send + 'static {
     /// Makes a batch durable, and says the number of its last value. After a failure nothing else
-    /// may be appended before [`recover`](Self::recover) succeeds and the same batch again.
+    /// may be appended before [`recover`](Self::recover) succeeds and the same batch again; unless
+    /// the failure [is permanent](EngineError::is_permanent).
     fn append(&mut self, batch: &[Durable]) -> Result<Seq, EngineError>;
 
     /// Tries to get back to work after a failure.
@@ -51,6 +52,19 @@ pub struct EngineError {
     pub place: String,
     /// What went wrong, and what to do.
     pub problem: String,
+    /// Whether the same would fail again, whatever happens to the disk.
+    pub permanent: bool,
+}
+
+impl EngineError {
+    /// Whether the batch can never be written: something in it has no form on disk. Nothing of it was
+    /// written, there is nothing to recover from, and the engine takes other batches as before.
+    ///
+    /// Whoever has decided by what is in the batch must not go on as if it were durable: see
+    /// `docs/store.md`.
+    pub fn is_permanent(&self) -> bool {
+        self.permanent
+    }
 }
 
 /// Something that was written and can't be read any more.

@@ -16,7 +16,7 @@ use crate::engine::{EngineError, Seq};
 pub(super) const FORMAT: u32 = 1;
 
 pub(super) fn error(place: &Path, problem: impl Into<String>) -> EngineError {
-    EngineError { place: place.display().to_string(), problem: problem.into() }
+    EngineError { place: place.display().to_string(), problem: problem.into(), permanent: false }
 }
 
 /// What a failure of the disk means to an operator.

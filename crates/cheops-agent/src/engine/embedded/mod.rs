@@ -20,6 +20,7 @@ mod store;
 mod tests;
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io,
     ops::RangeInclusive,
@@ -227,15 +228,22 @@ impl Embedded {
         let first = self.next;
         let last = first + batch.len() as Seq - 1;
         let mut items = Items::default();
+        // Where each resource that the batch forgets is forgotten last.
+        let forgotten: BTreeMap<_, _> = (first..)
+            .zip(batch)
+            .filter_map(|(seq, durable)| Some((entry::forgets(durable)?, seq)))
+            .collect();
         for (seq, durable) in (first..).zip(batch) {
-            let rest = &batch[usize::try_from(seq - first).unwrap_or(usize::MAX)..];
-            let resource = durable.resource();
-            if rest.iter().skip(1).any(|later| entry::forgets(later) == Some(resource)) {
+            if forgotten.get(durable.resource()).is_some_and(|last| seq < *last) {
                 items.gone(&Gone { first: seq, last: seq, why: Why::Forgotten });
                 continue;
             }
-            let body = wire::encode_durable(durable)
-                .map_err(|problem| error(place, format!("a record can't be written: {problem}")))?;
+            let body = wire::encode_durable(durable).map_err(|problem| {
+                let what = Entry::of(durable);
+                let resource = durable.resource();
+                let problem = format!("{what} of resource {resource} can't be written: {problem}");
+                EngineError { permanent: true, ..error(place, problem) }
+            })?;
             items.log(seq, (first, last), &body);
             items.index(seq, (first, last), &Entry::of(durable));
             if let Some(resource) = entry::forgets(durable) {
@@ -301,7 +309,7 @@ impl Engine for Embedded {
             return Err(error(&self.shared.directory, problem));
         }
         let appended = self.try_append(batch);
-        if appended.is_err() && self.state == State::Ready {
+        if appended.as_ref().is_err_and(|error| !error.permanent) && self.state == State::Ready {
             self.state = State::Failed { disk: false };
         }
         let last = appended?;

@@ -226,6 +226,11 @@ impl Store {
         Ok(records)
     }
 
+    /// The numbers of the log, from one on.
+    pub(super) fn numbers(&self, from: Seq) -> impl Iterator<Item = Result<Seq, Trouble>> {
+        self.log.range(from.to_be_bytes()..).map(|pair| number(&pair.key().map_err(cannot_read)?))
+    }
+
     /// What has a number, if anything.
     pub(super) fn record(&self, seq: Seq, names: &mut Names) -> Result<Option<Durable>, Trouble> {
         match self.value(seq)? {
