@@ -17,8 +17,8 @@ use serde::Deserialize;
 pub const API_PORT: u16 = 8079;
 /// Where an agent listens for other agents.
 pub const PEERS_PORT: u16 = 8078;
-/// The most bytes of an output that may go into a reply. What is not text gets three times as long
-/// there, and must still fit into a message and into the store.
+/// The most bytes of an output that may go into a reply, so that one fits into a message and into
+/// the store, with a lot of room to spare.
 pub const MOST_OUTPUT: usize = 4 << 20;
 
 /// Everything that an agent is told when it starts.
@@ -76,7 +76,7 @@ pub struct Links {
 /// How much is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Store {
-    /// With less free space than this, no operation is accepted.
+    /// With less free space than this, no operation and no file is accepted.
     pub reserve: u64,
     /// The largest file that may be attached to an operation.
     pub file: u64,

@@ -10,7 +10,7 @@
 
 pub mod embedded;
 
-use std::{fmt, io, ops::RangeInclusive, sync::Arc};
+use std::{fmt, io, ops::RangeInclusive, path::Path, sync::Arc};
 
 use cheops_core::{id::ResourceId, replica::Durable};
 
@@ -42,6 +42,12 @@ pub trait Reader: Send + Sync + 'static {
 
     /// How many bytes are free where the engine writes.
     fn free(&self) -> io::Result<u64>;
+}
+
+/// How many bytes are free where a path is.
+pub(crate) fn free(path: &Path) -> io::Result<u64> {
+    let stat = rustix::fs::statvfs(path)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 /// Why something could not be written or read.

@@ -35,12 +35,6 @@ pub(super) fn explain(error: &io::Error) -> String {
     }
 }
 
-/// How many bytes are free where a path is.
-pub(super) fn free(path: &Path) -> io::Result<u64> {
-    let stat = rustix::fs::statvfs(path)?;
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
-}
-
 /// Makes what was created, renamed or removed in a directory durable.
 pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()

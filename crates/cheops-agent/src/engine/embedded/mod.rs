@@ -42,7 +42,7 @@ use self::{
     entry::{Entry, Gone, Loss, Why},
     store::{Items, Store, Trouble, io_error},
 };
-use super::{Damage, Engine, EngineError, Reader, Seq};
+use super::{Damage, Engine, EngineError, Reader, Seq, free};
 use crate::wire::{self, Names};
 
 /// How long fjall may take to let go of its files.
@@ -329,7 +329,7 @@ impl Engine for Embedded {
         let acknowledged = Acknowledged::Exactly(self.next - 1);
         let (store, mut last) = open_store(&directory, &self.options, acknowledged)?;
         self.shared.replace(Some(store));
-        let room = disk::free(&directory).is_ok_and(|free| free > NO_ROOM);
+        let room = free(&directory).is_ok_and(|free| free > NO_ROOM);
         if !disk && room {
             // fjall gave up by itself: what it could not read must not make it give up for ever.
             if let Err(trouble) = self.read_all() {
@@ -378,7 +378,7 @@ impl Reader for Shared {
     }
 
     fn free(&self) -> io::Result<u64> {
-        disk::free(&self.directory)
+        free(&self.directory)
     }
 }
 
@@ -386,7 +386,7 @@ impl Reader for Shared {
 fn failure(directory: &Path, failure: &fjall::Error) -> String {
     match io_error(failure) {
         Some(failure) => explain(failure),
-        None => match disk::free(directory) {
+        None => match free(directory) {
             Ok(free) if free <= NO_ROOM => {
                 format!("the disk is full ({free} bytes are free): make room there")
             }
@@ -483,7 +483,7 @@ fn refusal(database: &Path, failure: fjall::Error) -> Refusal {
         }
         fjall::Error::Locked => Refusal::Disk(io::Error::new(WouldBlock, "it is in use")),
         // Whoever writes its tables has given up: for want of room, or of something to read.
-        fjall::Error::Poisoned if disk::free(database).is_ok_and(|free| free <= NO_ROOM) => {
+        fjall::Error::Poisoned if free(database).is_ok_and(|free| free <= NO_ROOM) => {
             Refusal::Disk(io::Error::new(StorageFull, "there is no room for tables"))
         }
         _ => Refusal::Broken(why),
