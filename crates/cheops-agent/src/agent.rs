@@ -103,7 +103,7 @@ impl Agent {
         })?;
         let directory = |path: PathBuf| move |error| StartError::Directory { path, error };
         let store = config.data.join("files");
-        let files = Files::open(store.clone(), config.store.file).map_err(directory(store))?;
+        let files = Files::open(store.clone(), config.store.clone()).map_err(directory(store))?;
         let scratch = config.data.join("runs");
         let setup = Setup::new(
             config.runs.clone(),

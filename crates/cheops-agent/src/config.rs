@@ -17,6 +17,9 @@ use serde::Deserialize;
 pub const API_PORT: u16 = 8079;
 /// Where an agent listens for other agents.
 pub const PEERS_PORT: u16 = 8078;
+/// The most bytes of an output that may go into a reply, so that one fits into a message and into
+/// the store, with a lot of room to spare.
+pub const MOST_OUTPUT: usize = 4 << 20;
 
 /// Everything that an agent is told when it starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +76,7 @@ pub struct Links {
 /// How much is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Store {
-    /// With less free space than this, no operation is accepted.
+    /// With less free space than this, no operation and no file is accepted.
     pub reserve: u64,
     /// The largest file that may be attached to an operation.
     pub file: u64,
@@ -167,6 +170,11 @@ impl Config {
     pub fn check(&self) -> Result<(), String> {
         if self.runs.parallel == 0 {
             return Err("`runs.parallel` must be at least 1, or nothing would ever run".into());
+        }
+        if self.runs.output > MOST_OUTPUT {
+            return Err(format!(
+                "`runs.output` must be at most {MOST_OUTPUT}: it goes into each reply, to all sites; `runs.output_file` can be longer"
+            ));
         }
         if self.links.heartbeat.is_zero() || self.links.retry.is_zero() {
             return Err("`links.heartbeat` and `links.retry` must be longer than 0s".into());
@@ -331,6 +339,7 @@ mod tests {
             ("site = 'a'\n[[peer]]\nname = 'b'\naddress = 'h'", "is not HOST:PORT"),
             ("site = 'a'\n[runs]\ntimeout = 'soon'", "`runs.timeout`"),
             ("site = 'a'\n[runs]\nparallel = 0", "must be at least 1"),
+            ("site = 'a'\n[runs]\noutput = 4194305", "`runs.output` must be at most 4194304"),
             ("site = 'a'\n[links]\nheartbeat = '9s'", "`links.silence` must be longer"),
         ] {
             let error = read(text).unwrap_err();

@@ -8,7 +8,10 @@ mod support;
 use std::{fs, path::Path};
 
 use cheops_agent::engine::{Damage, Engine, Seq, embedded::Embedded};
-use cheops_core::{id::ResourceId, replica::Durable};
+use cheops_core::{
+    id::{OpId, ResourceId},
+    replica::Durable,
+};
 use proptest::{prelude::*, test_runner::TestRunner};
 use storage::{broken, directory, number, open, operation, options, read};
 
@@ -57,6 +60,24 @@ fn kept(all: &[Durable]) -> Vec<(Seq, Durable)> {
         !later.into_iter().any(|later| forgets(later, durable.resource()))
     };
     (1..).zip(all.iter().cloned()).filter(is_kept).collect()
+}
+
+#[test]
+fn what_has_no_form_on_disk_is_refused_for_good_and_other_batches_are_taken() {
+    let directory = directory();
+    let mut engine = open(directory.path());
+    assert_eq!(engine.append(&[operation(1)]).unwrap(), 1);
+    let op = OpId { site: "here".parse().unwrap(), number: u64::MAX };
+    let resource = "r".parse().unwrap();
+    let no_number = Durable::Intent { resource, op, attempt: 1, fresh: false };
+    let failure = engine.append(&[operation(2), no_number]).unwrap_err();
+    assert!(failure.is_permanent(), "{failure}");
+    let expected = format!("the start of a run of here:{} of resource r can't be", u64::MAX);
+    assert!(failure.to_string().contains(&expected), "{failure}");
+    assert_eq!(engine.reader().last(), 1);
+    assert_eq!(engine.append(&[operation(2)]).unwrap(), 2);
+    drop(engine);
+    assert_eq!(read(&mut open(directory.path())), [operation(1), operation(2)]);
 }
 
 #[test]

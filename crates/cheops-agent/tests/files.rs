@@ -7,11 +7,14 @@ use std::{
     fs, io,
     path::Path,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
-use cheops_agent::files::{Fetch, FileError, Files};
+use cheops_agent::{
+    config,
+    files::{Fetch, FileError, Files},
+};
 use cheops_core::{
     id::SiteId,
     operation::{Action, Attachment},
@@ -23,10 +26,12 @@ use futures_util::{
     stream::{self, BoxStream},
 };
 use site::{Plan, eventually};
+use storage::mount;
 use tokio::io::AsyncReadExt;
 
 #[path = "support/site.rs"]
 mod site;
+mod storage;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_cheops-test-runner");
 const SOON: Duration = Duration::from_millis(200);
@@ -39,6 +44,11 @@ fn parts(content: &[u8]) -> impl futures_util::Stream<Item = io::Result<Bytes>> 
 fn content(length: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(7);
     std::iter::repeat_with(|| random.u8(..)).take(length).collect()
+}
+
+/// Files up to this length, with no room kept.
+fn limits(file: u64) -> config::Store {
+    config::Store { reserve: 0, file }
 }
 
 fn attachment(content: &[u8]) -> Attachment {
@@ -120,7 +130,7 @@ fn sites(names: &[&str]) -> Vec<SiteId> {
 #[tokio::test]
 async fn what_was_put_is_there_once_and_whole() {
     let directory = tempfile::tempdir().unwrap();
-    let files = Files::open(directory.path().to_owned(), 1 << 30).unwrap();
+    let files = Files::open(directory.path().to_owned(), limits(1 << 30)).unwrap();
     for length in [0, 1, 999, 3_000_000] {
         let content = content(length);
         let hash = *blake3::hash(&content).as_bytes();
@@ -141,7 +151,7 @@ async fn what_was_put_is_there_once_and_whole() {
 #[tokio::test]
 async fn what_does_not_come_whole_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let files = Files::open(directory.path().to_owned(), 5_000_000).unwrap();
+    let files = Files::open(directory.path().to_owned(), limits(5_000_000)).unwrap();
     let error = files.put(parts(&content(5_000_001))).await.unwrap_err();
     assert!(matches!(error, FileError::TooLarge { largest: 5_000_000 }), "{error}");
     let broken = parts(&content(3_000_000)).chain(stream::iter([Err(io::Error::other("cut"))]));
@@ -152,7 +162,7 @@ async fn what_does_not_come_whole_leaves_nothing() {
     eventually(async || names(directory.path()).is_empty().then_some(())).await;
 
     fs::write(directory.path().join("put-7"), "of a killed agent").unwrap();
-    Files::open(directory.path().to_owned(), 1).unwrap();
+    Files::open(directory.path().to_owned(), limits(1)).unwrap();
     assert_eq!(names(directory.path()).len(), 0);
 }
 
@@ -164,7 +174,7 @@ async fn a_gigabyte_passes_through_a_buffer() {
         peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     };
     let directory = tempfile::tempdir().unwrap();
-    let files = Files::open(directory.path().to_owned(), 2 << 30).unwrap();
+    let files = Files::open(directory.path().to_owned(), limits(2 << 30)).unwrap();
     let before = resident();
     let part = Bytes::from(content(1 << 16));
     let gigabyte = stream::iter((0..1 << 14).map(move |_| Ok::<_, io::Error>(part.clone())));
@@ -178,7 +188,7 @@ async fn a_gigabyte_passes_through_a_buffer() {
 #[tokio::test]
 async fn a_fetch_goes_on_where_it_broke_off() {
     let directory = tempfile::tempdir().unwrap();
-    let files = Files::with_patience(directory.path().to_owned(), 1 << 30, SOON).unwrap();
+    let files = Files::with_patience(directory.path().to_owned(), limits(1 << 30), SOON).unwrap();
     let content = content(50_000);
     let wanted = attachment(&content);
     let world = World::new(&[
@@ -202,7 +212,7 @@ async fn a_part_outlives_the_agent() {
     let content = content(50_000);
     let wanted = attachment(&content);
     let world = World::new(&[("a", Does::Stalls(content.clone(), 30_000))]);
-    let open = || Files::with_patience(directory.path().to_owned(), 1 << 30, SOON).unwrap();
+    let open = || Files::with_patience(directory.path().to_owned(), limits(1 << 30), SOON).unwrap();
     {
         let files = open();
         let asked = sites(&["a"]);
@@ -229,7 +239,8 @@ async fn a_site_that_sends_something_else_only_costs_time() {
         (Does::Sends(wrong.clone()), Does::Breaks(content.clone(), 20_000)),
     ] {
         let directory = tempfile::tempdir().unwrap();
-        let files = Files::with_patience(directory.path().to_owned(), 1 << 30, SOON).unwrap();
+        let files =
+            Files::with_patience(directory.path().to_owned(), limits(1 << 30), SOON).unwrap();
         let world = World::new(&[("a", a), ("b", b)]);
         let path = files.fetch(&wanted, &sites(&["a", "b"]), &*world).await;
         assert_eq!(fs::read(path.unwrap()).unwrap(), content);
@@ -239,7 +250,8 @@ async fn a_site_that_sends_something_else_only_costs_time() {
 #[tokio::test]
 async fn those_who_wait_for_the_same_file_share_a_fetch_and_take_over() {
     let directory = tempfile::tempdir().unwrap();
-    let files = Files::with_patience(directory.path().to_owned(), 1 << 30, SOON * 100).unwrap();
+    let files =
+        Files::with_patience(directory.path().to_owned(), limits(1 << 30), SOON * 100).unwrap();
     let content = content(50_000);
     let wanted = attachment(&content);
     let world =
@@ -268,7 +280,7 @@ async fn those_who_wait_for_the_same_file_share_a_fetch_and_take_over() {
 #[tokio::test]
 async fn what_nobody_uses_goes_after_a_while() {
     let directory = tempfile::tempdir().unwrap();
-    let files = Files::open(directory.path().to_owned(), 1 << 30).unwrap();
+    let files = Files::open(directory.path().to_owned(), limits(1 << 30)).unwrap();
     let (used, _) = files.put(parts(b"used")).await.unwrap();
     let (unused, _) = files.put(parts(b"unused")).await.unwrap();
     fs::write(directory.path().join(format!("{}.part", "0".repeat(64))), "x").unwrap();
@@ -276,6 +288,60 @@ async fn what_nobody_uses_goes_after_a_while() {
     assert_eq!(files.keep_only(&in_use, Duration::from_mins(1)).unwrap(), 0);
     assert_eq!(files.keep_only(&in_use, Duration::ZERO).unwrap(), 2);
     assert!(files.path(&used).is_some() && files.path(&unused).is_none());
+}
+
+#[tokio::test]
+async fn what_was_claimed_is_not_collected_by_whoever_knew_nothing_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = Files::open(directory.path().to_owned(), limits(1 << 30)).unwrap();
+    let (claimed, _) = files.put(parts(b"claimed")).await.unwrap();
+    let (other, _) = files.put(parts(b"other")).await.unwrap();
+    let long_ago = SystemTime::now() - Duration::from_hours(2);
+    for content in [&claimed, &other] {
+        let file = fs::File::open(files.path(content).unwrap()).unwrap();
+        file.set_modified(long_ago).unwrap();
+    }
+    let in_use = BTreeSet::new();
+    assert_eq!(files.claim(&claimed), Some(7));
+    assert_eq!(files.claim(&[0; 32]), None);
+    assert_eq!(files.keep_only(&in_use, Duration::from_hours(1)).unwrap(), 1);
+    assert_eq!((files.claim(&claimed), files.claim(&other)), (Some(7), None));
+}
+
+#[tokio::test]
+async fn the_room_that_is_kept_is_not_taken_by_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = directory.path().join("disk");
+    let _mounted = mount(&["-t", "tmpfs", "-o", "size=16m", "tmpfs"], &disk);
+    let place = disk.join("files");
+    let reserve = 8 << 20;
+    let limits = config::Store { reserve, file: 1 << 30 };
+    let files = Files::with_patience(place.clone(), limits, SOON).unwrap();
+    let free = || {
+        let stat = rustix::fs::statvfs(&disk).unwrap();
+        stat.f_bavail * stat.f_frsize
+    };
+
+    let error = files.put(parts(&content(12 << 20))).await.unwrap_err();
+    assert!(matches!(error, FileError::Full { reserve: kept, .. } if kept == reserve), "{error}");
+    eventually(async || names(&place).is_empty().then_some(())).await;
+
+    let ballast = disk.join("ballast");
+    fs::write(&ballast, vec![1; 4 << 20]).unwrap();
+    let content = content(6 << 20);
+    let wanted = attachment(&content);
+    let world = World::new(&[("a", Does::Sends(content.clone()))]);
+    let fetch = async || files.fetch(&wanted, &sites(&["a"]), &*world).await;
+    for _ in 0..2 {
+        let error = fetch().await.unwrap_err();
+        assert!(matches!(error, FileError::Full { .. }), "{error}");
+        assert!(free() >= reserve, "{} bytes are free", free());
+    }
+    assert_eq!(world.asked(), [("a".to_owned(), 0)], "without room nobody is asked");
+    fs::remove_file(ballast).unwrap();
+    assert_eq!(fs::read(fetch().await.unwrap()).unwrap(), content);
+    let (_, offset) = world.asked().pop().unwrap();
+    assert!(offset >= 2 << 20, "it went on from {offset}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

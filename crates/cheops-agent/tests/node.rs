@@ -44,7 +44,11 @@ impl Engine for Disk {
             std::thread::sleep(Duration::from_millis(1));
         }
         if self.broken.load(Ordering::SeqCst) {
-            return Err(EngineError { place: "memory".into(), problem: "it is broken".into() });
+            return Err(EngineError {
+                place: "memory".into(),
+                problem: "it is broken".into(),
+                permanent: false,
+            });
         }
         self.appends.fetch_add(1, Ordering::SeqCst);
         let mut written = self.written.lock().unwrap();

@@ -102,7 +102,7 @@ impl From<FileError> for ApiError {
                 "too-large",
                 "send a smaller one, or raise `store.file` in the site's configuration",
             ),
-            FileError::Disk { .. } => {
+            FileError::Full { .. } | FileError::Disk { .. } => {
                 (StatusCode::INSUFFICIENT_STORAGE, "disk-full", "make room, or ask another site")
             }
             FileError::Broken(_) => (StatusCode::BAD_REQUEST, "bad-file", "send it again, whole"),

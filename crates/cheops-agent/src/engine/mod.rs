@@ -10,7 +10,7 @@
 
 pub mod embedded;
 
-use std::{fmt, io, ops::RangeInclusive, sync::Arc};
+use std::{fmt, io, ops::RangeInclusive, path::Path, sync::Arc};
 
 use cheops_core::{id::ResourceId, replica::Durable};
 
@@ -20,7 +20,8 @@ pub type Seq = u64;
 /// Where a site writes down what it must not lose.
 pub trait Engine: Send + 'static {
     /// Makes a batch durable, and says the number of its last value. After a failure nothing else
-    /// may be appended before [`recover`](Self::recover) succeeds and the same batch again.
+    /// may be appended before [`recover`](Self::recover) succeeds and the same batch again; unless
+    /// the failure [is permanent](EngineError::is_permanent).
     fn append(&mut self, batch: &[Durable]) -> Result<Seq, EngineError>;
 
     /// Tries to get back to work after a failure.
@@ -43,6 +44,12 @@ pub trait Reader: Send + Sync + 'static {
     fn free(&self) -> io::Result<u64>;
 }
 
+/// How many bytes are free where a path is.
+pub(crate) fn free(path: &Path) -> io::Result<u64> {
+    let stat = rustix::fs::statvfs(path)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
 /// Why something could not be written or read.
 #[derive(Debug, thiserror::Error)]
 #[error("the store in {place}: {problem}")]
@@ -51,6 +58,19 @@ pub struct EngineError {
     pub place: String,
     /// What went wrong, and what to do.
     pub problem: String,
+    /// Whether the same would fail again, whatever happens to the disk.
+    pub permanent: bool,
+}
+
+impl EngineError {
+    /// Whether the batch can never be written: something in it has no form on disk. Nothing of it was
+    /// written, there is nothing to recover from, and the engine takes other batches as before.
+    ///
+    /// Whoever has decided by what is in the batch must not go on as if it were durable: see
+    /// `docs/store.md`.
+    pub fn is_permanent(&self) -> bool {
+        self.permanent
+    }
 }
 
 /// Something that was written and can't be read any more.

@@ -72,20 +72,21 @@ enum Attempt {
 
 impl Files {
     /// Where a file is. If it is not here, it is fetched from one of these sites, for as long as it
-    /// takes: a site that can't be reached is tried again, and so is one that has it only later.
+    /// takes: a site that can't be reached is tried again, and so is one that has it only later. A
+    /// fetch that fails for want of room, or of a sound disk, keeps what it has got for the next.
     pub async fn fetch(
         &self,
         attachment: &Attachment,
         sites: &[SiteId],
         fetch: &dyn Fetch,
     ) -> Result<PathBuf, FileError> {
-        if attachment.length > self.0.largest {
-            return Err(FileError::TooLarge { largest: self.0.largest });
-        }
+        self.bound(attachment.length)?;
         let content = attachment.content;
         if let Some(path) = self.path(&content) {
             return Ok(path);
         }
+        // Before what there is of it is read again.
+        self.room(usize::try_from(attachment.length).map_or(CHUNK, |all| all.min(CHUNK))).await?;
         let claim = Claim::new(&self.0, content);
         let mut pause = FIRST_PAUSE;
         let mut wrong = BTreeSet::new();
@@ -185,6 +186,7 @@ impl Files {
                 Err(_) => Some("it stopped sending".to_owned()),
             };
             if stop.is_some() || count >= CHUNK {
+                self.room(count).await?;
                 let parts = std::mem::take(&mut gathered);
                 count = 0;
                 part = self.blocking(move || part.add(&parts)).await?;

@@ -10,7 +10,8 @@
 //! - under the name of a hash there is the content with that hash, whole and durable, or nothing;
 //! - whatever a file's length, it passes through a buffer and is never in memory whole;
 //! - what can't be completed leaves nothing behind, except a part that a later fetch goes on with;
-//! - a file that somebody has just put is not collected before it can be used.
+//! - a file that somebody has just put or claimed is not collected before it can be used;
+//! - no file takes the room that the site keeps for what it writes down.
 
 mod fetch;
 
@@ -34,6 +35,7 @@ use tokio::task::spawn_blocking;
 
 pub use self::fetch::Fetch;
 use self::fetch::Slot;
+use crate::{config, engine::free};
 
 /// The hash of a file's content.
 pub type Content = [u8; 32];
@@ -54,6 +56,16 @@ pub enum FileError {
         /// The limit.
         largest: u64,
     },
+    /// It would take room that is kept for what the site writes down.
+    #[error(
+        "there is no room for the file: {free} bytes are free, and {reserve} of them must stay so; see `store.reserve`"
+    )]
+    Full {
+        /// How many bytes are free.
+        free: u64,
+        /// How many must stay so.
+        reserve: u64,
+    },
     /// Whoever sent it stopped.
     #[error("the file did not arrive whole: {0}")]
     Broken(String),
@@ -73,7 +85,7 @@ pub struct Files(Arc<Store>);
 
 struct Store {
     directory: PathBuf,
-    largest: u64,
+    limits: config::Store,
     patience: Duration,
     next: AtomicU64,
     /// Held while a file gets its name, and while it is decided whether one is collected.
@@ -82,14 +94,17 @@ struct Store {
 }
 
 impl Files {
-    /// Opens the store in a directory, which is made if it is not there. No file may be larger than
-    /// `largest`.
-    pub fn open(directory: PathBuf, largest: u64) -> io::Result<Self> {
-        Self::with_patience(directory, largest, PATIENCE)
+    /// Opens the store in a directory, which is made if it is not there.
+    pub fn open(directory: PathBuf, limits: config::Store) -> io::Result<Self> {
+        Self::with_patience(directory, limits, PATIENCE)
     }
 
     /// The same, with another time that a site may send nothing before the next one is asked.
-    pub fn with_patience(directory: PathBuf, largest: u64, patience: Duration) -> io::Result<Self> {
+    pub fn with_patience(
+        directory: PathBuf,
+        limits: config::Store,
+        patience: Duration,
+    ) -> io::Result<Self> {
         fs::create_dir_all(&directory)?;
         for entry in fs::read_dir(&directory)? {
             let entry = entry?;
@@ -99,7 +114,7 @@ impl Files {
         }
         Ok(Self(Arc::new(Store {
             directory: std::path::absolute(directory)?,
-            largest,
+            limits,
             patience,
             next: AtomicU64::new(0),
             names: Mutex::default(),
@@ -124,12 +139,12 @@ impl Files {
             let part = part.map_err(|error| FileError::Broken(error.to_string()))?;
             if let Some(part) = &part {
                 length += part.len() as u64;
-                if length > self.0.largest {
-                    return Err(FileError::TooLarge { largest: self.0.largest });
-                }
+                self.bound(length)?;
                 gathered.push(part.clone());
             }
-            if part.is_none() || gathered.iter().map(Bytes::len).sum::<usize>() >= CHUNK {
+            let count = gathered.iter().map(Bytes::len).sum::<usize>();
+            if part.is_none() || count >= CHUNK {
+                self.room(count).await?;
                 let parts = std::mem::take(&mut gathered);
                 let write = move || {
                     parts.iter().try_for_each(|part| draft.add(part))?;
@@ -148,6 +163,13 @@ impl Files {
     pub fn path(&self, content: &Content) -> Option<PathBuf> {
         let path = self.0.path(content);
         path.is_file().then_some(path)
+    }
+
+    /// Makes sure that a file is here for whoever is about to name it, and says how long it is: it
+    /// counts as new, so it is not collected meanwhile. Waits for the disk.
+    pub fn claim(&self, content: &Content) -> Option<u64> {
+        let _names = lock(&self.0.names);
+        renew(&self.0.path(content)).ok()
     }
 
     /// Opens a file from an offset on, and says how long it is in all.
@@ -181,6 +203,7 @@ impl Files {
                 None => names.contains(name) || name.starts_with("put-"),
             };
             if !used {
+                // It may have been claimed since it was listed, or since it was known who uses what.
                 let _names = lock(&self.0.names);
                 if older(&path, older_than)? {
                     fs::remove_file(&path)?;
@@ -189,6 +212,21 @@ impl Files {
             }
         }
         Ok(removed)
+    }
+
+    fn bound(&self, length: u64) -> Result<(), FileError> {
+        let largest = self.0.limits.file;
+        if length > largest { Err(FileError::TooLarge { largest }) } else { Ok(()) }
+    }
+
+    /// Whether there is room for so many bytes more.
+    async fn room(&self, more: usize) -> Result<(), FileError> {
+        let (store, reserve) = (self.0.clone(), self.0.limits.reserve);
+        let free = self.blocking(move || free(&store.directory)).await?;
+        if free < reserve.saturating_add(more as u64) {
+            return Err(FileError::Full { free, reserve });
+        }
+        Ok(())
     }
 
     /// Does something with the disk, where nobody waits for it.
@@ -220,10 +258,7 @@ impl Store {
         let length = file.metadata()?.len();
         {
             let _names = lock(&self.names);
-            if let Ok(there) = File::open(to)
-                && there.metadata()?.len() == length
-            {
-                there.set_modified(SystemTime::now())?;
+            if renew(to).is_ok_and(|there| there == length) {
                 return fs::remove_file(from);
             }
         }
@@ -261,6 +296,13 @@ impl Drop for Draft {
         // One that has its name by now is not found any more.
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// Makes a file count as new, and says how long it is.
+fn renew(path: &Path) -> io::Result<u64> {
+    let file = File::open(path)?;
+    file.set_modified(SystemTime::now())?;
+    Ok(file.metadata()?.len())
 }
 
 fn older(path: &Path, span: Duration) -> io::Result<bool> {

@@ -199,12 +199,19 @@ impl Inner {
     async fn fetch(&self, resource: &ResourceId, task: &Task) -> Fetched {
         let mut stuck = Stuck::new(self);
         for file in task.files.values() {
-            while self.files.path(&file.content).is_none() {
+            while self.files.claim(&file.content).is_none() {
                 let Ok(sites) = self.other_sites(resource).await else { return Fetched::Stopping };
                 match self.files.fetch(file, &sites, &*self.fetch).await {
                     Ok(_) => stuck.over(),
                     Err(error @ FileError::TooLarge { .. }) => {
                         return Fetched::Never(format!("`{}`: {error}", file.name));
+                    }
+                    // How much is free changes all the time, and is said once.
+                    Err(FileError::Full { reserve, .. }) => {
+                        let why = format!(
+                            "there is no room for its files: {reserve} bytes must stay free"
+                        );
+                        stuck.wait(&why).await;
                     }
                     Err(error) => stuck.wait(&error).await,
                 }

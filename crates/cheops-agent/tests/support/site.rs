@@ -169,7 +169,7 @@ impl Plan {
                 .unwrap();
         setup.program = program;
         setup.boot_id = boot_id.unwrap_or(setup.boot_id);
-        let files = Files::open(config.data.join("files"), config.store.file).unwrap();
+        let files = Files::open(config.data.join("files"), config.store.clone()).unwrap();
         let (node, inbox) = node::channel(Clock::default());
         let runner = Runner::start(setup, files.clone(), fetch, node.clone()).unwrap();
         let settings = Settings::default();

@@ -16,7 +16,7 @@ use crate::engine::{EngineError, Seq};
 pub(super) const FORMAT: u32 = 1;
 
 pub(super) fn error(place: &Path, problem: impl Into<String>) -> EngineError {
-    EngineError { place: place.display().to_string(), problem: problem.into() }
+    EngineError { place: place.display().to_string(), problem: problem.into(), permanent: false }
 }
 
 /// What a failure of the disk means to an operator.
@@ -33,12 +33,6 @@ pub(super) fn explain(error: &io::Error) -> String {
         }
         _ => format!("{error}: look at the disk and the system's log"),
     }
-}
-
-/// How many bytes are free where a path is.
-pub(super) fn free(path: &Path) -> io::Result<u64> {
-    let stat = rustix::fs::statvfs(path)?;
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 /// Makes what was created, renamed or removed in a directory durable.

@@ -20,6 +20,7 @@ mod store;
 mod tests;
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io,
     ops::RangeInclusive,
@@ -41,7 +42,7 @@ use self::{
     entry::{Entry, Gone, Loss, Why},
     store::{Items, Store, Trouble, io_error},
 };
-use super::{Damage, Engine, EngineError, Reader, Seq};
+use super::{Damage, Engine, EngineError, Reader, Seq, free};
 use crate::wire::{self, Names};
 
 /// How long fjall may take to let go of its files.
@@ -97,6 +98,23 @@ enum State {
     },
 }
 
+/// The last number that was acknowledged, as far as that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Acknowledged {
+    /// Another process wrote the store, and later numbers may have been, too.
+    AtLeast(Seq),
+    /// We wrote it: what is missing of later numbers is not lost, since it comes again.
+    Exactly(Seq),
+}
+
+impl Acknowledged {
+    fn last(self) -> Seq {
+        match self {
+            Self::AtLeast(last) | Self::Exactly(last) => last,
+        }
+    }
+}
+
 /// What the engine and its readers share.
 struct Shared {
     directory: PathBuf,
@@ -146,7 +164,7 @@ impl Embedded {
             }
         }
         let tail = Tail::open(directory).map_err(failed)?;
-        let acknowledged = tail.read();
+        let acknowledged = Acknowledged::AtLeast(tail.read());
         let (store, last) = open_store(directory, &options, acknowledged)?;
         let shared = Arc::new(Shared {
             directory: directory.to_owned(),
@@ -171,17 +189,15 @@ impl Embedded {
         &self.damage
     }
 
-    /// Closes the store, rebuilds it, and opens it again.
-    fn rebuild(&mut self, why: &str) -> Result<(), EngineError> {
+    /// Closes the store, rebuilds it, and opens it again. Says the last number that is there. Whether
+    /// what comes with it counts is for the caller to say: it may be a batch that failed.
+    fn rebuild(&mut self, acknowledged: Acknowledged, why: &str) -> Result<Seq, EngineError> {
         self.shared.replace(None);
         let directory = self.shared.directory.clone();
-        let acknowledged = self.tail.read();
         rebuild::rebuild(&directory, &self.options, acknowledged, why)?;
         let (store, last) = open_store(&directory, &self.options, acknowledged)?;
-        self.next = self.next.max(last + 1);
-        self.shared.last.fetch_max(last, Ordering::Relaxed);
         self.shared.replace(Some(store));
-        Ok(())
+        Ok(last)
     }
 
     /// Whether everything in the store can be read.
@@ -212,15 +228,22 @@ impl Embedded {
         let first = self.next;
         let last = first + batch.len() as Seq - 1;
         let mut items = Items::default();
+        // Where each resource that the batch forgets is forgotten last.
+        let forgotten: BTreeMap<_, _> = (first..)
+            .zip(batch)
+            .filter_map(|(seq, durable)| Some((entry::forgets(durable)?, seq)))
+            .collect();
         for (seq, durable) in (first..).zip(batch) {
-            let rest = &batch[usize::try_from(seq - first).unwrap_or(usize::MAX)..];
-            let resource = durable.resource();
-            if rest.iter().skip(1).any(|later| entry::forgets(later) == Some(resource)) {
+            if forgotten.get(durable.resource()).is_some_and(|last| seq < *last) {
                 items.gone(&Gone { first: seq, last: seq, why: Why::Forgotten });
                 continue;
             }
-            let body = wire::encode_durable(durable)
-                .map_err(|problem| error(place, format!("a record can't be written: {problem}")))?;
+            let body = wire::encode_durable(durable).map_err(|problem| {
+                let what = Entry::of(durable);
+                let resource = durable.resource();
+                let problem = format!("{what} of resource {resource} can't be written: {problem}");
+                EngineError { permanent: true, ..error(place, problem) }
+            })?;
             items.log(seq, (first, last), &body);
             items.index(seq, (first, last), &Entry::of(durable));
             if let Some(resource) = entry::forgets(durable) {
@@ -286,7 +309,7 @@ impl Engine for Embedded {
             return Err(error(&self.shared.directory, problem));
         }
         let appended = self.try_append(batch);
-        if appended.is_err() && self.state == State::Ready {
+        if appended.as_ref().is_err_and(|error| !error.permanent) && self.state == State::Ready {
             self.state = State::Failed { disk: false };
         }
         let last = appended?;
@@ -303,13 +326,14 @@ impl Engine for Embedded {
         };
         self.shared.replace(None);
         let directory = self.shared.directory.clone();
-        let (store, last) = open_store(&directory, &self.options, self.tail.read())?;
+        let acknowledged = Acknowledged::Exactly(self.next - 1);
+        let (store, mut last) = open_store(&directory, &self.options, acknowledged)?;
         self.shared.replace(Some(store));
-        let room = disk::free(&directory).is_ok_and(|free| free > NO_ROOM);
+        let room = free(&directory).is_ok_and(|free| free > NO_ROOM);
         if !disk && room {
             // fjall gave up by itself: what it could not read must not make it give up for ever.
             if let Err(trouble) = self.read_all() {
-                self.rebuild(&trouble.to_string())?;
+                last = self.rebuild(acknowledged, &trouble.to_string())?;
             }
         }
         self.state = if last >= self.next { State::Again { last } } else { State::Ready };
@@ -354,7 +378,7 @@ impl Reader for Shared {
     }
 
     fn free(&self) -> io::Result<u64> {
-        disk::free(&self.directory)
+        free(&self.directory)
     }
 }
 
@@ -362,7 +386,7 @@ impl Reader for Shared {
 fn failure(directory: &Path, failure: &fjall::Error) -> String {
     match io_error(failure) {
         Some(failure) => explain(failure),
-        None => match disk::free(directory) {
+        None => match free(directory) {
             Ok(free) if free <= NO_ROOM => {
                 format!("the disk is full ({free} bytes are free): make room there")
             }
@@ -387,12 +411,12 @@ fn forgot_itself() -> Damage {
 fn open_store(
     directory: &Path,
     options: &Options,
-    acknowledged: Seq,
+    acknowledged: Acknowledged,
 ) -> Result<(Store, Seq), EngineError> {
     let database = rebuild::database(directory);
     let failed = |failure: io::Error| error(directory, explain(&failure));
     if database.exists() {
-        match check::check(&database, acknowledged).map_err(failed)? {
+        match check::check(&database, acknowledged.last()).map_err(failed)? {
             Verdict::Sound => {}
             Verdict::Torn { journal, at } => {
                 // fjall would do the same, but not with everything that a torn write can leave.
@@ -407,12 +431,12 @@ fn open_store(
         }
     }
     match try_open(&database, options) {
-        Ok((store, last)) => Ok((store, last.max(acknowledged))),
+        Ok((store, last)) => Ok((store, last.max(acknowledged.last()))),
         Err(Refusal::Disk(failure)) => Err(failed(failure)),
         Err(Refusal::Broken(why)) => {
             rebuild::rebuild(directory, options, acknowledged, &why)?;
             match try_open(&database, options) {
-                Ok((store, last)) => Ok((store, last.max(acknowledged))),
+                Ok((store, last)) => Ok((store, last.max(acknowledged.last()))),
                 Err(Refusal::Disk(failure)) => Err(failed(failure)),
                 Err(Refusal::Broken(why)) => Err(error(directory, why)),
             }
@@ -459,7 +483,7 @@ fn refusal(database: &Path, failure: fjall::Error) -> Refusal {
         }
         fjall::Error::Locked => Refusal::Disk(io::Error::new(WouldBlock, "it is in use")),
         // Whoever writes its tables has given up: for want of room, or of something to read.
-        fjall::Error::Poisoned if disk::free(database).is_ok_and(|free| free <= NO_ROOM) => {
+        fjall::Error::Poisoned if free(database).is_ok_and(|free| free <= NO_ROOM) => {
             Refusal::Disk(io::Error::new(StorageFull, "there is no room for tables"))
         }
         _ => Refusal::Broken(why),

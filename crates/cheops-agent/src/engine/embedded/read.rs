@@ -1,14 +1,17 @@
 //! Reads all that a site has written, in order, and finds what is missing.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::atomic::Ordering,
+};
 
 use cheops_core::{id::ResourceId, replica::Durable};
 
 use super::{
-    Embedded,
+    Acknowledged, Embedded,
     disk::error,
     entry::{self, Gone, Loss, Why},
-    rebuild,
+    rebuild::{self, Holes},
     store::{Store, Trouble},
 };
 use crate::{
@@ -76,7 +79,7 @@ impl<'a> Written<'a> {
             if self.expected > upto {
                 return Ok(None);
             }
-            self.explain(upto)?;
+            self.explain()?;
         }
     }
 
@@ -97,26 +100,23 @@ impl<'a> Written<'a> {
         Ok(())
     }
 
-    /// Why the numbers from the expected one on are missing, up to one.
-    fn explain(&mut self, upto: Seq) -> Result<(), Trouble> {
-        let end = match self.gone.front() {
-            Some(gone) if gone.last < self.expected => {
-                self.gone.pop_front();
-                return Ok(());
-            }
-            Some(gone) if gone.first <= self.expected => {
-                let Some(gone) = self.gone.pop_front() else { return Ok(()) };
+    /// Why the expected number is missing.
+    fn explain(&mut self) -> Result<(), Trouble> {
+        let at_hand = self.gone.pop_front_if(|gone| gone.first <= self.expected);
+        if let Some(gone) = at_hand {
+            if gone.last >= self.expected {
                 self.expected = gone.last + 1;
                 self.note(gone);
-                return Ok(());
             }
-            Some(gone) => upto.min(gone.first - 1),
-            None => upto,
-        };
+            return Ok(());
+        }
+        // Nothing says why. All that is missing from here on is noted at once, since each note
+        // takes a look at the whole index.
         let why = "it was acknowledged, and is not there any more";
-        let hole = [(self.expected, end)];
-        let lost = self.with(|store| rebuild::declare(store, &hole, why))?;
-        lost.into_iter().rev().for_each(|gone| self.gone.push_front(gone));
+        let (from, last) = (self.expected, self.engine.next - 1);
+        self.with(|store| rebuild::declare(store, &Holes::of(store, from, last)?, why))?;
+        self.gone.clear();
+        self.more_gone = Some(from);
         Ok(())
     }
 
@@ -154,25 +154,37 @@ impl<'a> Written<'a> {
         !self.withheld.contains(durable.resource())
     }
 
-    /// What was lost, as it is reported.
-    fn report(&mut self) -> Result<(), Trouble> {
-        for gone in std::mem::take(&mut self.lost) {
-            let Why::Lost(Loss { resource, what, why, .. }) = &gone.why else { continue };
-            let here = &self.engine.options.site;
-            let floor = match resource {
-                None => 0,
-                Some(resource) => self.with(|store| {
+    /// The highest number of this site's stream of each resource of which something is lost.
+    fn floors(&self) -> Result<BTreeMap<ResourceId, u64>, Trouble> {
+        let here = &self.engine.options.site;
+        let mut floors = BTreeMap::new();
+        for gone in &self.lost {
+            if let Why::Lost(Loss { resource: Some(resource), .. }) = &gone.why
+                && !floors.contains_key(resource)
+            {
+                let floor = self.with(|store| {
                     store.of_resource(resource).try_fold(0, |floor, found| {
                         found.map(|(_, entry)| entry.number(here).unwrap_or(0).max(floor))
                     })
-                })?,
-            };
+                })?;
+                floors.insert(resource.clone(), floor);
+            }
+        }
+        Ok(floors)
+    }
+
+    /// What was lost, as it is reported.
+    fn report(&mut self) -> Result<(), Trouble> {
+        let floors = self.floors()?;
+        for gone in std::mem::take(&mut self.lost) {
+            let Why::Lost(Loss { resource, what, why, .. }) = &gone.why else { continue };
+            let floor = resource.as_ref().and_then(|resource| floors.get(resource));
             self.engine.damage.push(Damage {
                 seqs: gone.first..=gone.last,
                 resource: resource.clone(),
                 what: what.clone(),
                 why: why.clone(),
-                floor,
+                floor: floor.copied().unwrap_or(0),
             });
             if resource.is_none() {
                 self.engine.untold.push(gone);
@@ -187,7 +199,11 @@ impl<'a> Written<'a> {
         match trouble {
             Trouble::Broken(why) if !self.rebuilt => {
                 self.rebuilt = true;
-                self.engine.rebuild(why)?;
+                let engine = &mut *self.engine;
+                let last = engine.rebuild(Acknowledged::AtLeast(engine.next - 1), why)?;
+                // Nothing was appended yet: all that is there counts.
+                engine.next = engine.next.max(last + 1);
+                engine.shared.last.fetch_max(last, Ordering::Release);
                 self.records.clear();
                 self.gone.clear();
                 self.more_gone = Some(0);

@@ -16,7 +16,7 @@ use std::{
 use cheops_core::id::ResourceId;
 
 use super::{
-    Options,
+    Acknowledged, Options,
     disk::{self, error, explain},
     entry::{self, Entry, Gone, Loss, Why},
     frame::{self, HEADER, Kind},
@@ -60,25 +60,24 @@ pub(super) fn tidy(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Rebuilds the database of a directory that nobody has open. `tail`: the last number that is known
-/// to have been acknowledged.
+/// Rebuilds the database of a directory that nobody has open.
 pub(super) fn rebuild(
     directory: &Path,
     options: &Options,
-    tail: Seq,
+    acknowledged: Acknowledged,
     why: &str,
 ) -> Result<(), EngineError> {
     let old = database(directory);
     tracing::error!("the store in {} is broken ({why}); it is rebuilt", directory.display());
     let mut found = Found::search(&old).map_err(|failure| error(directory, explain(&failure)))?;
-    if found.is_empty() && tail == 0 {
+    if found.is_empty() && acknowledged.last() == 0 {
         // It was never in use: the machine stopped while it was made.
         let removed = fs::remove_dir_all(&old).and_then(|()| disk::sync_directory(directory));
         return removed.map_err(|failure| error(directory, explain(&failure)));
     }
-    found.drop_unfinished(tail);
+    found.drop_unfinished(acknowledged.last());
     let new = unfinished(directory);
-    let built = found.write(&new, options, tail, why).map_err(|problem| {
+    let built = found.write(&new, options, acknowledged, why).map_err(|problem| {
         // There is nothing in it that is not in the old one.
         let _ = fs::remove_dir_all(&new);
         error(directory, format!("it is broken ({why}) and can't be rebuilt: {problem}"))
@@ -194,8 +193,14 @@ impl Found {
             return;
         };
         let (first, last) = (*first, *last);
-        if last > tail && self.log.range(first..=last).count() as u64 != last - first + 1 {
+        // What the batch itself forgets again is not in the log.
+        let gone = |seq: Seq| {
+            self.gone.range(..=seq).next_back().is_some_and(|(_, gone)| gone.last >= seq)
+        };
+        let there = |seq: Seq| self.log.contains_key(&seq) || gone(seq);
+        if last > tail && !(first..=last).all(there) {
             self.log.split_off(&first);
+            self.gone.split_off(&first);
         }
     }
 
@@ -207,7 +212,13 @@ impl Found {
 
     /// Writes what was found into a new database, and notes what is missing. Says how many records
     /// that was.
-    fn write(&self, new: &Path, options: &Options, tail: Seq, why: &str) -> Result<u64, String> {
+    fn write(
+        &self,
+        new: &Path,
+        options: &Options,
+        acknowledged: Acknowledged,
+        why: &str,
+    ) -> Result<u64, String> {
         let fjall = |failure: fjall::Error| match io_error(&failure) {
             Some(failure) => explain(failure),
             None => failure.to_string(),
@@ -217,7 +228,7 @@ impl Found {
             fs::remove_dir_all(new).map_err(disk)?;
         }
         let store = Store::open(new, options).map_err(fjall)?;
-        let mut holes = Holes { next: 1, holes: Vec::new() };
+        let mut holes = Holes::from(1);
         let mut items = Items::default();
         for gone in self.gone.values() {
             items.gone(gone);
@@ -249,9 +260,13 @@ impl Found {
             }
         }
         gone.for_each(|range| holes.skip(range));
-        holes.reach(tail.max(self.index.keys().last().copied().unwrap_or(0)) + 1);
+        let indexed = self.index.keys().last().copied().unwrap_or(0);
+        holes.reach(match acknowledged {
+            Acknowledged::AtLeast(tail) => tail.max(indexed) + 1,
+            Acknowledged::Exactly(last) => last + 1,
+        });
         for (seq, place) in &self.index {
-            if holes.holes.iter().any(|(first, last)| (first..=last).contains(&seq)) {
+            if holes.contains(*seq) {
                 let body = self.read(*place).map_err(disk)?;
                 if let Some(entry) = Entry::decode(&body) {
                     items.index(*seq, place.batch, &entry);
@@ -259,7 +274,7 @@ impl Found {
             }
         }
         store.write(items, false).map_err(fjall)?;
-        declare(&store, &holes.holes, why).map_err(|trouble| trouble.to_string())?;
+        declare(&store, &holes, why).map_err(|trouble| trouble.to_string())?;
         // Records of a forgotten resource are found again if the note that they are gone is not.
         for (resource, seq) in forgotten {
             let mut items = Items::default();
@@ -308,13 +323,38 @@ fn rank(gone: &Gone) -> (u8, Seq) {
     }
 }
 
-/// Numbers that are missing without a reason.
-struct Holes {
+/// Numbers that are missing without a reason, in order.
+pub(super) struct Holes {
     next: Seq,
     holes: Vec<(Seq, Seq)>,
 }
 
 impl Holes {
+    fn from(next: Seq) -> Self {
+        Self { next, holes: Vec::new() }
+    }
+
+    /// Those of a store, from a number on and up to the last one.
+    pub(super) fn of(store: &Store, from: Seq, last: Seq) -> Result<Self, Trouble> {
+        let mut holes = Self::from(from);
+        let mut gone = store.gone(from, usize::MAX)?.into_iter().peekable();
+        for seq in store.numbers(from) {
+            let seq = seq?;
+            while let Some(range) = gone.next_if(|range| range.first <= seq) {
+                holes.skip(&range);
+            }
+            holes.reach(seq);
+        }
+        gone.for_each(|range| holes.skip(&range));
+        holes.reach(last + 1);
+        Ok(holes)
+    }
+
+    fn contains(&self, seq: Seq) -> bool {
+        let after = self.holes.partition_point(|(first, _)| *first <= seq);
+        after.checked_sub(1).is_some_and(|hole| seq <= self.holes[hole].1)
+    }
+
     /// What comes next has this number.
     fn reach(&mut self, seq: Seq) {
         if self.next < seq {
@@ -332,38 +372,29 @@ impl Holes {
     }
 }
 
-/// Notes that numbers are lost, with what the index knows of them.
-pub(super) fn declare(
-    store: &Store,
-    holes: &[(Seq, Seq)],
-    why: &str,
-) -> Result<Vec<Gone>, Trouble> {
-    if holes.is_empty() {
-        return Ok(Vec::new());
+/// Notes that numbers are lost, with what the index knows of them. Reads all of the index.
+pub(super) fn declare(store: &Store, holes: &Holes, why: &str) -> Result<(), Trouble> {
+    if holes.holes.is_empty() {
+        return Ok(());
     }
-    let hole = |seq: Seq| {
-        let after = holes.partition_point(|(first, _)| *first <= seq);
-        after.checked_sub(1).filter(|hole| seq <= holes[*hole].1)
-    };
     let mut known = BTreeMap::new();
     for found in store.entries() {
         let (seq, entry) = found?;
-        if hole(seq).is_some() {
+        if holes.contains(seq) {
             known.insert(seq, entry);
         }
     }
-    let losses: Vec<_> =
-        holes.iter().flat_map(|(first, last)| losses(*first, *last, &known, why)).collect();
     let mut items = Items::default();
-    for gone in &losses {
-        items.gone(gone);
+    for (first, last) in &holes.holes {
+        for gone in losses(*first, *last, &known, why) {
+            items.gone(&gone);
+        }
     }
     let failed = |failure: fjall::Error| match io_error(&failure) {
         Some(failure) => Trouble::Unwritten(explain(failure)),
         None => Trouble::Unwritten(failure.to_string()),
     };
-    store.write(items, true).map_err(failed)?;
-    Ok(losses)
+    store.write(items, true).map_err(failed)
 }
 
 /// The losses of a hole: one for each stretch of numbers that are of one resource, or of none that

@@ -97,6 +97,18 @@ impl Items {
         self.put(Part::Log, seq.to_be_bytes().into(), None);
         self.put(Part::Index, index_key(resource, seq), None);
     }
+
+    /// Takes something from the log alone, as a fault would.
+    #[cfg(test)]
+    pub(super) fn lose(&mut self, seq: Seq) {
+        self.put(Part::Log, seq.to_be_bytes().into(), None);
+    }
+
+    /// Makes what the index has of something unreadable, as a fault would.
+    #[cfg(test)]
+    pub(super) fn garble(&mut self, resource: &ResourceId, seq: Seq) {
+        self.put(Part::Index, index_key(resource, seq), Some(vec![0; 4]));
+    }
 }
 
 /// An id has no zero byte, so a resource is one range.
@@ -212,6 +224,11 @@ impl Store {
             }
         }
         Ok(records)
+    }
+
+    /// The numbers of the log, from one on.
+    pub(super) fn numbers(&self, from: Seq) -> impl Iterator<Item = Result<Seq, Trouble>> {
+        self.log.range(from.to_be_bytes()..).map(|pair| number(&pair.key().map_err(cannot_read)?))
     }
 
     /// What has a number, if anything.
