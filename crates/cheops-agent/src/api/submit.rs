@@ -365,8 +365,7 @@ fn attachment(context: &Context, file: &File, rehearsal: bool) -> ApiResult<Atta
         let (name, content) = (file.name.as_str().into(), *hash.as_bytes());
         return Ok(Attachment { name, content, length: file.length });
     }
-    let path = context.files.path(hash.as_bytes());
-    let length = path.and_then(|path| path.metadata().ok()).map(|metadata| metadata.len());
+    let length = context.files.claim(hash.as_bytes());
     let length = length.ok_or_else(|| {
         let detail = format!("no file with the content {} was sent to this site", file.content);
         ApiError::bad("unknown-file", detail, "send it first: POST /api/v1/files")

@@ -66,6 +66,12 @@ impl Committer {
                     }
                     return Some(last);
                 }
+                // What can never be written was never told to anyone. The replica counts on it, so
+                // the only way back is to start again without it.
+                Err(error) if error.is_permanent() => {
+                    tracing::error!("{error}; the agent ends");
+                    return None;
+                }
                 Err(error) => {
                     let stalled = Health::Stalled { why: error.to_string() };
                     if *self.health.borrow() != stalled {
