@@ -588,6 +588,8 @@ pub struct Change {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Happened {
+    /// The feed begins after this number.
+    Following,
     /// An operation is durable here.
     Operation {
         /// Its id.
