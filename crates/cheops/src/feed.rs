@@ -1,14 +1,15 @@
 //! The change feed of an agent, followed for as long as there is one.
 //!
 //! What must stay true: a feed that broke off is taken up again after the last change that was
-//! told, so none is told twice or left out; an agent that stays away is a failure, not silence.
+//! told, or after the number at which it began, so none is told twice or left out; an agent that
+//! stays away is a failure, not silence, and so is a connection that nothing comes from any more.
 
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
-use cheops_agent::api::model::Change;
+use cheops_agent::api::model::{Change, Happened};
 
 use crate::{
     client::{Ask, Client, Lines, Next, Path},
@@ -17,6 +18,10 @@ use crate::{
 
 /// How long an agent may be away before that is a failure.
 const AWAY: Duration = Duration::from_secs(30);
+
+/// How long a connection may be without a byte before it counts as broken. An agent that has nothing
+/// to tell sends an empty line every 15 s.
+const SILENCE: Duration = Duration::from_secs(45);
 
 /// The pause between two attempts to reach it, at first and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));
@@ -27,6 +32,8 @@ pub(crate) struct Feed<'a> {
     resource: Option<String>,
     since: Option<u64>,
     lines: Lines<'a, Change>,
+    /// How long the agent may send nothing.
+    silence: Duration,
 }
 
 impl<'a> Feed<'a> {
@@ -37,7 +44,7 @@ impl<'a> Feed<'a> {
         since: Option<u64>,
     ) -> Result<Self, Failure> {
         let lines = ask(client, resource, since)?;
-        Ok(Self { client, resource: resource.map(str::to_owned), since, lines })
+        Ok(Self { client, resource: resource.map(str::to_owned), since, lines, silence: SILENCE })
     }
 
     /// The next change, however long that takes.
@@ -51,13 +58,22 @@ impl<'a> Feed<'a> {
 
     /// The next change, if there is one soon.
     pub(crate) fn next_within(&mut self, patience: Duration) -> Result<Option<Change>, Failure> {
+        let deadline = Instant::now() + patience;
         loop {
-            match self.lines.next_within(patience) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let bearable = self.silence.saturating_sub(self.lines.silence());
+            match self.lines.next_within(left.min(bearable)) {
                 Ok(Next::Line(change)) => {
                     self.since = change.seq.or(self.since);
-                    return Ok(Some(change));
+                    if change.what != Happened::Following {
+                        return Ok(Some(change));
+                    }
                 }
-                Ok(Next::Nothing) => return Ok(None),
+                Ok(Next::Nothing) if self.lines.silence() >= self.silence => {
+                    self.lines = self.again()?;
+                }
+                Ok(Next::Nothing) if Instant::now() >= deadline => return Ok(None),
+                Ok(Next::Nothing) => {}
                 Ok(Next::End) => self.lines = self.again()?,
                 Err(failure) if failure.exit() == Exit::Unreachable => self.lines = self.again()?,
                 Err(failure) => return Err(failure),
@@ -73,7 +89,8 @@ impl<'a> Feed<'a> {
             thread::sleep(pause);
             match ask(self.client, self.resource.as_deref(), self.since) {
                 Err(failure)
-                    if failure.exit() == Exit::Unreachable && Instant::now() + pause < deadline =>
+                    if matches!(failure.exit(), Exit::Unreachable | Exit::Silent)
+                        && Instant::now() + pause < deadline =>
                 {
                     pause = (pause * 2).min(longest);
                 }
@@ -89,5 +106,69 @@ fn ask<'a>(
     since: Option<u64>,
 ) -> Result<Lines<'a, Change>, Failure> {
     let path = Path::api("changes").query("since", since).query("resource", resource);
-    client.lines(Ask::get(&path))
+    client.lines(Ask::get(&path).within(AWAY))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+
+    use std::{
+        io::{BufRead, BufReader, Write},
+        net::{TcpListener, TcpStream},
+        sync::mpsc,
+    };
+
+    use super::*;
+    use crate::client::Address;
+
+    /// Reads a request, and gives its first line.
+    fn asked(stream: &TcpStream) -> String {
+        let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+        let first = lines.next().unwrap();
+        lines.find(String::is_empty).unwrap();
+        first
+    }
+
+    fn send(mut stream: &TcpStream, text: &str) {
+        write!(stream, "{:x}\r\n{text}\r\n", text.len()).unwrap();
+    }
+
+    const HEAD: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+    #[test]
+    fn a_feed_that_falls_silent_is_taken_up_after_the_number_at_which_it_began() {
+        const QUIET: Duration = Duration::from_millis(100);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (say, said) = mpsc::channel();
+        thread::spawn(move || {
+            let (mut first, _) = listener.accept().unwrap();
+            say.send(asked(&first)).unwrap();
+            first.write_all(HEAD.as_bytes()).unwrap();
+            send(&first, "{\"seq\": 7, \"site\": \"site1\", \"type\": \"following\"}\n");
+            // Empty lines keep it up for longer than it may be silent; then nothing more comes.
+            for _ in 0..10 {
+                thread::sleep(QUIET);
+                send(&first, "\n");
+            }
+            say.send("silent".into()).unwrap();
+            let (mut second, _) = listener.accept().unwrap();
+            say.send(asked(&second)).unwrap();
+            second.write_all(HEAD.as_bytes()).unwrap();
+            send(&second, "{\"seq\": 7, \"site\": \"site1\", \"type\": \"following\"}\n");
+            send(&second, "{\"seq\": 8, \"site\": \"site1\", \"type\": \"deleted\"}\n");
+            // Both stay open until the feed is dropped.
+            let _ = listener.accept();
+        });
+        let client = Client::at(Address::parse(&address).unwrap()).unwrap();
+        let mut feed = Feed::open(&client, None, None).unwrap();
+        feed.silence = QUIET * 6;
+        let change = feed.next_within(Duration::from_mins(1)).unwrap().unwrap();
+        assert_eq!((change.seq, change.what), (Some(8), Happened::Deleted));
+        let said: Vec<String> = said.try_iter().collect();
+        let expected =
+            ["GET /api/v1/changes HTTP/1.1", "silent", "GET /api/v1/changes?since=7 HTTP/1.1"];
+        assert_eq!(said, expected);
+    }
 }

@@ -362,8 +362,11 @@ fn attachment(context: &Context, file: &File, rehearsal: bool) -> ApiResult<Atta
         return Err(bad_name("is not a file name: no slashes, no braces"));
     }
     if rehearsal {
-        let (name, content) = (file.name.as_str().into(), *hash.as_bytes());
-        return Ok(Attachment { name, content, length: file.length });
+        return Ok(Attachment {
+            name: file.name.as_str().into(),
+            content: *hash.as_bytes(),
+            length: file.length,
+        });
     }
     let length = context.files.claim(hash.as_bytes());
     let length = length.ok_or_else(|| {

@@ -3,7 +3,10 @@
 //! What must stay true: a line is told as soon as it is whole; an empty one only says that the
 //! agent is still there; no line grows without bound.
 
-use std::{marker::PhantomData, time::Duration};
+use std::{
+    marker::PhantomData,
+    time::{Duration, Instant},
+};
 
 use bytes::BytesMut;
 use http_body_util::BodyExt;
@@ -11,7 +14,7 @@ use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::Client;
+use super::{Client, PATIENCE};
 use crate::report::{Exit, Failure};
 
 /// The longest line that is taken in.
@@ -25,6 +28,10 @@ pub(crate) struct Lines<'a, T> {
     buffer: BytesMut,
     /// How much of the buffer was searched for the end of a line.
     searched: usize,
+    /// Since when it is waited for bytes.
+    since: Instant,
+    /// How long it was waited for them before that.
+    waited: Duration,
     what: PhantomData<T>,
 }
 
@@ -41,31 +48,49 @@ pub(crate) enum Next<T> {
 
 impl<'a, T: DeserializeOwned> Lines<'a, T> {
     pub(super) fn new(client: &'a Client, body: Incoming) -> Self {
-        Self { client, body: Some(body), buffer: BytesMut::new(), searched: 0, what: PhantomData }
+        Self {
+            client,
+            body: Some(body),
+            buffer: BytesMut::new(),
+            searched: 0,
+            since: Instant::now(),
+            waited: Duration::ZERO,
+            what: PhantomData,
+        }
     }
 
-    /// Waits for the next line, however long that takes; nothing at the end.
+    /// Waits for the next line of an answer that does not pause; nothing at the end.
     pub(crate) fn next(&mut self) -> Result<Option<T>, Failure> {
         loop {
-            match self.next_within(Duration::from_hours(1))? {
+            match self.next_within(PATIENCE)? {
                 Next::Line(line) => return Ok(Some(line)),
                 Next::End => return Ok(None),
-                Next::Nothing => {}
+                Next::Nothing if self.silence() < PATIENCE => {}
+                Next::Nothing => return Err(self.client.silent(PATIENCE)),
             }
         }
+    }
+
+    /// For how long the agent has sent nothing, not even an empty line, while it was waited for.
+    /// What comes while nobody waits is not noticed before somebody does.
+    pub(crate) fn silence(&self) -> Duration {
+        self.waited
     }
 
     /// Waits for the next line, for some time.
     pub(crate) fn next_within(&mut self, patience: Duration) -> Result<Next<T>, Failure> {
         let client = self.client;
-        client.wait(async {
+        self.since = Instant::now();
+        let next = client.wait(async {
             match timeout(patience, self.line()).await {
                 Err(_) => Ok(Next::Nothing),
                 Ok(Ok(None)) => Ok(Next::End),
                 Ok(Ok(Some(line))) => client.read(&line).map(Next::Line),
                 Ok(Err(failure)) => Err(failure),
             }
-        })
+        });
+        self.waited += self.since.elapsed();
+        next
     }
 
     /// The next line that is not empty. What was read is kept if this is given up.
@@ -89,6 +114,7 @@ impl<'a, T: DeserializeOwned> Lines<'a, T> {
             let Some(body) = &mut self.body else { return Ok(None) };
             match body.frame().await {
                 Some(Ok(frame)) => {
+                    (self.since, self.waited) = (Instant::now(), Duration::ZERO);
                     if let Ok(data) = frame.into_data() {
                         self.buffer.extend_from_slice(&data);
                     }

@@ -6,17 +6,20 @@
 //! says what to do.
 
 mod address;
+mod body;
 mod lines;
+#[cfg(test)]
+mod tests;
 
 use std::{cell::RefCell, env, future::Future, io, path, time::Duration};
 
 use bytes::Bytes;
 use cheops_agent::api::model::{Problem, Stored};
-use futures_util::{future::join_all, stream};
-use http_body_util::{BodyExt, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
+use futures_util::future::join_all;
+use http_body_util::{BodyExt, Limited};
 use hyper::{
     Method, Request, Response, StatusCode,
-    body::{Frame, Incoming},
+    body::Incoming,
     client::conn::http1::{self, SendRequest},
     header,
 };
@@ -24,12 +27,13 @@ use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     fs::File,
-    io::AsyncReadExt,
     net::TcpStream,
     runtime::{self, Runtime},
+    task::yield_now,
     time::timeout,
 };
 
+use self::body::{Body, Moves};
 pub(crate) use self::{
     address::{Address, Path},
     lines::{Lines, Next},
@@ -52,23 +56,20 @@ const PATIENCE: Duration = Duration::from_mins(2);
 /// The longest document that is taken in.
 const LONGEST: usize = 256 << 20;
 
-/// How much of a file is read at a time.
-const CHUNK: usize = 64 << 10;
-
-type Body = UnsyncBoxBody<Bytes, io::Error>;
-
 /// A request.
 pub(crate) struct Ask<'a> {
     method: Method,
     path: &'a Path,
     body: Body,
+    /// Whether the body is still on its way.
+    moves: Moves,
     /// What sort of body it is.
     content: &'static str,
     /// How long the body is, if that is known.
     length: Option<u64>,
     /// What sort of answer is wanted.
     accept: &'static str,
-    /// How long the answer may take to begin.
+    /// How long the answer may take to begin once the body has stopped moving.
     patience: Duration,
 }
 
@@ -78,7 +79,8 @@ impl<'a> Ask<'a> {
         Self {
             method,
             path,
-            body: empty(),
+            body: body::whole(Bytes::new()),
+            moves: Moves::none(),
             content: "application/json",
             length: None,
             accept: "application/json, application/problem+json",
@@ -99,11 +101,7 @@ impl<'a> Ask<'a> {
     pub(crate) fn json(self, value: &impl Serialize) -> Result<Self, Failure> {
         let bytes = serde_json::to_vec(value).map_err(unsayable)?;
         let length = Some(bytes.len() as u64);
-        Ok(Self {
-            body: Full::from(bytes).map_err(|never| match never {}).boxed_unsync(),
-            length,
-            ..self
-        })
+        Ok(Self { body: body::whole(bytes), length, ..self })
     }
 
     fn request(self, agent: &Address) -> Result<Request<Body>, Failure> {
@@ -210,8 +208,12 @@ impl Client {
         Ok(Lines::new(self, self.wait(self.send(ask))?.into_body()))
     }
 
-    /// Sends a file.
+    /// Sends a file, however long that takes while it moves on.
     pub(crate) fn upload(&self, local: &path::Path) -> Result<Stored, Failure> {
+        self.upload_within(local, PATIENCE)
+    }
+
+    fn upload_within(&self, local: &path::Path, patience: Duration) -> Result<Stored, Failure> {
         let unreadable = |error: io::Error| {
             Failure::input(format!("cannot read the file `{}`", local.display()))
                 .caused_by(error)
@@ -226,10 +228,13 @@ impl Client {
             }
             let length = about.is_file().then_some(about.len());
             let path = Path::api("files");
+            let (body, moves) = body::content(file, length);
             self.document(Ask {
-                body: content(file, length),
+                body,
+                moves,
                 length,
                 content: "application/octet-stream",
+                patience,
                 ..Ask::new(Method::POST, &path)
             })
             .await
@@ -266,23 +271,23 @@ impl Client {
 
     /// Sends a request, and waits until the answer begins. An answer that is an error is a failure.
     async fn send(&self, ask: Ask<'_>) -> Result<Response<Incoming>, Failure> {
-        let patience = ask.patience;
+        let (patience, moves) = (ask.patience, ask.moves.clone());
         let mut request = ask.request(&self.agent)?;
-        let idle = self.idle.borrow_mut().take().filter(SendRequest::is_ready);
-        let mut connection = match idle {
-            Some(idle) => idle,
-            None => self.connect().await?,
-        };
-        let response = loop {
-            match self.within(patience, connection.try_send_request(request)).await? {
-                Ok(response) => break response,
+        let mut kept = self.kept().await;
+        let (connection, response) = loop {
+            let is_kept = kept.is_some();
+            let mut connection = match kept.take() {
+                Some(kept) => kept,
+                None => self.connect().await?,
+            };
+            let sent = moves.clone().within(patience, connection.try_send_request(request)).await;
+            match sent.ok_or_else(|| self.silent(patience))? {
+                Ok(response) => break (connection, response),
                 Err(mut error) => match error.take_message() {
-                    // The agent closed the connection while nobody used it: nothing was sent.
-                    Some(unsent) => {
-                        request = unsent;
-                        connection = self.connect().await?;
-                    }
-                    None => return Err(self.broken(&error.into_error())),
+                    // The agent closed the connection while nobody used it: nothing was sent. One
+                    // that closes a new connection too would do so again.
+                    Some(unsent) if is_kept => request = unsent,
+                    _ => return Err(self.broken(&error.into_error())),
                 },
             }
         };
@@ -294,6 +299,16 @@ impl Client {
         let status = response.status();
         let body = self.whole(response, patience).await.unwrap_or_default();
         Err(self.refusal(status, &body))
+    }
+
+    /// The connection that was kept, if the agent has not closed it meanwhile.
+    async fn kept(&self) -> Option<SendRequest<Body>> {
+        let kept = self.idle.borrow_mut().take()?;
+        // Nobody has looked at it since: first what came in is noticed, then what it means.
+        for _ in 0..2 {
+            yield_now().await;
+        }
+        Some(kept).filter(SendRequest::is_ready)
     }
 
     async fn connect(&self) -> Result<SendRequest<Body>, Failure> {
@@ -333,17 +348,16 @@ impl Client {
     }
 
     async fn within<F: Future>(&self, patience: Duration, future: F) -> Result<F::Output, Failure> {
-        timeout(patience, future).await.map_err(|_| {
-            Failure::new(
-                Exit::Silent,
-                format!(
-                    "the agent at {} has not answered within {}s",
-                    self.agent,
-                    patience.as_secs()
-                ),
-            )
-            .hint("what it was asked to do may still be done; look with `cheops get problems`")
-        })
+        timeout(patience, future).await.map_err(|_| self.silent(patience))
+    }
+
+    fn silent(&self, patience: Duration) -> Failure {
+        let seconds = patience.as_secs();
+        Failure::new(
+            Exit::Silent,
+            format!("the agent at {} has not answered within {seconds}s", self.agent),
+        )
+        .hint("what it was asked to do may still be done; look with `cheops get problems`")
     }
 
     fn read<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, Failure> {
@@ -391,25 +405,4 @@ pub(crate) fn told(exit: Exit, problem: Problem) -> Failure {
     let failure =
         if problem.detail.is_empty() { failure } else { failure.caused_by(problem.detail) };
     if problem.hint.is_empty() { failure } else { failure.hint(problem.hint) }
-}
-
-fn empty() -> Body {
-    Full::default().map_err(|never| match never {}).boxed_unsync()
-}
-
-/// A file as a body, read as it is sent.
-fn content(file: File, length: Option<u64>) -> Body {
-    let chunks = stream::try_unfold((file, length), async |(mut file, left)| {
-        let most = left.map_or(CHUNK, |left| CHUNK.min(usize::try_from(left).unwrap_or(CHUNK)));
-        let mut chunk = bytes::BytesMut::with_capacity(most);
-        // A file that grows meanwhile is sent as long as it was; what was promised is in the header.
-        let read = (&mut file).take(most as u64).read_buf(&mut chunk).await?;
-        let left = left.map(|left| left - read as u64);
-        match (read, left) {
-            (0, Some(1..)) => Err(io::Error::other("the file has become shorter")),
-            (0, _) => Ok(None),
-            _ => Ok(Some((Frame::data(chunk.freeze()), (file, left)))),
-        }
-    });
-    StreamBody::new(chunks).boxed_unsync()
 }

@@ -1,6 +1,6 @@
 //! `cheops exec`: a command for a resource, on all of its sites.
 
-use std::{path::Path as LocalPath, time::Duration};
+use std::path::Path as LocalPath;
 
 use cheops_agent::api::model::{File, Rehearsal, Submit};
 use cheops_core::{
@@ -21,9 +21,6 @@ pub(super) mod answers;
 mod attach;
 pub(super) mod progress;
 mod rehearsal;
-
-/// How long replies are waited for if nobody says so.
-const WAIT: Duration = Duration::from_secs(30);
 
 /// Run a command for a resource on all of its sites
 ///
@@ -92,7 +89,8 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
         files: Vec::new(),
         force: arguments.force,
         keep_going: arguments.keep_going,
-        wait: (wait != WAIT).then(|| arguments.wait.clone()),
+        // Always, so that both wait as long, whatever the agent would do by itself.
+        wait: Some(arguments.wait.clone()),
         author: ask::author(arguments.author.as_deref())?,
         key: arguments.key.as_deref().map(key).transpose()?,
         dry_run: arguments.dry_run,

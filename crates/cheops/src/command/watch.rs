@@ -58,18 +58,17 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
 }
 
 fn told(change: &Change, output: Output, is_live: bool) -> Result<String, Failure> {
-    let begins = change.what == Happened::Following;
+    let Some(words) = in_words(change) else { return Ok(String::new()) };
     match output {
         Output::Json => json_line(change),
         Output::Yaml => Ok(format!("---\n{}", yaml(change)?)),
         Output::Name => {
             Ok(change.resource.as_ref().map(|id| format!("resource/{id}\n")).unwrap_or_default())
         }
-        Output::Table | Output::Wide if begins => Ok(String::new()),
         Output::Table | Output::Wide => {
             let number = change.seq.filter(|_| output == Output::Wide);
             let number = number.map(|seq| format!("{seq}  ")).unwrap_or_default();
-            Ok(format!("{number}{}  {}\n", time(change, is_live), in_words(change)))
+            Ok(format!("{number}{}  {}\n", time(change, is_live), words))
         }
     }
 }
@@ -83,10 +82,11 @@ fn time(change: &Change, is_live: bool) -> String {
     moment.map_or_else(|| " ".repeat("00:00:00".len()), words::clock)
 }
 
-fn in_words(change: &Change) -> String {
+/// What happened, as a sentence; nothing if it is only about the feed.
+fn in_words(change: &Change) -> Option<String> {
     let about = change.resource.as_deref().map(|id| format!("{}  ", clean(id))).unwrap_or_default();
     let (style, text) = match &change.what {
-        Happened::Following => (anstyle::Style::new(), "from here on".to_owned()),
+        Happened::Following => return None,
         Happened::Broken { why } => (BAD, format!("the feed can't be read on: {why}")),
         Happened::Operation { id, kind, author, command, .. } => {
             (anstyle::Style::new(), format!("{id}  {kind} by {author}: {}", first(command, SHOWN)))
@@ -116,5 +116,5 @@ fn in_words(change: &Change) -> String {
         }
         Happened::Refused { peer, why } => (BAD, format!("refused what {peer} said: {why}")),
     };
-    format!("{about}{style}{}{style:#}", clean(&text))
+    Some(format!("{about}{style}{}{style:#}", clean(&text)))
 }

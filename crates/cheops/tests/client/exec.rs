@@ -55,6 +55,7 @@ fn a_command_that_goes_well_everywhere() {
     let expected = Submit {
         command: "echo hi > {id}".into(),
         sites: Some("site1 & DC 2".into()),
+        wait: Some("30s".into()),
         ..Submit::default()
     };
     assert_eq!(submit, expected);

@@ -1,6 +1,13 @@
 //! No agent, something that is no agent, an agent that says nonsense.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::{
+    net::{Ipv4Addr, TcpListener},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
 
 use crate::support::{Agent, Reply, Said, cheops};
 
@@ -34,6 +41,24 @@ fn no_agent_is_an_exit_status_of_its_own() {
             said.err
         );
     }
+}
+
+#[test]
+fn a_listener_that_closes_each_connection_is_asked_once() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = count.clone();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            counted.fetch_add(1, Ordering::SeqCst);
+            drop(stream);
+        }
+    });
+    let said: Said = cheops(&["get", "sites", "--agent", &url]).output().unwrap().into();
+    assert_eq!((said.code, said.out.as_str()), (Some(4), ""));
+    assert!(said.err.contains(&format!("The agent at {url} broke off")), "{}", said.err);
+    assert_eq!(count.load(Ordering::SeqCst), 1);
 }
 
 #[test]

@@ -51,6 +51,7 @@ fn going(agent: &Agent, arguments: &[&str]) -> (Going, Lines<BufReader<ChildStdo
 #[test]
 fn changes_are_told_as_they_come() {
     let changes = [
+        Change { resource: None, ..change(0, Happened::Following) },
         operation(1),
         change(
             2,
