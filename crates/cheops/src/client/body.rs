@@ -23,10 +23,10 @@ pub(super) fn whole(bytes: impl Into<Bytes>) -> Body {
 
 /// A file as a body.
 pub(super) fn content(file: File, length: Option<u64>) -> (Body, Moves) {
-    let (moved, moves) = watch::channel(());
-    let chunks = stream::try_unfold((file, length, moved), async |(mut file, left, moved)| {
+    let (pulse, moves) = watch::channel(());
+    let chunks = stream::try_unfold((file, length, pulse), async |(mut file, left, pulse)| {
         // The next chunk is asked for when there is room for it: those before it went out.
-        moved.send_replace(());
+        pulse.send_replace(());
         let most = left.map_or(CHUNK, |left| CHUNK.min(usize::try_from(left).unwrap_or(CHUNK)));
         let mut chunk = BytesMut::with_capacity(most);
         // A file that grows meanwhile is sent as long as it was; what was promised is in the header.
@@ -35,7 +35,7 @@ pub(super) fn content(file: File, length: Option<u64>) -> (Body, Moves) {
         match (read, left) {
             (0, Some(1..)) => Err(io::Error::other("the file has become shorter")),
             (0, _) => Ok(None),
-            _ => Ok(Some((Frame::data(chunk.freeze()), (file, left, moved)))),
+            _ => Ok(Some((Frame::data(chunk.freeze()), (file, left, pulse)))),
         }
     });
     (StreamBody::new(chunks).boxed_unsync(), Moves(moves))
