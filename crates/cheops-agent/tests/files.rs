@@ -254,27 +254,34 @@ async fn those_who_wait_for_the_same_file_share_a_fetch_and_take_over() {
         Files::with_patience(directory.path().to_owned(), limits(1 << 30), SOON * 100).unwrap();
     let content = content(50_000);
     let wanted = attachment(&content);
-    let world =
-        World::new(&[("a", Does::Stalls(content.clone(), 0)), ("b", Does::Sends(content.clone()))]);
-    let (to_a, to_b) = (sites(&["a"]), sites(&["b"]));
+    let world = World::new(&[
+        ("a", Does::Stalls(content.clone(), 0)),
+        ("b", Does::Sends(content.clone())),
+        ("c", Does::Sends(b"another".to_vec())),
+    ]);
+    let (to_a, to_b, to_c) = (sites(&["a"]), sites(&["b"]), sites(&["c"]));
     let first = files.fetch(&wanted, &to_a, &*world);
     let others =
         futures_util::future::join_all((0..5).map(|_| files.fetch(&wanted, &to_b, &*world)));
     tokio::pin!(others);
     {
         tokio::pin!(first);
+        let asked = eventually(async || (!world.asked().is_empty()).then_some(()));
+        tokio::select! { _ = &mut first => panic!("it stalls"), () = asked => {} }
+        // All of another file comes while they wait, so they had time enough to ask.
+        let another = attachment(b"another");
         tokio::select! {
             biased;
             _ = &mut first => panic!("it stalls"),
             _ = &mut others => panic!("they wait for the first"),
-            () = tokio::time::sleep(SOON) => {}
+            _ = files.fetch(&another, &to_c, &*world) => {}
         }
-        assert_eq!(world.asked().len(), 1);
+        assert_eq!(world.asked(), [("a".to_owned(), 0), ("c".to_owned(), 0)]);
     }
     for path in others.await {
         assert_eq!(fs::read(path.unwrap()).unwrap(), content);
     }
-    assert_eq!(world.asked().len(), 2, "one of the others fetched, for all");
+    assert_eq!(world.asked().len(), 3, "one of the others fetched, for all");
 }
 
 #[tokio::test]

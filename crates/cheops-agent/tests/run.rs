@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cheops_agent::run::Busy;
 use cheops_core::{
     id::OpId,
     matrix,
@@ -179,8 +180,10 @@ async fn what_a_command_leaves_behind_does_not_delay_its_reply() {
     let (_directory, site) = site();
     for line in [
         "sleep 72 & echo $! >> left; echo begun",
-        "setsid sh -c 'echo $$ >> left; exec sleep 72' & echo begun; sleep 0.05",
-        "(trap '' PIPE; while :; do echo noise; done) & echo $! >> left; echo begun; sleep 0.05",
+        "setsid sh -c 'echo $$ >> left; exec sleep 72' & echo begun; \
+         until test $(wc -l < left) = 2; do sleep 0.01; done",
+        "(trap '' PIPE; echo noise; touch noisy; while :; do echo noise; done) & \
+         echo $! >> left; echo begun; until test -e noisy; do sleep 0.01; done",
     ] {
         let start = Instant::now();
         let reply = site.exec("r", line, None).await;
@@ -243,13 +246,18 @@ async fn resources_run_side_by_side_up_to_the_limit_and_each_in_order() {
     for n in 0..12 {
         let site = site.clone();
         tasks.push(tokio::spawn(async move {
-            let line = "touch on-{id}; ls -d on-* | wc -l >> seen; sleep 0.2; rm on-{id}; echo $CHEOPS_OPERATION >> order-{id}";
+            let line = "touch on-{id}; until test -e go; do sleep 0.01; done; \
+                        ls -d on-* | wc -l >> seen; rm on-{id}; \
+                        echo $CHEOPS_OPERATION >> order-{id}";
             let id = format!("r{}", n % 6);
             site.exec(&id, line, None).await.outcome
         }));
     }
-    let most = eventually(async || (site.runner.busy().running == 3).then_some(site.runner.busy()));
-    assert!(most.await.waiting > 0);
+    let begun = |name: &fs::DirEntry| name.file_name().as_encoded_bytes().starts_with(b"on-");
+    let work = || fs::read_dir(&site.config.work).into_iter().flatten().filter_map(Result::ok);
+    eventually(async || (work().filter(begun).count() == 3).then_some(())).await;
+    assert_eq!((site.runner.busy().running, site.runner.busy().waiting > 0), (3, true));
+    fs::write(site.config.work.join("go"), "").unwrap();
     for task in tasks {
         assert_eq!(task.await.unwrap(), Outcome::Ok);
     }
@@ -260,8 +268,7 @@ async fn resources_run_side_by_side_up_to_the_limit_and_each_in_order() {
     let numbers: Vec<u64> =
         order.lines().map(|line| line.parse::<OpId>().unwrap().number).collect();
     assert!(numbers.is_sorted() && numbers.len() == 2, "{numbers:?}");
-    eventually(async || (site.runner.busy() == cheops_agent::run::Busy::default()).then_some(()))
-        .await;
+    eventually(async || (site.runner.busy() == Busy::default()).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -399,7 +406,8 @@ async fn a_check_decides_about_a_run_in_doubt_and_one_that_can_not_does_not() {
 async fn a_clearing_never_overlaps_an_earlier_one() {
     // An operation that falls to a reset at another site makes the site clear and run again; here
     // the log says that the clearing had begun.
-    let reset = "mkdir busy || echo overlap >> wrong; echo >> cleared; sleep 0.5; rmdir busy";
+    let reset = "mkdir busy || echo overlap >> wrong; echo >> cleared; \
+                 until test -e go; do sleep 0.01; done; rmdir busy";
     let config = matrix::Config { reset: Some(reset.to_owned()), ..matrix::Config::default() };
     let mut written = intended("echo 1 >> ran", config).await;
     written.pop();
@@ -415,6 +423,8 @@ async fn a_clearing_never_overlaps_an_earlier_one() {
     eventually(async || cleared.exists().then_some(())).await;
     first.stop().await;
     let second = start();
+    eventually(async || (second.runner.busy() != Busy::default()).then_some(())).await;
+    fs::write(second.config.work.join("go"), "").unwrap();
     assert_eq!(second.reply("r", 1).await.outcome, Outcome::Ok);
     assert_eq!(fs::read_to_string(&cleared).unwrap().lines().count(), 1, "it was waited for");
     assert!(!second.config.work.join("wrong").exists());

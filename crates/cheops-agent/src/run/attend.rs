@@ -4,12 +4,9 @@
 //! for its result later. What must stay true: it ends with whoever waits for it, in time, with all
 //! that it has started; and it takes no more memory than its limit, whatever it prints.
 
-use std::{io, os::fd::OwnedFd, process::Stdio, time::Duration};
+use std::{io, os::fd::OwnedFd, time::Duration};
 
-use rustix::{
-    pipe::{PipeFlags, pipe_with},
-    process::{Pid, Signal, kill_process_group},
-};
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     net::unix::pipe,
     process::{Child, Command},
@@ -17,6 +14,7 @@ use tokio::{
 };
 
 use super::{
+    command::{Sink, command},
     job::{End, Job, Status},
     supervise::end_of,
 };
@@ -30,7 +28,7 @@ pub(super) struct Attended {
 /// Runs the first line of a job. At most so many bytes of what it prints are kept.
 pub(super) async fn attend(job: Job, most: usize) -> Attended {
     let start = Instant::now();
-    let mut sink = Sink { most, kept: Vec::new(), printed: 0 };
+    let mut sink = Sink::new(Vec::new(), most as u64);
     let timeout = job.timeout;
     let begun = tokio::task::spawn_blocking(move || begin(&job)).await;
     let end = match begun.map_err(io::Error::other).and_then(|begun| begun) {
@@ -44,9 +42,8 @@ pub(super) async fn attend(job: Job, most: usize) -> Attended {
             }
         }
     };
-    let kept = sink.kept.len() as u64;
-    let status = Status { end, took: start.elapsed(), printed: sink.printed, kept };
-    Attended { status, printed: sink.kept }
+    let status = Status { end, took: start.elapsed(), printed: sink.printed, kept: sink.kept };
+    Attended { status, printed: sink.place }
 }
 
 /// A process group, with what is left of it. It ends when it is dropped.
@@ -61,22 +58,14 @@ impl Drop for Group {
 }
 
 fn begin(job: &Job) -> io::Result<(Group, Child, OwnedFd)> {
-    let (pipe, printed) = pipe_with(PipeFlags::CLOEXEC)?;
-    let mut command = Command::new(&job.shell);
-    command.arg("-c").args(job.lines.first()).current_dir(&job.work).process_group(0);
-    command.stdin(Stdio::null()).stdout(printed.try_clone()?).stderr(printed);
-    for (name, value) in &job.environment {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    let child = command.spawn()?;
+    let line = job.lines.first().map_or("", String::as_str);
+    let (command, pipe) = command(job, line)?;
+    let child = Command::from(command).spawn()?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     Ok((Group(group), child, pipe))
 }
 
-async fn watch(group: Group, mut child: Child, pipe: OwnedFd, sink: &mut Sink) -> End {
+async fn watch(group: Group, mut child: Child, pipe: OwnedFd, sink: &mut Sink<Vec<u8>>) -> End {
     // The runtime may not have heard yet that there is something to read: what is left in the end
     // is read without it.
     let left = pipe.try_clone();
@@ -86,7 +75,7 @@ async fn watch(group: Group, mut child: Child, pipe: OwnedFd, sink: &mut Sink) -
             status = child.wait() => break status,
             readable = readable(pipe.as_ref()) => {
                 let more = pipe.as_ref().is_some_and(|pipe| {
-                    readable && sink.take(|buffer| pipe.try_read(buffer), 1)
+                    readable && sink.take(|buffer| pipe.try_read(buffer), None)
                 });
                 if !more {
                     pipe = None;
@@ -97,7 +86,7 @@ async fn watch(group: Group, mut child: Child, pipe: OwnedFd, sink: &mut Sink) -
     // As in the supervisor: what the command printed is there by now, and no more is waited for.
     if let Ok(pipe) = left {
         let left = rustix::io::ioctl_fionread(&pipe).unwrap_or_default();
-        sink.take(|buffer| Ok(rustix::io::read(&pipe, buffer)?), left);
+        sink.take(|buffer| Ok(rustix::io::read(&pipe, buffer)?), Some(left));
     }
     drop(group);
     match status {
@@ -110,34 +99,6 @@ async fn readable(pipe: Option<&pipe::Receiver>) -> bool {
     match pipe {
         Some(pipe) => pipe.readable().await.is_ok(),
         None => std::future::pending().await,
-    }
-}
-
-struct Sink {
-    most: usize,
-    kept: Vec<u8>,
-    printed: u64,
-}
-
-impl Sink {
-    /// Takes at least so many bytes from a pipe, if they are there. Says whether more may come.
-    fn take(&mut self, mut read: impl FnMut(&mut [u8]) -> io::Result<usize>, least: u64) -> bool {
-        let mut buffer = [0; 16 << 10];
-        let mut left = least;
-        while left > 0 {
-            match read(&mut buffer) {
-                Ok(0) => return false,
-                Ok(count) => {
-                    left = left.saturating_sub(count as u64);
-                    self.printed += count as u64;
-                    let room = self.most - self.kept.len();
-                    self.kept.extend_from_slice(&buffer[..count.min(room)]);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                Err(_) => return false,
-            }
-        }
-        true
     }
 }
 

@@ -28,6 +28,7 @@
 //! - no end is made up: what can't be started or written down is tried again, and shown as stuck.
 
 mod attend;
+mod command;
 mod fill;
 mod flow;
 mod job;

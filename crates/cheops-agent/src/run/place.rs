@@ -1,7 +1,7 @@
 //! Where a run keeps its files, and what they tell about it.
 //!
 //! ```text
-//! runs/@boot                                the boot that all is known of, see `boot`
+//! runs/@boot                                the boot that all is known of, see `recall`
 //! runs/@kept/RESOURCE/SITE-NUMBER-ATTEMPT   long outputs of earlier runs
 //! runs/RESOURCE/SITE-NUMBER-ATTEMPT/        the latest run of a resource
 //!          job      what to do; written by the agent before the start

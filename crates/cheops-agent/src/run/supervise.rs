@@ -17,10 +17,10 @@ use std::{
     io::{self, Read, Write},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::process::{CommandExt, ExitStatusExt},
+        unix::process::ExitStatusExt,
     },
-    path::{Path, PathBuf},
-    process::{Child, Command, ExitCode, ExitStatus, Stdio},
+    path::Path,
+    process::{Child, ExitCode, ExitStatus},
     thread,
     time::{Duration, Instant},
 };
@@ -28,7 +28,6 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    pipe::{PipeFlags, pipe_with},
     process::{
         Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, kill_process_group, pidfd_open,
         set_child_subreaper, test_kill_process_group, waitpgid,
@@ -36,6 +35,7 @@ use rustix::{
 };
 
 use super::{
+    command::{Later, Sink, command},
     job::{End, Job, Status},
     orphan,
     place::Place,
@@ -45,8 +45,6 @@ use super::{
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 /// How long to wait before something that had no room is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How much of what is printed is taken at a time.
-const BUFFER: usize = 64 << 10;
 /// How often to look where the system can't tell by itself.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -64,7 +62,7 @@ pub fn supervise(directory: &Path) -> ExitCode {
 fn carry_out(place: &Place) -> io::Result<()> {
     let unreadable = || io::Error::new(io::ErrorKind::InvalidData, "there is no job to do");
     let job = place.read_job()?.ok_or_else(unreadable)?;
-    let mut sink = Sink::new(place.output(), job.keep);
+    let mut sink = Sink::new(Later::at(place.output()), job.keep);
     let mut marker = File::create(place.started())?;
     let start = Instant::now();
     let deadline = start.checked_add(job.timeout);
@@ -89,7 +87,7 @@ fn run(
     line: &str,
     deadline: Option<Instant>,
     marker: &mut File,
-    sink: &mut Sink,
+    sink: &mut Sink<Later>,
 ) -> End {
     loop {
         match begin(job, line) {
@@ -116,21 +114,17 @@ fn past(deadline: Option<Instant>) -> bool {
 }
 
 fn begin(job: &Job, line: &str) -> io::Result<(Child, OwnedFd)> {
-    let (pipe, printed) = pipe_with(PipeFlags::CLOEXEC)?;
-    let mut command = Command::new(&job.shell);
-    command.arg("-c").arg(line).current_dir(&job.work).process_group(0);
-    command.stdin(Stdio::null()).stdout(printed.try_clone()?).stderr(printed);
-    for (name, value) in &job.environment {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
+    let (mut command, pipe) = command(job, line)?;
     Ok((command.spawn()?, pipe))
 }
 
 /// Waits for the end of a command, takes in what it prints, and keeps the time.
-fn attend(mut child: Child, pipe: OwnedFd, deadline: Option<Instant>, sink: &mut Sink) -> End {
+fn attend(
+    mut child: Child,
+    pipe: OwnedFd,
+    deadline: Option<Instant>,
+    sink: &mut Sink<Later>,
+) -> End {
     let group = Pid::from_child(&child);
     // Without it (before Linux 5.3) we look now and then.
     let exit = pidfd_open(group, PidfdFlags::empty()).ok();
@@ -139,7 +133,7 @@ fn attend(mut child: Child, pipe: OwnedFd, deadline: Option<Instant>, sink: &mut
     let status = loop {
         let (printed, ended) = wait(open.then_some(&pipe), exit.as_ref(), limit.next());
         if printed {
-            open = sink.take(&mut pipe, None);
+            open = sink.take(|buffer| pipe.read(buffer), None);
         }
         if ended && let Ok(Some(status)) = child.try_wait() {
             break status;
@@ -152,7 +146,7 @@ fn attend(mut child: Child, pipe: OwnedFd, deadline: Option<Instant>, sink: &mut
     if open && let Ok(left) = rustix::io::ioctl_fionread(&pipe) {
         // What the command printed is in the pipe by now. Whoever else has it open may go on
         // printing for ever; that is not waited for.
-        sink.take(&mut pipe, Some(left));
+        sink.take(|buffer| pipe.read(buffer), Some(left));
     }
     if matches!(limit, Limit::Runs(_)) { end_of(status) } else { End::TimedOut }
 }
@@ -230,66 +224,6 @@ fn end_group(group: Pid, limit: &Limit) {
         thread::sleep(LOOK);
     }
     let _ = kill_process_group(group, Signal::KILL);
-}
-
-/// Where output goes: into a file, up to a limit, and counted.
-struct Sink {
-    path: PathBuf,
-    /// Most commands print nothing, and then there is no file.
-    file: Option<File>,
-    buffer: Vec<u8>,
-    keep: u64,
-    printed: u64,
-    kept: u64,
-}
-
-impl Sink {
-    fn new(path: PathBuf, keep: u64) -> Self {
-        Self { path, file: None, buffer: vec![0; BUFFER], keep, printed: 0, kept: 0 }
-    }
-
-    /// Takes what is in the pipe: as much as is there now, or exactly so much. Says whether more may
-    /// come.
-    fn take(&mut self, pipe: &mut File, exactly: Option<u64>) -> bool {
-        let mut left = exactly.unwrap_or(1);
-        while left > 0 {
-            let most =
-                exactly.map_or(BUFFER, |_| usize::try_from(left).unwrap_or(BUFFER).min(BUFFER));
-            match pipe.read(&mut self.buffer[..most]) {
-                Ok(0) => return false,
-                Ok(count) => {
-                    self.put(count);
-                    left = left.saturating_sub(count as u64);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return false,
-            }
-        }
-        true
-    }
-
-    /// Keeps the beginning of the buffer, if there is room for it.
-    fn put(&mut self, count: usize) {
-        // What there was no room for ends what is kept: a file with a hole would be a lie.
-        let room = if self.kept == self.printed { self.keep.saturating_sub(self.kept) } else { 0 };
-        self.printed += count as u64;
-        let part = &self.buffer[..count.min(usize::try_from(room).unwrap_or(usize::MAX))];
-        if self.file.is_none() && !part.is_empty() {
-            self.file = File::create(&self.path).ok();
-        }
-        let Some(file) = &mut self.file else { return };
-        let mut done = 0;
-        while let Some(rest) = part.get(done..)
-            && !rest.is_empty()
-        {
-            match file.write(rest) {
-                Ok(count) if count > 0 => done += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                _ => break,
-            }
-        }
-        self.kept += done as u64;
-    }
 }
 
 /// Writes the status. One that is not there whole counts as none, so it needs no other name first.

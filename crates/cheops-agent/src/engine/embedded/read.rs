@@ -102,9 +102,8 @@ impl<'a> Written<'a> {
 
     /// Why the expected number is missing.
     fn explain(&mut self) -> Result<(), Trouble> {
-        if self.gone.front().is_some_and(|gone| gone.first <= self.expected)
-            && let Some(gone) = self.gone.pop_front()
-        {
+        let told = self.gone.front().is_some_and(|gone| gone.first <= self.expected);
+        if told && let Some(gone) = self.gone.pop_front() {
             if gone.last >= self.expected {
                 self.expected = gone.last + 1;
                 self.note(gone);
