@@ -85,7 +85,7 @@ impl Experiment {
             ..submit(command, kind)
         };
         let created = field.sites[round % 3].exec(&self.id(round), &request);
-        assert!(created.runs.len() == 3 && all_ok(&created), "{created:?}");
+        assert!(all_ok(&created, 3), "{created:?}");
     }
 
     /// What each site holds in the end.
@@ -106,7 +106,7 @@ impl Experiment {
             self.create(field, round);
             for (site, (command, kind)) in field.sites.iter().zip(self.then) {
                 let submitted = site.exec(&self.id(round), &submit(command, kind));
-                assert!(submitted.runs.len() == 3 && all_ok(&submitted), "{submitted:?}");
+                assert!(all_ok(&submitted, 3), "{submitted:?}");
             }
             let resource = field.agreed(&self.id(round), &[0, 1, 2]);
             assert_eq!(resource.operations.len(), 4);

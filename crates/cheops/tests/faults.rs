@@ -11,7 +11,6 @@ use std::{
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::Command,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -88,7 +87,7 @@ fn refused_for_want_of_room(site: &Agent) -> bool {
 fn a_full_disk_stops_accepting_and_recovers_by_itself() {
     let (field, disk) = with_a_small_disk(16 << 20);
     let [one, two, _] = &field.sites[..] else { panic!("three sites") };
-    assert!(all_ok(&one.exec("x", &on(&field.everywhere(), "echo begin > {id}"))));
+    assert!(all_ok(&one.exec("x", &on(&field.everywhere(), "echo begin > {id}")), 3));
     disk.fill();
     eventually("operations are refused", || refused_for_want_of_room(one));
     assert_eq!(one.ask("/readyz").unwrap().0, 503);
@@ -113,36 +112,47 @@ fn a_full_disk_stops_accepting_and_recovers_by_itself() {
 fn a_disk_without_a_byte_left_loses_nothing() {
     let (field, disk) = with_a_small_disk(0);
     let one = &field.sites[0];
-    assert!(all_ok(&one.exec("x", &on(&field.everywhere(), "echo begin > {id}"))));
+    let begin = one.exec("x", &on(&field.everywhere(), "echo begin > {id}"));
+    assert!(all_ok(&begin, 3), "{begin:?}");
     disk.fill();
     // The store finds a little room in its own files now and then; what it accepts meanwhile counts.
-    let mut accepted = 1;
+    let mut accepted = vec![begin.operation];
+    let mut refused = 0;
     let request = Submit { wait: Some("0s".into()), ..submit("true", "add") };
     for _ in 0..300 {
         match one.try_exec("x", &request) {
-            Ok(_) => accepted += 1,
-            Err(problem) => assert_eq!(problem.status, 507, "{problem:?}"),
+            Ok(submitted) => accepted.push(submitted.operation),
+            Err(problem) => {
+                assert_eq!(problem.status, 507, "{problem:?}");
+                refused += 1;
+            }
         }
         let (status, _) = one.ask("/api/v1/resources/x?limit=1").unwrap();
         assert_eq!(status, 200, "reads go on");
     }
+    assert!(refused > 0, "the disk was not full");
     disk.free();
-    eventually("operations are accepted again", || one.try_exec("x", &request).is_ok());
-    let resource = field.agreed("x", &[0, 1, 2]);
-    assert!(
-        resource.summary.operation_count > accepted,
-        "{} of {accepted}",
-        resource.summary.operation_count
-    );
+    eventually("operations are accepted again", || {
+        one.try_exec("x", &request).is_ok_and(|submitted| {
+            accepted.push(submitted.operation);
+            true
+        })
+    });
+    field.agreed("x", &[0, 1, 2]);
+    for site in &field.sites {
+        let known: Vec<String> =
+            site.resource("x").unwrap().operations.into_iter().map(|op| op.id).collect();
+        let lost: Vec<&String> = accepted.iter().filter(|id| !known.contains(id)).collect();
+        assert!(lost.is_empty(), "{} has lost {lost:?}", site.name);
+    }
 }
 
 #[test]
-fn a_disk_that_can_only_be_read_is_a_full_disk() {
+fn an_agent_does_not_start_on_a_disk_that_can_only_be_read_and_says_why() {
     let (field, disk) = with_a_small_disk(0);
     let one = &field.sites[0];
-    assert!(all_ok(&one.exec("x", &on(&field.everywhere(), "echo begin > {id}"))));
-    // Files that are open for writing keep a disk writable; what is written through them is not
-    // stopped by a remount. So this is tried at the start instead.
+    assert!(all_ok(&one.exec("x", &on(&field.everywhere(), "echo begin > {id}")), 3));
+    // Files that are open for writing keep a disk writable, so a remount needs the agent to be gone.
     let mut field = field;
     field.sites[0].kill();
     assert!(disk.remount("ro"));
@@ -151,6 +161,7 @@ fn a_disk_that_can_only_be_read_is_a_full_disk() {
     eventually("the agent says why it does not start", || {
         read(&log).is_some_and(|log| log.to_lowercase().contains("read-only"))
     });
+    eventually("the agent ends", || field.sites[0].ended().is_some_and(|code| code != 0));
     field.sites[0].kill();
     assert!(disk.remount("rw"));
     field.sites[0].start();
@@ -182,10 +193,10 @@ fn a_damaged_store_says_what_is_lost_and_the_rest_goes_on() {
     let mut field = Field::with(3, QUICK);
     let everywhere = field.everywhere();
     for id in ["x", "y"] {
-        assert!(all_ok(&field.sites[0].exec(id, &on(&everywhere, "echo begin > {id}"))));
+        assert!(all_ok(&field.sites[0].exec(id, &on(&everywhere, "echo begin > {id}")), 3));
     }
-    assert!(all_ok(&field.sites[0].exec("x", &submit("echo to-be-lost >> {id}", "add"))));
-    assert!(all_ok(&field.sites[0].exec("x", &submit("echo last >> {id}", "add"))));
+    assert!(all_ok(&field.sites[0].exec("x", &submit("echo to-be-lost >> {id}", "add")), 3));
+    assert!(all_ok(&field.sites[0].exec("x", &submit("echo last >> {id}", "add")), 3));
     field.agreed("x", &[0, 1, 2]);
     field.sites[0].kill();
     assert!(spoil(&field.directory(0).join("data/store"), "to-be-lost") > 0);
@@ -198,14 +209,14 @@ fn a_damaged_store_says_what_is_lost_and_the_rest_goes_on() {
     assert!(problems.contains("lost: operation site1:3"), "{problems}");
     let refused = one.try_exec("x", &submit("echo more >> {id}", "add")).unwrap_err();
     assert_eq!((refused.status, refused.kind.as_str()), (503, "damaged"));
-    assert!(all_ok(&one.exec("y", &submit("echo more >> {id}", "add"))), "others go on");
+    assert!(all_ok(&one.exec("y", &submit("echo more >> {id}", "add")), 3), "others go on");
     // What the other sites have comes back, and nothing is run twice.
     one.wait_for("x", "what was lost is here again", |x| x.summary.operation_count == 3);
     assert_eq!(read(&one.work().join("x")).unwrap(), "begin\nto-be-lost\nlast\n");
 
     let repair = Submit { force: true, ..submit("echo declared > {id}", "set") };
-    assert!(all_ok(&one.exec("x", &repair)));
-    assert!(all_ok(&one.exec("x", &submit("echo more >> {id}", "add"))));
+    assert!(all_ok(&one.exec("x", &repair), 3));
+    assert!(all_ok(&one.exec("x", &submit("echo more >> {id}", "add")), 3));
     field.sites[0].restart();
     field.wait_until_linked();
     field.agreed("x", &[0, 1, 2]);
@@ -220,7 +231,7 @@ fn a_damaged_store_says_what_is_lost_and_the_rest_goes_on() {
 fn garbage_from_a_peer_is_refused_and_changes_nothing() {
     let field = Field::with(2, QUICK);
     let one = &field.sites[0];
-    assert!(all_ok(&one.exec("x", &on(&field.everywhere(), "echo begin > {id}"))));
+    assert!(all_ok(&one.exec("x", &on(&field.everywhere(), "echo begin > {id}")), 2));
     let mut random = fastrand::Rng::new();
     let address = one.url.trim_start_matches("http://").replace("8079", "8078");
     for round in 0..50 {
@@ -235,7 +246,7 @@ fn garbage_from_a_peer_is_refused_and_changes_nothing() {
         let _ = stream.read(&mut [0; 1024]);
     }
     let submitted = one.exec("x", &submit("echo more >> {id}", "add"));
-    assert!(submitted.runs.len() == 2 && all_ok(&submitted), "{submitted:?}");
+    assert!(all_ok(&submitted, 2), "{submitted:?}");
 }
 
 #[test]
@@ -247,11 +258,15 @@ fn a_peer_that_accepts_and_never_answers_delays_nobody() {
     let mut silent = field.sites[2].command("python3");
     let (host, port) = address.split_once(':').unwrap();
     let script = format!(
-        "import socket\ns=socket.create_server(('{host}',{port}))\nc=[]\nwhile True: c.append(s.accept())"
+        "import socket\ns=socket.create_server(('{host}',{port}))\nc=[]\nwhile True: c.append(s.accept()); print(c[-1][1][0], flush=True)"
     );
-    let mut silent = silent.args(["-c", &script]).spawn().unwrap();
-    eventually("the silent one listens", || TcpStream::connect(&address).is_ok());
-    thread::sleep(Duration::from_millis(600));
+    let callers = field.directory(2).join("callers");
+    silent.args(["-c", &script]).stdout(File::create(&callers).unwrap());
+    let mut silent = silent.spawn().unwrap();
+    eventually("both others talk to the silent one", || {
+        let callers = read(&callers).unwrap_or_default();
+        [0, 1].iter().all(|&n| callers.lines().any(|caller| caller == field.net.ip(n)))
+    });
     let start = Instant::now();
     let request = Submit { wait: Some("1s".into()), ..on(&field.everywhere(), "echo x > {id}") };
     let submitted = field.sites[0].exec("x", &request);
@@ -260,7 +275,7 @@ fn a_peer_that_accepts_and_never_answers_delays_nobody() {
     assert!(start.elapsed() < Duration::from_secs(5));
     let quick = Submit { wait: Some("10s".into()), ..on("site1 & site2", "true") };
     let start = Instant::now();
-    assert!(all_ok(&field.sites[0].exec("y", &quick)));
+    assert!(all_ok(&field.sites[0].exec("y", &quick), 2));
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     silent.kill().unwrap();
     silent.wait().unwrap();
@@ -286,7 +301,7 @@ fn a_clock_two_hours_off_hurts_nobody() {
     // After the site with the fast clock has written, the others still come later.
     for (n, word) in [(1, "fast"), (0, "slow"), (2, "last")] {
         let submitted = field.sites[n].exec("x", &submit(&format!("echo {word} > {{id}}"), "set"));
-        assert!(submitted.runs.len() == 3 && all_ok(&submitted), "{submitted:?}");
+        assert!(all_ok(&submitted, 3), "{submitted:?}");
     }
     field.agreed("x", &[0, 1, 2]);
     for site in &field.sites {
@@ -316,17 +331,23 @@ fn commands_that_misbehave_are_ended_or_cut_short() {
     assert!(kept.unwrap().1.len() > 1 << 20, "the rest can be fetched");
 
     let start = Instant::now();
-    let daemon = one.exec("daemon", &on("site1", "sleep 300 & echo started"));
+    let daemon = one.exec("daemon", &on("site1", "sleep 300 & echo $!"));
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
-    assert!(all_ok(&daemon), "{daemon:?}");
+    assert!(all_ok(&daemon, 1), "{daemon:?}");
+    let pid: u32 = run_at(&daemon, "site1").output.as_ref().unwrap().trim().parse().unwrap();
 
     let reader = one.exec("reader", &on("site1", "cat; echo end of input"));
-    assert!(all_ok(&reader), "{reader:?}");
+    assert!(all_ok(&reader, 1), "{reader:?}");
     assert_eq!(run_at(&reader, "site1").output.as_deref(), Some("end of input\n"));
     within(Duration::from_secs(5), "nothing is left running but the daemon", || {
-        !one.output("pgrep", &["-f", "sleep 1000"]).contains(char::is_numeric)
+        [vec![one.pid(), pid], vec![field.sites[1].pid()]].iter().enumerate().all(|(n, wanted)| {
+            let mut running = field.net.processes(n);
+            running.sort_unstable();
+            let mut wanted = wanted.clone();
+            wanted.sort_unstable();
+            running == wanted
+        })
     });
-    let _ = Command::new("pkill").args(["-f", "sleep 300"]).status();
 }
 
 /// How much memory an agent holds, in bytes.

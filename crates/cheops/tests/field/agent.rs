@@ -142,6 +142,11 @@ impl Agent {
         self.child.is_some()
     }
 
+    /// The exit code of the agent, if it has ended by itself.
+    pub(crate) fn ended(&mut self) -> Option<i32> {
+        self.child.as_mut().and_then(|child| child.try_wait().unwrap()).and_then(|s| s.code())
+    }
+
     /// The id of the agent's process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)

@@ -168,7 +168,7 @@ pub(crate) fn read(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// How each site replied: `OK` everywhere?
-pub(crate) fn all_ok(submitted: &Submitted) -> bool {
-    submitted.runs.iter().all(|run| run.status == RunStatus::Ok)
+/// Whether so many sites replied, and all of them `OK`.
+pub(crate) fn all_ok(submitted: &Submitted, sites: usize) -> bool {
+    submitted.runs.len() == sites && submitted.runs.iter().all(|run| run.status == RunStatus::Ok)
 }

@@ -51,6 +51,11 @@ impl Network {
         &self.hosts[n]
     }
 
+    /// The processes of a site.
+    pub(crate) fn processes(&self, n: usize) -> Vec<u32> {
+        processes(&self.hosts[n])
+    }
+
     /// Drops all packets between two sites.
     pub(crate) fn cut(&self, a: usize, b: usize) {
         self.cut_one_way(a, b);
@@ -81,10 +86,20 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for host in &self.hosts {
+            // What agents ran goes on without them, by design.
+            let left = processes(host).into_iter().map(|pid| pid.to_string());
+            let _ = quiet("kill").arg("-KILL").args(left).status();
             let _ = quiet("ip").args(["netns", "del", host]).status();
         }
         let _ = quiet("ip").args(["link", "del", &self.bridge]).status();
     }
+}
+
+/// The processes of a host; none if there is no such host any more.
+fn processes(host: &str) -> Vec<u32> {
+    let output = Command::new("ip").args(["netns", "pids", host]).output();
+    let pids = output.map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&pids).lines().filter_map(|pid| pid.trim().parse().ok()).collect()
 }
 
 fn quiet(program: &str) -> Command {
