@@ -192,6 +192,11 @@ impl Journal {
         self.unsure = true;
     }
 
+    /// Whether the state is known: nothing that was to replace it may or may not have happened.
+    pub(crate) fn is_sure(&self) -> bool {
+        !self.unsure
+    }
+
     /// Takes note that the `Reset` command was run: the state is empty.
     pub fn cleared(&mut self) {
         self.begin(self.last + 1, None);

@@ -2,7 +2,10 @@
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 
-use super::message::{Durable, Message, Reply};
+use super::{
+    message::{Durable, Message, Reply},
+    withhold::Lost,
+};
 use crate::{
     id::{Author, Key, Kind, OpId, ResourceId, SiteId, Sites},
     matrix::Config,
@@ -203,10 +206,8 @@ pub enum Refusal {
         sites: Sites,
     },
     /// Something of the resource is lost at this site.
-    #[error(
-        "something of `{0}` is lost at this site, so that nobody knows its state here; declare it with an operation and `force`"
-    )]
-    Withheld(ResourceId),
+    #[error("{0}")]
+    Withheld(Lost),
     /// The key stands for another request.
     #[error("key `{key}` was used for another request, which became {op}; use a new key")]
     KeyReused {

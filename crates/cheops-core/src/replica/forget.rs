@@ -130,6 +130,9 @@ impl Resource {
             }
         }
         fresh.reach(&self.version());
+        if self.doubtful > 0 {
+            (fresh.doubtful, fresh.spent) = (fresh.log.len(), self.spent);
+        }
         fresh
     }
 
@@ -228,6 +231,13 @@ impl Replica {
             }
             out.persist(Durable::Trimmed { resource: id.clone(), version: due });
         } else if !resource.delete_again(&self.here, &due) {
+            // This site, too, has run the delete that others forgot it by, and knows it no more.
+            let last =
+                resource.log.iter().map(|(op, _)| op).max_by_key(|&op| resource.log.op(op).key());
+            if let Some(last) = last.filter(|_| all_over && self.withheld.contains_key(id)) {
+                self.forget(id, last, now, out);
+                self.keep_withheld(id, out);
+            }
             return;
         }
         let waiting = resource.waiting.drain();
@@ -260,6 +270,8 @@ impl Replica {
         }
         let mut version = resource.version();
         join(&mut version, &resource.due);
+        let number = version.entry(self.here.clone()).or_default();
+        *number = self.floors.get(id).copied().unwrap_or(0).max(*number);
         let op = resource.log().op(delete);
         let tomb = Tomb { version: version.clone(), by: op.id.clone(), at: op.at };
         let (by, at) = (tomb.by.clone(), tomb.at);

@@ -24,6 +24,7 @@ mod stream;
 mod sync;
 mod wait;
 mod waiting;
+mod withhold;
 
 use alloc::{
     boxed::Box,
@@ -37,12 +38,14 @@ use self::{
     alarm::{Alarm, Alarms},
     forget::Tomb,
     wait::Waiter,
+    withhold::Loss,
 };
 pub use self::{
     effect::{Answer, Effect, Event, Input, Refusal, Report, RunId, Submission, Ticket},
     message::{Durable, Message, Record, Reply, Sent, Stretch, Version},
     rehearse::{Planned, Rehearsal},
     resource::{Resource, State},
+    withhold::Lost,
 };
 use crate::{
     id::{OpId, ResourceId, SiteId},
@@ -86,8 +89,10 @@ pub struct Replica {
     resources: BTreeMap<ResourceId, Resource>,
     /// What is left of resources that were deleted. Of one that lives again, of its last life.
     tombs: BTreeMap<ResourceId, Tomb>,
-    /// The resources of which something is lost here, and the last number that may have been used.
-    withheld: BTreeMap<ResourceId, u64>,
+    /// The resources of which something is lost here.
+    withheld: BTreeMap<ResourceId, Loss>,
+    /// Where something was ever lost, the last number that may have been used until then.
+    floors: BTreeMap<ResourceId, u64>,
     /// The sites that can be reached.
     up: BTreeSet<SiteId>,
     /// For each other site, a digest of all that is known here of what the two share.
@@ -157,6 +162,7 @@ impl Replica {
             resources: BTreeMap::new(),
             tombs: BTreeMap::new(),
             withheld: BTreeMap::new(),
+            floors: BTreeMap::new(),
             up: BTreeSet::new(),
             shared: BTreeMap::new(),
             alarms: Alarms::default(),
@@ -197,44 +203,27 @@ impl Replica {
         if let Durable::Withheld { floor, .. } = durable {
             return self.withhold(id, *floor);
         }
-        if let Durable::Record(Record::Operation(op)) = durable {
-            self.released(op);
-            if let Some(declared) = &op.declares {
-                self.open(id, declared);
+        if let Durable::Record(Record::Operation(op)) = durable
+            && let Some(declared) = &op.declares
+        {
+            self.open(id, declared);
+        }
+        let goes_on = match durable {
+            Durable::Record(record) => {
+                record.id().site == self.here && record.id().number > self.floor(id)
             }
+            Durable::Intent { .. } | Durable::Clearing(_) => true,
+            _ => false,
+        };
+        if goes_on {
+            self.goes_on(id);
         }
         let Some(resource) = self.resources.get_mut(id) else { return };
         resource.restore(&self.here, durable);
         if let Durable::Record(record) = durable {
             resource.take(record);
         }
-    }
-
-    /// Takes note that something of a resource is lost here: nothing of it is run until an operation
-    /// with `force` declares its state, and no number up to `floor` is used again.
-    pub fn withhold(&mut self, id: &ResourceId, floor: u64) {
-        let withheld = self.withheld.entry(id.clone()).or_default();
-        *withheld = floor.max(*withheld);
-        if let Some(resource) = self.resources.get_mut(id) {
-            resource.stop();
-        }
-    }
-
-    /// The resources of which something is lost here. Not all of them need be there.
-    pub fn withheld(&self) -> impl Iterator<Item = &ResourceId> {
-        self.withheld.keys()
-    }
-
-    /// Whether something of a resource is lost here.
-    pub fn is_withheld(&self, id: &ResourceId) -> bool {
-        self.withheld.contains_key(id)
-    }
-
-    /// A forced operation says what the state is, so that what was lost no longer matters.
-    fn released(&mut self, op: &Operation) {
-        if op.reset {
-            self.withheld.remove(&op.resource);
-        }
+        self.release(id);
     }
 
     /// What this site does about an input.
@@ -242,13 +231,12 @@ impl Replica {
         let mut out = Outbox::default();
         match input {
             Input::Started => {
-                for resource in self.resources.values_mut() {
-                    if !self.withheld.contains_key(resource.id()) {
-                        resource.resume(&self.here, &mut out);
-                    }
-                }
                 let all: Vec<ResourceId> = self.resources.keys().cloned().collect();
                 for id in all {
+                    let gate = self.gate(&id);
+                    if let Some(resource) = self.resources.get_mut(&id) {
+                        resource.resume(&self.here, gate, &mut out);
+                    }
                     self.bury(&id, now, &mut out);
                 }
             }
@@ -332,7 +320,10 @@ impl Replica {
         let (ticket, wait) = (submission.ticket, submission.wait);
         let id = submission.resource.clone();
         let declares = match self.asked(&submission) {
-            Err(refusal) => return out.answer(ticket, Answer::Refused(refusal)),
+            Err(refusal) => {
+                self.ask_unheard(&refusal, out);
+                return out.answer(ticket, Answer::Refused(refusal));
+            }
             Ok(Asked::Known(op)) => {
                 self.accepted(ticket, &id, &op.id, out);
                 self.await_replies(ticket, &id, &op.id, now, wait);
@@ -343,10 +334,12 @@ impl Replica {
         let at = self.clock.tick(now.wall, self.followed(&id));
         let op = self.operation(submission, declares, at);
         self.await_replies(ticket, &id, &op.id, now, wait);
+        let after = self.last_number(&id);
         let record = Record::Operation(Arc::new(op));
+        self.goes_on(&id);
         self.admit(&id, &record, now, out);
         self.accepted(ticket, &id, record.id(), out);
-        self.publish(&record, out);
+        self.publish(&record, after, out);
         self.proceed(&id, now, out);
     }
 
@@ -362,8 +355,8 @@ impl Replica {
         if let Some(op) = resource.map(|r| r.repeated(submission)).transpose()?.flatten() {
             return Ok(Asked::Known(op));
         }
-        if self.withheld.contains_key(&submission.resource) && !submission.force {
-            return Err(Refusal::Withheld(submission.resource.clone()));
+        if let Some(refusal) = self.refused(submission) {
+            return Err(refusal);
         }
         let known = resource.map(Resource::sites);
         // There is nothing to delete of what does not exist.
@@ -402,10 +395,7 @@ impl Replica {
     ) -> Operation {
         let resource = self.resources.get(&submission.resource);
         let tomb = self.tomb(&submission.resource);
-        let buried = tomb.and_then(|tomb| tomb.version.get(&self.here).copied());
-        let high = resource.map(|resource| resource.streams().high(&self.here));
-        let floor = self.withheld.get(&submission.resource).copied().unwrap_or(0);
-        let number = high.or(buried).unwrap_or(0).max(floor) + 1;
+        let number = self.next_number(&submission.resource);
         let parents = resource.map(|resource| resource.log.heads());
         let delete = tomb.map(|tomb| [tomb.by.clone()].into());
         let resets = resource.is_some_and(|resource| resource.resolution.resets(&submission.kind));
@@ -435,10 +425,13 @@ impl Replica {
         let Some(resource) = self.resources.get_mut(id) else { return };
         let before = resource.digest();
         resource.take(record);
-        self.digest_changed(id, before);
-        if let Record::Operation(op) = record {
-            self.released(op);
+        if let Record::Reply(reply) = record
+            && reply.id.site == self.here
+        {
+            // It was lost here, and has come back.
+            resource.journal.reach(reply.era);
         }
+        self.digest_changed(id, before);
         Self::recorded(record, out);
     }
 
@@ -453,7 +446,11 @@ impl Replica {
     fn begun(&self, id: &ResourceId, declared: &Declaration) -> Resource {
         let nothing = Version::new();
         let forgotten = self.tombs.get(id).map_or(&nothing, |tomb| &tomb.version);
-        Resource::new(id.clone(), declared, forgotten)
+        let mut resource = Resource::new(id.clone(), declared, forgotten);
+        if self.withheld.contains_key(id) {
+            resource.lose(self.floor(id));
+        }
+        resource
     }
 
     /// Writes down a record that was taken in.
@@ -495,12 +492,10 @@ impl Replica {
     /// Goes on after a resource has changed: answers who waits, and runs what is next.
     fn proceed(&mut self, id: &ResourceId, now: Now, out: &mut Outbox) {
         self.answer_waiters(id, out);
+        self.release(id);
+        let gate = self.gate(id);
         if let Some(resource) = self.resources.get_mut(id) {
-            if self.withheld.contains_key(id) {
-                resource.stop();
-            } else {
-                resource.advance(&self.here, out);
-            }
+            resource.advance(&self.here, gate, out);
         }
         self.bury(id, now, out);
     }

@@ -28,7 +28,7 @@ use crate::{
 
 /// Beyond these a site would soon run out of numbers, so whoever sends them is broken.
 pub(super) const LAST_NUMBER: u64 = u64::MAX >> 1;
-const LAST_ATTEMPT: u32 = u32::MAX >> 1;
+pub(super) const LAST_ATTEMPT: u32 = u32::MAX >> 1;
 
 /// A resource, as this site knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -53,6 +53,10 @@ pub struct Resource {
     pub(super) work: Work,
     /// The `Reset` command has failed for the block as it is; trying again would fail again.
     pub(super) clear_failed: bool,
+    /// Where something was lost: how many operations of the log may have been run here more often
+    /// than is known, and the last attempt at one of them that there may have been.
+    pub(super) doubtful: usize,
+    pub(super) spent: u32,
     /// Up to where another site has forgotten the resource's records, if this one has yet to.
     pub(super) due: Version,
 }
@@ -101,6 +105,8 @@ impl Resource {
             waiting: Waiting::default(),
             work: Work::Idle,
             clear_failed: false,
+            doubtful: 0,
+            spent: 0,
             due: Version::new(),
         };
         this.skip(&declared.base);

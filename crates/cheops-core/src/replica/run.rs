@@ -11,6 +11,7 @@ use super::{
     effect::{Effect, Event, Report, RunId},
     message::{Durable, Record, Reply},
     resource::Resource,
+    withhold::Gate,
 };
 use crate::{
     id::{OpId, ResourceId, SiteId},
@@ -87,16 +88,22 @@ impl Resource {
         self.config().timeout.map(Millis::from)
     }
 
-    /// Starts the next step of the plan, if nothing is under way.
-    pub(super) fn advance(&mut self, here: &SiteId, out: &mut Outbox) {
+    /// Starts the next step of the plan, if nothing is under way and it may.
+    pub(super) fn advance(&mut self, here: &SiteId, gate: Gate, out: &mut Outbox) {
         if !self.is_idle() {
+            return;
+        }
+        if gate == Gate::Shut || gate == Gate::Anew && !self.is_reset() {
+            self.work = Work::Stuck;
             return;
         }
         let can_clear = self.config().reset.is_some() && !self.clear_failed;
         match self.journal.next(&self.log, &self.resolution, can_clear) {
             Step::Rest => self.work = Work::Idle,
             Step::Run { op, fresh } => {
-                let attempt = self.reply_to(op, here).map_or(0, |reply| reply.attempt) + 1;
+                let spent = if op.usize() < self.doubtful { self.spent } else { 0 };
+                let known = self.reply_to(op, here).map_or(0, |reply| reply.attempt);
+                let attempt = known.max(spent) + 1;
                 let pending = Pending { op, attempt, fresh };
                 out.persist(self.intent(pending));
                 out.run(self.start(pending));
@@ -125,11 +132,11 @@ impl Resource {
     }
 
     /// Ends a run: the reply, as the next record of this site's stream.
-    fn finish(&mut self, here: &SiteId, pending: Pending, report: Report) -> Record {
+    fn finish(&mut self, id: OpId, pending: Pending, report: Report) -> Record {
         self.work = Work::Idle;
         self.journal.ran(pending.op, pending.fresh, report.outcome);
         let reply = Record::Reply(Arc::new(Reply {
-            id: OpId { site: here.clone(), number: self.streams().high(here) + 1 },
+            id,
             resource: self.id().clone(),
             op: self.log.op(pending.op).id.clone(),
             attempt: pending.attempt,
@@ -142,13 +149,8 @@ impl Resource {
         reply
     }
 
-    /// Runs nothing more before a person has decided.
-    pub(super) fn stop(&mut self) {
-        self.work = Work::Stuck;
-    }
-
     /// Goes on with what was under way when the site stopped.
-    pub(super) fn resume(&mut self, here: &SiteId, out: &mut Outbox) {
+    pub(super) fn resume(&mut self, here: &SiteId, gate: Gate, out: &mut Outbox) {
         match self.work {
             Work::Running(pending) | Work::Checking(pending) => {
                 self.work = Work::Running(pending);
@@ -157,7 +159,7 @@ impl Resource {
             Work::Clearing if self.config().reset.is_some() => self.clear(out),
             Work::Clearing | Work::Idle | Work::Stuck => {
                 self.work = Work::Idle;
-                self.advance(here, out);
+                self.advance(here, gate, out);
             }
         }
     }
@@ -185,9 +187,12 @@ impl Resource {
             Durable::Record(Record::Reply(reply)) if reply.id.site == *here => {
                 if let Work::Running(pending) = self.work
                     && self.log.op(pending.op).id == reply.op
+                    && pending.attempt == reply.attempt
                 {
                     self.work = Work::Idle;
                     self.journal.ran(pending.op, pending.fresh, reply.outcome);
+                } else {
+                    self.journal.reach(reply.era);
                 }
             }
             Durable::Trimmed { version, .. } => {
@@ -200,14 +205,15 @@ impl Resource {
 
 impl Replica {
     pub(super) fn ran(&mut self, run: &RunId, report: Report, now: Now, out: &mut Outbox) {
-        let here = self.here.clone();
+        let after = self.last_number(&run.resource);
+        let id = OpId { site: self.here.clone(), number: self.next_number(&run.resource) };
         let Some(resource) = self.resources.get_mut(&run.resource) else { return };
         let Some(pending) = resource.pending(run) else { return };
         let before = resource.digest();
-        let reply = resource.finish(&here, pending, report);
+        let reply = resource.finish(id, pending, report);
         self.digest_changed(&run.resource, before);
         Self::recorded(&reply, out);
-        self.publish(&reply, out);
+        self.publish(&reply, after, out);
         self.proceed(&run.resource, now, out);
     }
 

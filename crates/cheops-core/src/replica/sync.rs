@@ -32,10 +32,10 @@ const SPLIT: usize = 16;
 
 impl Replica {
     /// Sends a new record of this site's own to all that may have it and can be reached.
-    pub(super) fn publish(&self, record: &Record, out: &mut Outbox) {
+    /// `after`: the number of the one before it.
+    pub(super) fn publish(&self, record: &Record, after: u64, out: &mut Outbox) {
         let id = record.resource();
         let Some(resource) = self.resources.get(id) else { return };
-        let after = record.id().number - 1;
         for site in resource.sites().iter().filter(|site| self.up.contains(site)) {
             let records = vec![Sent { after, record: record.clone() }];
             out.send(site, Message::Records { resource: id.clone(), records, more: false });
@@ -55,11 +55,13 @@ impl Replica {
         match message {
             Message::Compare(stretches) => {
                 for (stretch, digest) in stretches {
-                    self.compare(from, stretch, digest, out);
+                    self.compare(from, stretch, digest, now, out);
                 }
             }
             Message::Have(stretch, versions, digest) => {
-                self.have(from, &stretch, versions, digest, out);
+                let theirs: BTreeMap<ResourceId, Version> = versions.into_iter().collect();
+                self.have(from, &stretch, &theirs, digest, out);
+                self.heard(from, &stretch, |id| theirs.get(id).cloned(), now, out);
             }
             Message::Want(versions) => {
                 for (id, version) in versions {
@@ -69,8 +71,10 @@ impl Replica {
             }
             Message::Records { resource, records, more } => {
                 // Nothing new is no reason to ask for more: the same would come again.
-                if self.take_records(from, &resource, records, now, out) && more {
-                    self.want(from, &resource, out);
+                match self.take_records(from, &resource, records, now, out) {
+                    true if more => self.want(from, &resource, out),
+                    true => self.ask_if_all(from, &resource, out),
+                    false => {}
                 }
             }
             Message::Forgotten(versions) => {
@@ -96,17 +100,24 @@ impl Replica {
     }
 
     /// The digest of what is known here of a stretch that is shared with a site.
-    fn digest(&self, site: &SiteId, stretch: &Stretch) -> u64 {
+    pub(super) fn digest(&self, site: &SiteId, stretch: &Stretch) -> u64 {
         if *stretch == Stretch::default() {
             return self.shared_digest(site);
         }
         self.shared_with(site, stretch).fold(0_u64, |sum, r| sum.wrapping_add(r.digest()))
     }
 
-    fn compare(&self, from: &SiteId, stretch: Stretch, theirs: u64, out: &mut Outbox) {
+    fn compare(
+        &mut self,
+        from: &SiteId,
+        stretch: Stretch,
+        theirs: u64,
+        now: Now,
+        out: &mut Outbox,
+    ) {
         let ours = self.digest(from, &stretch);
         if ours == theirs {
-            return;
+            return self.heard(from, &stretch, |_| None, now, out);
         }
         let shared: Vec<&Resource> = self.shared_with(from, &stretch).collect();
         if shared.len() <= FEW {
@@ -121,11 +132,10 @@ impl Replica {
         &self,
         from: &SiteId,
         stretch: &Stretch,
-        versions: Vec<(ResourceId, Version)>,
+        theirs: &BTreeMap<ResourceId, Version>,
         digest: u64,
         out: &mut Outbox,
     ) {
-        let theirs: BTreeMap<ResourceId, Version> = versions.into_iter().collect();
         let nothing = Version::new();
         let mut wanted = Vec::new();
         let mut same = true;
@@ -139,7 +149,7 @@ impl Replica {
         }
         // What we don't know, or don't know to be theirs: two that were created apart, and met at a
         // site that knows of both.
-        for (id, version) in &theirs {
+        for (id, version) in theirs {
             let ours = self.resources.get(id);
             if ours.is_some_and(|resource| resource.sites().contains(from)) {
                 continue;
@@ -187,7 +197,7 @@ impl Replica {
     }
 
     /// How far a resource is known here, or was when it was forgotten.
-    fn version(&self, id: &ResourceId) -> Version {
+    pub(super) fn version(&self, id: &ResourceId) -> Version {
         let forgotten = || self.tomb(id).map(|tomb| tomb.version.clone());
         self.resources.get(id).map(Resource::version).or_else(forgotten).unwrap_or_default()
     }

@@ -1,19 +1,22 @@
 //! A storm: what is asked for, what goes wrong, and what must have come of it a while after all is
 //! well again. Everything about it is drawn from the seed.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
 
 use cheops_core::{
     id::{ResourceId, SiteId, Sites},
     operation::Action,
-    replica::{Settings, Submission, Ticket},
+    replica::{Replica, Settings, Submission, Ticket},
     time::Millis,
 };
 
 use crate::{
     invariants::{Sky, agree, held, kept, receipts, replies, truth},
-    register::{KINDS, config},
-    support::world::{Mishaps, Weather},
+    register::{KINDS, Register, config},
+    support::world::{Mishaps, Site, Weather},
     trace::Trace,
 };
 
@@ -32,6 +35,9 @@ struct Planned {
     places: Vec<Sites>,
     /// Its matrices tell the truth about the application.
     truthful: bool,
+    /// Sites lose what they wrote about it now and then. It is not deleted, and created at one place:
+    /// who does not know all of its sites can't know what they have of it.
+    lossy: bool,
 }
 
 pub struct Storm {
@@ -61,6 +67,9 @@ pub struct Calm {
     /// How often sites that knew the same were compared, and applications with their blocks.
     agreed: u64,
     true_states: u64,
+    /// How often something was lost, and how often a state was made anew after that.
+    losses: u64,
+    made_anew: u64,
 }
 
 fn pick<T: Clone>(rng: &mut fastrand::Rng, of: &[T]) -> T {
@@ -138,7 +147,7 @@ impl Storm {
         let verb = if rng.u8(0..8) == 0 { "fail" } else { kind };
         let kind = if planned.truthful { kind } else { pick(rng, &KINDS) };
         // Who creates a resource apart and does not know of its delete may bring it back.
-        let deletes = known && planned.places.len() == 1 && rng.u8(0..7) == 0;
+        let deletes = known && planned.places.len() == 1 && !planned.lossy && rng.u8(0..7) == 0;
         let (kind, verb) = if deletes { ("delete", "delete") } else { (kind, verb) };
         self.submitted += 1;
         let submission = Submission {
@@ -152,7 +161,8 @@ impl Storm {
             author: "storm".parse().unwrap(),
             action: Action::command(format!("{verb} {}", self.submitted)),
             // Who declares a repair with a command that adds would tell a lie, too.
-            force: rng.u8(0..12) == 0 && (kind != "inc" || !planned.truthful),
+            force: rng.u8(0..if planned.lossy { 4 } else { 12 }) == 0
+                && (kind != "inc" || !planned.truthful),
             keep_going: rng.u8(0..10) == 0,
             key: (rng.u8(0..4) == 0).then(|| format!("key {}", rng.u8(0..30)).parse().unwrap()),
             wait: Millis(rng.u64(0..=PATIENCE)),
@@ -167,6 +177,17 @@ impl Storm {
         let count = self.names.len();
         let rng = &mut self.world.rng;
         let (a, b) = (rng.usize(0..count), rng.usize(0..count));
+        if let Some(lossy) = self.resources.iter().find(|planned| planned.lossy)
+            && rng.u8(0..4) == 0
+        {
+            let id = lossy.id.clone();
+            let written = self.world.sites[a].disk.iter().filter(|d| *d.resource() == id).count();
+            if written > 0 {
+                let kept = rng.usize(0..written);
+                self.world.lose(a, &id, kept);
+            }
+            return;
+        }
         match rng.u8(0..8) {
             0 | 1 if a != b => {
                 self.say(|| format!("cut from {a} to {b}"));
@@ -211,7 +232,10 @@ impl Storm {
 
     /// Whether all sites of all resources know the same and have nothing left to do.
     fn is_calm(&self) -> bool {
-        self.world.sites.iter().all(|site| site.replica.is_some())
+        let heard = |replica: &Replica| {
+            self.resources.iter().all(|planned| replica.unheard(&planned.id).is_empty())
+        };
+        self.world.sites.iter().all(|site| site.replica.as_ref().is_some_and(heard))
             && self.resources.iter().all(|planned| {
                 let held = held(&self.world, &planned.id);
                 let Some((_, _, first)) = held.first() else { return true };
@@ -244,8 +268,10 @@ impl Storm {
             .unwrap_or(0);
         let bursts = weight / self.settings.burst_bytes as u64;
         let weather = &self.world.weather;
+        // Who has lost something hears of the others in a round of its own.
+        let rounds = if self.resources.iter().any(|planned| planned.lossy) { 3 } else { 2 };
         DOWN + weather.notice.1
-            + 2 * self.settings.compare_every.0
+            + rounds * self.settings.compare_every.0
             + 2 * self.settings.ask_after.0
             + (8 + 2 * bursts) * DELAY
             + commands * (weather.run.1 + DELAY)
@@ -292,8 +318,52 @@ impl Storm {
         self.world.run_for(self.settings.compare_every.0 + self.settings.ask_after.0);
         assert!(self.is_calm(), "at rest, and then no longer: {}", self.unrest());
         let mut calm = self.examine();
+        self.world.watch.quiet.expected = false;
+        self.declare_states();
         (calm.took, calm.bound) = (took, bound);
         calm
+    }
+
+    /// Declares the state of all that is withheld somewhere: then nothing is any more.
+    fn declare_states(&mut self) {
+        let withheld = |site: &Site<Register>| {
+            let replica = site.replica.as_ref();
+            replica.into_iter().flat_map(|r| r.withheld().cloned()).collect::<Vec<_>>()
+        };
+        let all: BTreeSet<ResourceId> = self.world.sites.iter().flat_map(withheld).collect();
+        for id in &all {
+            let planned = self.resources.iter().find(|planned| planned.id == *id).unwrap();
+            let sites: Vec<SiteId> = planned.places[0].iter().cloned().collect();
+            let site = pick(&mut self.world.rng, &sites);
+            let site = self.world.site(site.as_str());
+            let declaration = Submission {
+                ticket: Ticket(0),
+                resource: id.clone(),
+                sites: Some(planned.places[0].clone()),
+                config: planned.truthful.then(|| config(&mut self.world.rng, true)),
+                kind: "set".parse().unwrap(),
+                author: "storm".parse().unwrap(),
+                action: Action::command("set 5"),
+                force: true,
+                keep_going: false,
+                key: None,
+                wait: Millis(PATIENCE),
+            };
+            self.say(|| format!("declare {id} at {site}"));
+            // Where the others have yet to be heard of, they are asked, and it is asked for again.
+            self.world.submit(site, declaration.clone());
+            self.world.run_for(10 * DELAY);
+            if self.world.sites[site].replica.as_ref().unwrap().is_withheld(id) {
+                self.world.submit(site, declaration);
+            }
+        }
+        if !all.is_empty() {
+            self.world.run_for(PATIENCE + 2 * self.settings.compare_every.0);
+            assert!(self.is_calm(), "at rest, and then no longer: {}", self.unrest());
+            let left: Vec<ResourceId> = self.world.sites.iter().flat_map(withheld).collect();
+            assert!(left.is_empty(), "{left:?} are withheld, and their states were declared");
+            self.examine();
+        }
     }
 
     fn unrest(&self) -> String {
@@ -322,6 +392,8 @@ impl Storm {
             agreed: self.agreed,
             forgotten: world.watch.buried.forgotten,
             trimmed: world.watch.buried.trimmed,
+            losses: world.watch.lost.losses,
+            made_anew: world.watch.lost.made_anew,
             ..Calm::default()
         };
         for planned in &self.resources {
@@ -356,8 +428,13 @@ fn planned(rng: &mut fastrand::Rng, n: usize, names: &[SiteId]) -> Planned {
         sites.push(hub);
         Sites::new(sites).unwrap()
     });
-    let places = places.collect();
-    Planned { id: format!("r{n}").parse().unwrap(), places, truthful: rng.u8(0..4) > 0 }
+    let places: Vec<Sites> = places.collect();
+    Planned {
+        id: format!("r{n}").parse().unwrap(),
+        truthful: rng.u8(0..4) > 0,
+        lossy: places.len() == 1 && rng.u8(0..4) == 0,
+        places,
+    }
 }
 
 impl Calm {
@@ -376,14 +453,24 @@ impl Calm {
             trimmed: sum(|calm| calm.trimmed),
             agreed: sum(|calm| calm.agreed),
             true_states: sum(|calm| calm.true_states),
+            losses: sum(|calm| calm.losses),
+            made_anew: sum(|calm| calm.made_anew),
         }
     }
 
     /// That it was a storm.
     pub fn check(&self) {
         assert!(self.took * 4 > self.bound, "the bound on coming to rest is too easy: {self:?}");
-        let rare =
-            [self.crashes, self.power_cuts, self.replays, self.stuck, self.forgotten, self.trimmed];
+        let rare = [
+            self.crashes,
+            self.power_cuts,
+            self.replays,
+            self.stuck,
+            self.forgotten,
+            self.trimmed,
+            self.losses,
+            self.made_anew,
+        ];
         assert!(
             rare.into_iter().all(|count| count > 10) && self.agreed.min(self.true_states) > 1_000,
             "a storm in a teacup: {self:?}"

@@ -73,6 +73,10 @@ fn words(seen: Seen<'_>) -> String {
         Seen::Emptied(resource) => format!("{resource} is emptied"),
         Seen::Crashed { power: false } => "the agent dies".to_owned(),
         Seen::Crashed { power: true } => "the power is cut".to_owned(),
+        Seen::Withheld { resource, gone, floor } => {
+            let gone: Vec<String> = gone.iter().map(written).collect();
+            format!("loses of {resource}, with numbers up to {floor}: {}", gone.join("; "))
+        }
         Seen::Started => "the agent is back".to_owned(),
     }
 }

@@ -59,6 +59,8 @@ pub enum Seen<'a> {
     Emptied(&'a ResourceId),
     /// The agent ended; perhaps with the power.
     Crashed { power: bool },
+    /// Something of a resource is lost: all that was written of it since some time.
+    Withheld { resource: &'a ResourceId, gone: &'a [Durable], floor: u64 },
     /// The agent is back.
     Started,
 }
@@ -365,6 +367,44 @@ impl<A: App, W: Watch> World<A, W> {
 
     /// Ends a site's agent. With the power, its commands end as well.
     pub fn crash(&mut self, n: usize, power: bool) {
+        self.crash_for(n, power, 1);
+    }
+
+    /// Cuts the power of a site, and loses all but the first so many things that it wrote about a
+    /// resource. Whatever it has sent has arrived before it is back, or never will.
+    pub fn lose(&mut self, n: usize, resource: &ResourceId, kept: usize) {
+        if self.sites[n].replica.is_none() {
+            return;
+        }
+        let least = self.weather.delay.1 + 1;
+        self.crash_for(n, true, least);
+        let site = &mut self.sites[n];
+        let (mut met, mut gone, mut floor) = (0, Vec::new(), 0);
+        site.disk.retain(|durable| {
+            if durable.resource() != resource {
+                return true;
+            }
+            met += 1;
+            match durable {
+                Durable::Record(record) if record.id().site == site.name => {
+                    floor = floor.max(record.id().number);
+                }
+                Durable::Withheld { floor: earlier, .. } => floor = floor.max(*earlier),
+                _ => {}
+            }
+            if met > kept {
+                gone.push(durable.clone());
+            }
+            met <= kept
+        });
+        let marker = Durable::Withheld { resource: resource.clone(), floor };
+        site.disk.push(marker);
+        site.results.retain(|(of, ..), _| of != resource);
+        site.took.retain(|(of, ..)| of != resource);
+        self.see(n, Seen::Withheld { resource, gone: &gone, floor });
+    }
+
+    fn crash_for(&mut self, n: usize, power: bool, least: u64) {
         if self.sites[n].replica.take().is_none() {
             return;
         }
@@ -389,7 +429,7 @@ impl<A: App, W: Watch> World<A, W> {
                 }
             }
         }
-        let after = self.rng.u64(1..2_000);
+        let after = self.rng.u64(least..2_000);
         self.schedule(after, n, Happening::Starts);
         for other in self.sites[n].peers.clone() {
             self.notice(other, n);

@@ -14,8 +14,8 @@ use crate::support::world::Seen;
 
 #[derive(Default)]
 pub struct Buried {
-    /// The numbers that sites have used.
-    used: BTreeSet<RecordKey>,
+    /// The numbers that sites have used, and what for: what a site has lost may come back to it.
+    used: BTreeMap<RecordKey, Record>,
     /// All operations that there ever were.
     ops: BTreeMap<ResourceId, BTreeMap<OpId, Operation>>,
     /// The operations that were forgotten together.
@@ -34,7 +34,8 @@ impl Buried {
                     let ops = self.ops.entry(op.resource.clone()).or_default();
                     ops.insert(op.id.clone(), Operation::clone(op));
                 }
-                assert!(self.used.insert(key.clone()), "{site} uses the number of {key:?} twice");
+                let first = self.used.entry(key).or_insert_with(|| record.clone());
+                assert_eq!(first, record, "{site} uses a number twice");
             }
             Seen::Done(Effect::Persist(Durable::Forgotten { resource, version, by, .. })) => {
                 self.forgotten += 1;

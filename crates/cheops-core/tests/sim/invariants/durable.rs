@@ -30,6 +30,9 @@ impl Durable {
             Seen::Given(Input::Submit(request)) => {
                 self.asked.insert(request.ticket, request.resource.clone());
             }
+            Seen::Withheld { gone, .. } => {
+                self.disks.get_mut(site).unwrap().lose(gone);
+            }
             Seen::Done(effect) => {
                 if !self.disks.contains_key(site) {
                     self.disks.insert(site.clone(), Disk::default());
@@ -89,6 +92,20 @@ impl Disk {
             replica::Durable::Forgotten { .. }
             | replica::Durable::Trimmed { .. }
             | replica::Durable::Withheld { .. } => {}
+        }
+    }
+
+    fn lose(&mut self, gone: &[replica::Durable]) {
+        for durable in gone {
+            match durable {
+                replica::Durable::Record(record) => {
+                    self.records.remove(&(record.resource().clone(), record.id().clone()));
+                }
+                replica::Durable::Intent { resource, op, attempt, .. } => {
+                    self.intents.remove(&((resource.clone(), op.clone()), *attempt));
+                }
+                _ => {}
+            }
         }
     }
 

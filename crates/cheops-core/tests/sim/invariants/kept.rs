@@ -1,5 +1,6 @@
 //! What was accepted is never lost: in the end it is in the log of every site of the resource, or
-//! was forgotten at every site after a delete (of which more in `buried.rs`).
+//! was forgotten at every site after a delete (of which more in `buried.rs`). But a site may lose what
+//! it has accepted, before anybody else has it.
 
 use cheops_core::{
     id::{OpId, ResourceId},
@@ -10,6 +11,9 @@ use super::{Sky, held};
 
 pub fn check<'a>(world: &'a Sky, accepted: impl Iterator<Item = (&'a ResourceId, &'a OpId)>) {
     for (resource, op) in accepted {
+        if world.watch.lost.is_gone(&(resource.clone(), op.clone())) {
+            continue;
+        }
         let held = held(world, resource);
         let covers = |version: &Version| version.get(&op.site).is_some_and(|&n| op.number <= n);
         let Some(sites) = held.first().map(|(_, _, resource)| resource.sites()) else {

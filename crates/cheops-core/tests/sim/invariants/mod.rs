@@ -9,6 +9,7 @@ pub mod at_home;
 pub mod buried;
 pub mod durable;
 pub mod kept;
+pub mod lost;
 pub mod once;
 pub mod quiet;
 pub mod receipts;
@@ -39,6 +40,7 @@ pub struct Witness {
     pub answered: answered::Answered,
     pub quiet: quiet::Quiet,
     pub buried: buried::Buried,
+    pub lost: lost::Lost,
 }
 
 impl Default for Trace {
@@ -56,6 +58,7 @@ impl Watch for Witness {
         self.answered.see(site, seen);
         self.quiet.see(site, seen);
         self.buried.see(site, seen);
+        self.lost.see(site, seen);
     }
 }
 

@@ -1,4 +1,5 @@
-//! Sites that know the same have nothing to say but one digest now and then, and nothing to do.
+//! Sites that know the same have nothing to say but one digest now and then, and nothing to do. Where
+//! something was lost for ever, what waits for it may still be asked for.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +14,21 @@ use crate::support::world::Seen;
 pub struct Quiet {
     /// From here on nothing may happen.
     pub expected: bool,
+    /// Something was lost.
+    lost: bool,
     /// How many commands each site has been asked to run for each resource.
     pub started: BTreeMap<(SiteId, ResourceId), u64>,
 }
 
 impl Quiet {
     pub fn see(&mut self, site: &SiteId, seen: Seen<'_>) {
+        self.lost |= matches!(seen, Seen::Withheld { .. });
         let Seen::Done(effect) = seen else { return };
         if self.expected {
             let quiet = match effect {
                 Effect::Send { message: Message::Compare(stretches), .. } => stretches.len() == 1,
                 Effect::Answer { .. } => true,
+                Effect::Send { message: Message::Want(_), .. } => self.lost,
                 _ => false,
             };
             assert!(quiet, "{site} does {effect:?}, and nothing has happened");

@@ -1,0 +1,252 @@
+//! Resources of which something is lost at this site.
+//!
+//! What the site wrote about such a resource is known up to some place. What it had told others
+//! comes back from them, its own records included; what nobody else heard of is gone. In both cases
+//! nobody can say what was run here, so the state is unknown until it is made anew.
+//!
+//! What must stay true:
+//! - no number up to the *floor* is given to a record again, for the life of the resource and after;
+//! - nothing new is recorded here before each other site of the resource has shown what it has, and
+//!   that is known here: later numbers would hide for ever what is left of this site's stream, and
+//!   what was run here before would not be told from what was not;
+//! - nothing is run but what makes the state anew, and only after somebody has reset the resource.
+//!   When that has succeeded here, and not before, nothing is withheld any more.
+
+use alloc::{collections::BTreeSet, vec, vec::Vec};
+use core::fmt;
+
+use super::{
+    Durable, Message, Outbox, Refusal, Replica, Resource, Stretch, Submission, Version,
+    resource::LAST_ATTEMPT, run::Work,
+};
+use crate::{
+    id::{ResourceId, SiteId, Sites},
+    time::Now,
+};
+
+/// What is known of a loss.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(super) struct Loss {
+    /// The sites that have shown what they have since then, and that lack nothing of it here.
+    heard: BTreeSet<SiteId>,
+    /// All have: what still lacks is gone for good.
+    whole: bool,
+}
+
+/// What may be run of a resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gate {
+    /// Anything.
+    Open,
+    /// What makes the state anew, after a reset.
+    Anew,
+    /// Nothing.
+    Shut,
+}
+
+/// Why a request is refused where something is lost.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Lost {
+    /// The resource.
+    pub resource: ResourceId,
+    /// The sites that must be heard of before its state can be declared here; nothing if it can.
+    pub unheard: Vec<SiteId>,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let resource = &self.resource;
+        write!(
+            f,
+            "something of `{resource}` is lost at this site, so that nobody knows its state here; "
+        )?;
+        if self.unheard.is_empty() {
+            return f.write_str("declare it with an operation and `force`");
+        }
+        f.write_str("before it can be declared, this site must hear what others have of it:")?;
+        for (n, site) in self.unheard.iter().enumerate() {
+            write!(f, "{} {site}", if n == 0 { "" } else { "," })?;
+        }
+        f.write_str("; ask one of those, or again when they are linked")
+    }
+}
+
+impl Resource {
+    /// Takes note that something of it is lost here. An operation that is known now or comes back may
+    /// have been run here as often as this site has used numbers, and once more.
+    pub(super) fn lose(&mut self, floor: u64) {
+        self.work = Work::Stuck;
+        self.journal.doubt();
+        let spent = u32::try_from(floor.saturating_add(1)).unwrap_or(u32::MAX);
+        self.spent = spent.min(LAST_ATTEMPT >> 1);
+        self.doubtful = self.log.len();
+    }
+
+    /// Whether the block has been reset, and the state follows from that.
+    pub(super) fn is_reset(&self) -> bool {
+        let from = self.resolution.last_replacing();
+        from.is_some_and(|place| self.block().take(place + 1).any(|op| op.reset))
+    }
+}
+
+impl Replica {
+    /// Takes note that something of a resource is lost here: nothing of it is run until its state has
+    /// been made anew, after a reset, and no number up to `floor` is used again.
+    pub fn withhold(&mut self, id: &ResourceId, floor: u64) {
+        let known = self.floors.entry(id.clone()).or_default();
+        *known = floor.max(*known);
+        let floor = *known;
+        self.withheld.insert(id.clone(), Loss::default());
+        if let Some(resource) = self.resources.get_mut(id) {
+            resource.lose(floor);
+        }
+        self.made_whole(id);
+    }
+
+    /// The resources of which something is lost here. Not all of them need be there.
+    pub fn withheld(&self) -> impl Iterator<Item = &ResourceId> {
+        self.withheld.keys()
+    }
+
+    /// Whether something of a resource is lost here.
+    pub fn is_withheld(&self, id: &ResourceId) -> bool {
+        self.withheld.contains_key(id)
+    }
+
+    /// The sites of a withheld resource that this site has yet to hear of, what they have of it.
+    pub fn unheard(&self, id: &ResourceId) -> Vec<SiteId> {
+        self.resources.get(id).map(|r| self.unheard_of(id, r.sites())).unwrap_or_default()
+    }
+
+    fn unheard_of(&self, id: &ResourceId, sites: &Sites) -> Vec<SiteId> {
+        let Some(loss) = self.withheld.get(id).filter(|loss| !loss.whole) else {
+            return Vec::new();
+        };
+        let unheard = |site: &&SiteId| **site != self.here && !loss.heard.contains(*site);
+        sites.iter().filter(unheard).cloned().collect()
+    }
+
+    /// The last number of this site that may have been used in a time of which something is lost.
+    pub(super) fn floor(&self, id: &ResourceId) -> u64 {
+        self.floors.get(id).copied().unwrap_or(0)
+    }
+
+    /// The number of this site's next record of a resource.
+    pub(super) fn next_number(&self, id: &ResourceId) -> u64 {
+        self.last_number(id).max(self.floor(id)) + 1
+    }
+
+    /// The number of this site's last record of a resource; 0 if there is none.
+    pub(super) fn last_number(&self, id: &ResourceId) -> u64 {
+        let high = self.resources.get(id).map(|resource| resource.streams().high(&self.here));
+        let buried = || self.tomb(id).and_then(|tomb| tomb.version.get(&self.here).copied());
+        high.or_else(buried).unwrap_or(0)
+    }
+
+    pub(super) fn gate(&self, id: &ResourceId) -> Gate {
+        match self.withheld.get(id) {
+            None => Gate::Open,
+            Some(loss) if loss.whole => Gate::Anew,
+            Some(_) => Gate::Shut,
+        }
+    }
+
+    /// Why a request is refused because of a loss, if so.
+    pub(super) fn refused(&self, submission: &Submission) -> Option<Refusal> {
+        let id = &submission.resource;
+        self.withheld.get(id)?;
+        let known = self.resources.get(id).map(Resource::sites).or(submission.sites.as_ref());
+        let known = known.filter(|_| submission.force);
+        let unheard = known.map(|sites| self.unheard_of(id, sites)).unwrap_or_default();
+        let refused = !submission.force || !unheard.is_empty();
+        refused.then(|| Refusal::Withheld(Lost { resource: id.clone(), unheard }))
+    }
+
+    /// Asks the sites that a request has to wait for what they have.
+    pub(super) fn ask_unheard(&self, refusal: &Refusal, out: &mut Outbox) {
+        let Refusal::Withheld(Lost { resource, unheard }) = refusal else { return };
+        for site in unheard.iter().filter(|site| self.up.contains(site)) {
+            self.ask_what_it_has(site, resource, out);
+        }
+    }
+
+    /// Asks a site that has just told something of a withheld resource whether that was all.
+    pub(super) fn ask_if_all(&self, from: &SiteId, id: &ResourceId, out: &mut Outbox) {
+        if self.unheard(id).contains(from) {
+            self.ask_what_it_has(from, id, out);
+        }
+    }
+
+    fn ask_what_it_has(&self, site: &SiteId, id: &ResourceId, out: &mut Outbox) {
+        let stretch = Stretch { from: Some(id.clone()), to: None };
+        // Who has the same would not answer.
+        let differs = self.digest(site, &stretch).wrapping_add(1);
+        out.send(site, Message::Compare(vec![(stretch, differs)]));
+    }
+
+    /// Takes note that something new is recorded here, so that nothing that lacks can come back.
+    pub(super) fn goes_on(&mut self, id: &ResourceId) {
+        if let Some(loss) = self.withheld.get_mut(id).filter(|loss| !loss.whole) {
+            loss.whole = true;
+            if let Some(resource) = self.resources.get_mut(id) {
+                resource.doubtful = resource.log.len();
+            }
+        }
+    }
+
+    /// Whether a loss has just become one of which all sites were heard.
+    fn made_whole(&mut self, id: &ResourceId) -> bool {
+        let (Some(loss), Some(resource)) = (self.withheld.get(id), self.resources.get(id)) else {
+            return false;
+        };
+        let heard = |site: &SiteId| *site == self.here || loss.heard.contains(site);
+        let whole = !loss.whole && resource.sites().iter().all(heard);
+        if whole {
+            self.goes_on(id);
+        }
+        whole
+    }
+
+    /// Takes note that a site has nothing that is not known here, of the resources of a stretch.
+    /// `theirs`: its versions; none where it has nothing, or the two know the same.
+    pub(super) fn heard(
+        &mut self,
+        from: &SiteId,
+        stretch: &Stretch,
+        theirs: impl Fn(&ResourceId) -> Option<Version>,
+        now: Now,
+        out: &mut Outbox,
+    ) {
+        let within = self.withheld.keys().filter(|id| stretch.contains(id));
+        let lacks_nothing = |id: &&ResourceId| {
+            let known = self.version(id);
+            let knows = |(site, number): (&SiteId, &u64)| known.get(site) >= Some(number);
+            theirs(id).is_none_or(|version| version.iter().all(knows))
+        };
+        let heard: Vec<ResourceId> = within.filter(lacks_nothing).cloned().collect();
+        for id in heard {
+            if let Some(loss) = self.withheld.get_mut(&id) {
+                loss.heard.insert(from.clone());
+            }
+            if self.made_whole(&id) {
+                self.proceed(&id, now, out);
+            }
+        }
+    }
+
+    /// Withholds nothing any more once the state was made anew.
+    pub(super) fn release(&mut self, id: &ResourceId) {
+        if self.withheld.contains_key(id)
+            && self.resources.get(id).is_some_and(|resource| resource.journal.is_sure())
+        {
+            self.withheld.remove(id);
+        }
+    }
+
+    /// Writes down a loss once more, after all else about the resource was forgotten.
+    pub(super) fn keep_withheld(&self, id: &ResourceId, out: &mut Outbox) {
+        if self.withheld.contains_key(id) {
+            out.persist(Durable::Withheld { resource: id.clone(), floor: self.floor(id) });
+        }
+    }
+}

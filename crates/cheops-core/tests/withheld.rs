@@ -1,0 +1,354 @@
+//! A site that has lost something of what it wrote about a resource: which numbers it uses from then
+//! on, what it runs, and when all is as before. Storms with losses are in `sim`.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+
+use std::collections::{BTreeMap, VecDeque};
+
+use cheops_core::{
+    id::{OpId, ResourceId, SiteId, Sites},
+    operation::Action,
+    plan::Outcome,
+    replica::{
+        Answer, Durable, Effect, Input, Lost, Message, Record, Refusal, Replica, Report, RunId,
+        Settings, Submission, Ticket,
+    },
+    time::{Millis, Now},
+};
+
+const NAMES: [&str; 2] = ["a", "b"];
+
+fn site(n: usize) -> SiteId {
+    NAMES[n].parse().unwrap()
+}
+
+fn resource() -> ResourceId {
+    "r".parse().unwrap()
+}
+
+struct Place {
+    replica: Replica,
+    disk: Vec<Durable>,
+    /// All that it ever wrote under numbers of its own.
+    used: BTreeMap<u64, Record>,
+    ran: Vec<String>,
+    recalled: Vec<RunId>,
+    answers: Vec<Answer>,
+    sent: VecDeque<Message>,
+}
+
+/// Two sites, `a` and `b`, and the messages between them. Commands named `fail` fail; one named
+/// `long` does not end by itself.
+struct Two {
+    places: [Place; 2],
+    linked: bool,
+    seconds: u64,
+}
+
+impl Two {
+    /// Both have run `set 1`, `inc 2` of `a` and `inc 3` of `b`.
+    fn new() -> Self {
+        let place = |n| Place {
+            replica: Replica::new(site(n), Settings::default()),
+            disk: Vec::new(),
+            used: BTreeMap::new(),
+            ran: Vec::new(),
+            recalled: Vec::new(),
+            answers: Vec::new(),
+            sent: VecDeque::new(),
+        };
+        let mut two = Self { places: [place(0), place(1)], linked: false, seconds: 0 };
+        two.link();
+        two.submit(0, "set 1", false);
+        two.submit(0, "inc 2", false);
+        two.submit(1, "inc 3", false);
+        two
+    }
+
+    fn link(&mut self) {
+        self.linked = true;
+        self.input(0, Input::PeerUp(site(1)));
+        self.input(1, Input::PeerUp(site(0)));
+        self.talk();
+    }
+
+    fn unlink(&mut self) {
+        self.linked = false;
+        self.input(0, Input::PeerDown(site(1)));
+        self.input(1, Input::PeerDown(site(0)));
+    }
+
+    fn input(&mut self, n: usize, input: Input) {
+        let millis = Millis(1_000_000 + self.seconds * 1_000);
+        let now = Now { wall: millis, steady: millis };
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            let place = &mut self.places[n];
+            for effect in place.replica.handle(input, now) {
+                match effect {
+                    Effect::Persist(durable) => place.write(n, durable),
+                    Effect::Send { message, .. } => place.sent.push_back(message),
+                    Effect::Run { run, op, .. } => {
+                        let Action::Command { line, .. } = &op.action else { panic!("a command") };
+                        place.ran.push(line.to_string());
+                        match line.split(' ').next().unwrap() {
+                            "long" => {}
+                            "fail" => inputs.push_back(ended(run, Outcome::Ko)),
+                            _ => inputs.push_back(ended(run, Outcome::Ok)),
+                        }
+                    }
+                    Effect::Recall(run) => place.recalled.push(run),
+                    Effect::Answer { answer, .. } => place.answers.push(answer),
+                    Effect::Tell(_) => {}
+                    Effect::Check { .. } | Effect::Clear { .. } => panic!("there is no such"),
+                }
+            }
+        }
+    }
+
+    /// Asks a site for an operation; the first answer.
+    fn submit(&mut self, n: usize, line: &str, force: bool) -> Answer {
+        self.seconds += 1;
+        let submission = Submission {
+            ticket: Ticket(self.seconds),
+            resource: resource(),
+            sites: Some(Sites::new([site(0), site(1)]).unwrap()),
+            config: None,
+            kind: line.split(' ').next().unwrap().parse().unwrap(),
+            author: "someone".parse().unwrap(),
+            action: Action::command(line),
+            force,
+            keep_going: false,
+            key: None,
+            wait: Millis(60_000),
+        };
+        self.places[n].answers.clear();
+        self.input(n, Input::Submit(Box::new(submission)));
+        let answer = self.places[n].answers[0].clone();
+        self.talk();
+        answer
+    }
+
+    /// Delivers all messages, and those that they lead to; nothing if the two are apart.
+    fn talk(&mut self) {
+        for _ in 0..200 {
+            let Some(from) = (0..2).find(|&n| !self.places[n].sent.is_empty()) else { return };
+            let message = self.places[from].sent.pop_front().unwrap();
+            if self.linked {
+                self.input(1 - from, Input::Received { from: site(from), message });
+            }
+        }
+        panic!("they never stop");
+    }
+
+    /// The site starts again from its disk, with its links.
+    fn restart(&mut self, n: usize) {
+        let linked = self.linked;
+        self.unlink();
+        let place = &mut self.places[n];
+        place.sent.clear();
+        place.recalled.clear();
+        let disk = place.disk.clone();
+        place.replica = Replica::restore(site(n), Settings::default(), disk);
+        self.input(n, Input::Started);
+        if linked {
+            self.link();
+        }
+    }
+
+    /// `a` loses all but the first so many things that it wrote, and starts again without links.
+    fn lose(&mut self, kept: usize) -> u64 {
+        self.unlink();
+        let place = &mut self.places[0];
+        let floor = place.used.keys().max().copied().unwrap_or(0);
+        place.disk.truncate(kept);
+        place.disk.push(Durable::Withheld { resource: resource(), floor });
+        self.restart(0);
+        floor
+    }
+
+    fn is_withheld(&self) -> bool {
+        self.places[0].replica.is_withheld(&resource())
+    }
+
+    /// Asks `a` for a forced operation, again if it has to hear of `b` first.
+    fn force(&mut self, line: &str) -> OpId {
+        let mut answer = self.submit(0, line, true);
+        if matches!(answer, Answer::Refused(_)) {
+            answer = self.submit(0, line, true);
+        }
+        let Answer::Accepted(op, sites) = answer else { panic!("{answer:?}") };
+        assert_eq!(sites, Sites::new([site(0), site(1)]).unwrap());
+        op
+    }
+
+    /// The two know the same, and `a` has not used a number twice.
+    fn agree(&self, what: &str) {
+        let [a, b] = &self.places;
+        let [a, b] = [a, b].map(|place| place.replica.resource(&resource()).unwrap());
+        assert_eq!(a.version(), b.version(), "{what}");
+        let ids = |r: &cheops_core::replica::Resource| -> Vec<OpId> {
+            r.block().map(|op| op.id.clone()).collect()
+        };
+        assert_eq!(ids(a), ids(b), "{what}");
+        assert_eq!(a.log().len(), b.log().len(), "{what}");
+    }
+}
+
+fn ended(run: RunId, outcome: Outcome) -> Input {
+    Input::Ran { run, report: Report { outcome, took: Millis(1), output: Box::default() } }
+}
+
+impl Place {
+    fn write(&mut self, n: usize, durable: Durable) {
+        if let Durable::Record(record) = &durable
+            && record.id().site == site(n)
+        {
+            let first = self.used.entry(record.id().number).or_insert_with(|| record.clone());
+            assert_eq!(first, record, "a number is used twice");
+        }
+        self.disk.push(durable);
+    }
+}
+
+/// How much `a` may have kept: all numbers from nothing to everything.
+fn prefixes() -> impl Iterator<Item = usize> {
+    0..=Two::new().places[0].disk.len()
+}
+
+#[test]
+fn no_number_up_to_the_floor_is_used_again_ever() {
+    for kept in prefixes() {
+        for restarts in [false, true] {
+            let what = format!("kept {kept}, restarts {restarts}");
+            let mut two = Two::new();
+            let floor = two.lose(kept);
+            two.link();
+            let before = two.places[0].used.len();
+            two.force("set 5");
+            let again = |two: &mut Two| {
+                if restarts {
+                    two.restart(0);
+                }
+            };
+            again(&mut two);
+            assert!(!two.is_withheld(), "{what}");
+            for line in ["inc 6", "inc 7"] {
+                two.submit(1, line, false);
+                two.submit(0, line, false);
+                again(&mut two);
+            }
+            let used = &two.places[0].used;
+            assert!(used.range(floor + 1..).count() >= 8, "{what}: {:?}", used.keys());
+            assert_eq!(used.range(..=floor).count(), before, "{what}");
+            two.agree(&what);
+        }
+    }
+}
+
+#[test]
+fn what_comes_after_a_gap_in_the_numbers_is_taken_in_at_once() {
+    for kept in prefixes() {
+        let mut two = Two::new();
+        two.lose(kept);
+        two.link();
+        two.force("set 5");
+        let b = two.places[1].replica.resource(&resource()).unwrap();
+        assert_eq!(b.waiting(), 0, "kept {kept}");
+        assert_eq!(two.places[1].ran.last().unwrap(), "set 5", "kept {kept}");
+    }
+}
+
+#[test]
+fn nothing_is_declared_before_the_other_sites_are_heard() {
+    for kept in prefixes() {
+        let mut two = Two::new();
+        two.lose(kept);
+        let answer = two.submit(0, "set 5", true);
+        let lost = Lost { resource: resource(), unheard: vec![site(1)] };
+        assert_eq!(answer, Answer::Refused(Refusal::Withheld(lost)), "kept {kept}");
+        let answer = two.submit(0, "set 5", false);
+        let lost = Lost { resource: resource(), unheard: Vec::new() };
+        assert_eq!(answer, Answer::Refused(Refusal::Withheld(lost)), "kept {kept}");
+    }
+}
+
+/// What happens after the loss, and what becomes of it: the lines that `a` runs from then on, and
+/// whether the resource is withheld.
+#[test]
+fn a_resource_is_withheld_until_its_state_was_made_anew_here() {
+    type Does = fn(&mut Two);
+    let table: [(&str, Does, &[&str], bool); 8] = [
+        ("nothing", |_| {}, &[], true),
+        ("an operation elsewhere", |two| drop(two.submit(1, "inc 6", false)), &[], true),
+        ("a forced one here", |two| drop(two.force("set 5")), &["set 5"], false),
+        ("a forced one elsewhere", |two| drop(two.submit(1, "set 5", true)), &["set 5"], false),
+        (
+            "a forced one that fails here",
+            |two| {
+                two.force("fail 5");
+                two.submit(1, "inc 6", false);
+            },
+            &["fail 5"],
+            true,
+        ),
+        (
+            "a forced one that fails where it was received",
+            |two| {
+                two.unlink();
+                two.submit(1, "fail 5", true);
+                two.link();
+                two.submit(1, "inc 6", false);
+            },
+            &[],
+            true,
+        ),
+        (
+            "one that fails, and one that does not",
+            |two| {
+                two.force("fail 5");
+                two.submit(1, "set 6", true);
+                two.submit(1, "inc 7", false);
+            },
+            &["fail 5", "set 6", "inc 7"],
+            false,
+        ),
+        ("one that has not ended", |two| drop(two.submit(1, "long 5", true)), &["long 5"], true),
+    ];
+    for (what, does, runs, withheld) in table {
+        for restarts in [false, true] {
+            for kept in prefixes() {
+                let what = format!("{what}; kept {kept}, restarts {restarts}");
+                let mut two = Two::new();
+                two.lose(kept);
+                two.link();
+                two.places[0].ran.clear();
+                does(&mut two);
+                if restarts {
+                    two.restart(0);
+                    two.restart(1);
+                }
+                assert_eq!(two.places[0].ran, runs, "{what}");
+                assert_eq!(two.is_withheld(), withheld, "{what}");
+                two.agree(&what);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_that_makes_the_state_anew_goes_on_after_a_restart() {
+    for (outcome, withheld) in [(Outcome::Ok, false), (Outcome::Ko, true)] {
+        let mut two = Two::new();
+        two.lose(3);
+        two.link();
+        two.submit(1, "long 5", true);
+        two.restart(0);
+        let run = two.places[0].recalled.pop().unwrap();
+        two.input(0, ended(run, outcome));
+        two.talk();
+        assert_eq!(two.is_withheld(), withheld, "{outcome:?}");
+        two.restart(0);
+        assert_eq!(two.is_withheld(), withheld, "{outcome:?}, after a restart");
+        two.agree("after the run");
+    }
+}
