@@ -220,8 +220,8 @@ impl Replica {
         let within = self.withheld.keys().filter(|id| stretch.contains(id));
         let lacks_nothing = |id: &&ResourceId| {
             let known = self.version(id);
-            let knows = |(site, number): (&SiteId, &u64)| known.get(site) >= Some(number);
-            theirs(id).is_none_or(|version| version.iter().all(knows))
+            let has = |(site, number): (&SiteId, &u64)| known.get(site) >= Some(number);
+            theirs(id).is_none_or(|version| version.iter().all(has))
         };
         let heard: Vec<ResourceId> = within.filter(lacks_nothing).cloned().collect();
         for id in heard {
