@@ -13,7 +13,7 @@ use cheops_core::{
     operation::{Action, Operation},
     plan::Outcome,
     replica::{
-        Answer, Effect, Input, Planned, Refusal, Rehearsal, Replica, Resource, Settings,
+        Answer, Effect, Input, Planned, Refusal, Rehearsal, Replica, Resource, Settings, State,
         Submission, Ticket,
     },
     resolve::Fate,
@@ -93,7 +93,8 @@ fn answers(world: &mut World<Lines>, n: usize, submission: Submission) -> Vec<An
 
 fn accepted(answers: &[Answer]) -> OpId {
     match answers {
-        [Answer::Accepted(op, _), rest @ ..] => {
+        [Answer::Accepted(op, sites), rest @ ..] => {
+            assert_eq!(*sites, Sites::new(["a", "b", "c"].map(site)).unwrap());
             let replies = rest.iter().filter(|answer| matches!(answer, Answer::Reply(_)));
             assert_eq!(replies.count(), 3, "{rest:?}");
             assert_eq!(rest.last(), Some(&Answer::Done));
@@ -349,4 +350,49 @@ fn a_time_limit_is_rounded_up() {
         assert_eq!(Millis::from(Duration::from_nanos(nanos)), Millis(millis));
     }
     assert_eq!(Millis::from(Duration::MAX), Millis(u64::MAX));
+}
+
+#[test]
+fn a_site_that_replays_has_yet_to_answer() {
+    let config = r#"{"ResolutionMatrix": [
+        {"Before": "set", "After": "add", "Result": "take-both-keep-order"},
+        {"Before": "add", "After": "set", "Result": "take-both-reverse-order"},
+        {"Before": "set", "After": "set", "Result": "take-one"},
+        {"Before": "add", "After": "add", "Result": "take-both-agreed-order"}]}"#;
+    let mut world = world();
+    let config = Some(Config::from_json(config).unwrap());
+    world.submit(0, Submission { config, ..request("set 2") });
+    world.run_for(1_000);
+    // `b` runs the two in the order that does not stand.
+    world.partition(&[vec![0, 2], vec![1]]);
+    world.submit(0, request("add 3"));
+    world.run_for(100);
+    world.submit(1, request("add 4"));
+    world.run_for(100);
+    world.weather.run = (50, 50);
+    world.heal_all();
+    let (mut replayed, mut settled) = (false, false);
+    for _ in 0..30_000 {
+        world.run_for(1);
+        let here = at(&world, 0);
+        if here.log().len() < 4 {
+            continue;
+        }
+        let set = here.block().next().unwrap().id.clone();
+        let again = here.reply(&set, &site("b")).is_some_and(|reply| reply.attempt == 2);
+        let left = here.unanswered(&site("b"));
+        settled = here.state() == State::Settled;
+        replayed |= again && left == 2;
+        assert_eq!(settled, left == 0 && here.unanswered(&site("c")) == 0, "{:?}", here.state());
+        if settled {
+            assert!(
+                world
+                    .app(1, &resource())
+                    .0
+                    .ends_with(&["set 2", "add 3", "add 4"].map(str::to_owned))
+            );
+            break;
+        }
+    }
+    assert!(replayed && settled, "replayed {replayed}, settled {settled}");
 }

@@ -130,6 +130,7 @@ impl Resource {
             }
         }
         fresh.reach(&self.version());
+        fresh.news.of_all();
         if self.doubtful > 0 {
             (fresh.doubtful, fresh.spent) = (fresh.log.len(), self.spent);
         }
@@ -263,7 +264,7 @@ impl Replica {
             *shared = shared.wrapping_sub(resource.digest());
             self.alarms.cancel(&Alarm::Ask(id.clone(), site.clone()));
         }
-        for ticket in self.awaited.remove(id).unwrap_or_default() {
+        for ticket in self.awaited.remove(id).unwrap_or_default().into_values().flatten() {
             out.answer(ticket, Answer::Done);
             self.alarms.cancel(&Alarm::Deadline(ticket));
             self.waiters.remove(&ticket);

@@ -203,8 +203,8 @@ pub enum Durable {
         /// Up to where its records are forgotten.
         version: Version,
     },
-    /// Something that was written about the resource is lost. Nothing of it is run here until an
-    /// operation with `force` declares its state.
+    /// Something that was written about the resource is lost. Nothing of it is run here until its
+    /// state was made anew, after an operation that resets.
     Withheld {
         /// The resource.
         resource: ResourceId,

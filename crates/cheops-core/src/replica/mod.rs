@@ -37,7 +37,7 @@ use core::ops::Bound;
 use self::{
     alarm::{Alarm, Alarms},
     forget::Tomb,
-    wait::Waiter,
+    wait::{News, Waiter},
     withhold::Loss,
 };
 pub use self::{
@@ -99,8 +99,8 @@ pub struct Replica {
     shared: BTreeMap<SiteId, u64>,
     alarms: Alarms,
     waiters: BTreeMap<Ticket, Waiter>,
-    /// The requests that wait for something of a resource.
-    awaited: BTreeMap<ResourceId, BTreeSet<Ticket>>,
+    /// The requests that wait for something of a resource, by the operation that they became.
+    awaited: BTreeMap<ResourceId, BTreeMap<OpId, BTreeSet<Ticket>>>,
 }
 
 /// What a request amounts to.
@@ -183,7 +183,8 @@ impl Replica {
         for durable in written {
             this.read(&durable);
         }
-        for resource in this.resources.values() {
+        for resource in this.resources.values_mut() {
+            resource.news = News::default();
             for site in resource.sites().iter().filter(|&site| *site != this.here) {
                 let shared = this.shared.entry(site.clone()).or_default();
                 *shared = shared.wrapping_add(resource.digest());
@@ -327,6 +328,11 @@ impl Replica {
             Ok(Asked::Known(op)) => {
                 self.accepted(ticket, &id, &op.id, out);
                 self.await_replies(ticket, &id, &op.id, now, wait);
+                if let Some(resource) = self.resources.get_mut(&id)
+                    && let Some(op) = resource.log.find(&op.id)
+                {
+                    resource.news.of(op);
+                }
                 return self.answer_waiters(&id, out);
             }
             Ok(Asked::New(declares)) => declares,

@@ -4,14 +4,18 @@
 //! what is told comes from the same code that would do it. It is a guess in two ways: other sites
 //! may know what is not known here, and commands may fail.
 
-use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    vec::Vec,
+};
 
 use super::{Asked, Record, Refusal, Replica, Resource, Submission};
 use crate::{
     id::{OpId, SiteId},
     operation::Operation,
     plan::{Act, Journal, Outcome},
-    resolve::Account,
+    resolve::{Account, Resolution},
     time::Now,
 };
 
@@ -83,21 +87,24 @@ impl Replica {
         };
         then.take(&Record::Operation(Arc::new(op.clone())));
         let after: Vec<OpId> = block(&then);
-        let gone = before.iter().filter(|op| !after.contains(op));
-        let dropped = gone.filter_map(|op| Some((op.clone(), then.receipt(op)?))).collect();
-        let sites = then.sites().iter().map(|site| (site.clone(), then.way(&self.here, site)));
-        let sites = sites.collect();
+        let stays: BTreeSet<&OpId> = after.iter().collect();
+        let gone: Vec<&OpId> = before.iter().filter(|op| !stays.contains(op)).collect();
+        let mut receipts = if gone.is_empty() { BTreeMap::new() } else { then.receipts() };
+        let dropped = gone.into_iter().filter_map(|op| receipts.remove_entry(op)).collect();
+        // No command fails here, so that one copy serves all sites.
+        let mut resolution = then.resolution.clone();
+        let way = |site: &SiteId| (site.clone(), then.way(&self.here, site, &mut resolution));
+        let sites = then.sites().iter().map(way).collect();
         Ok(Rehearsal { op, known: None, before, after, dropped, sites })
     }
 }
 
 impl Resource {
     /// What a site would do to get to the block, if all its commands succeed.
-    fn way(&self, here: &SiteId, site: &SiteId) -> Vec<Planned> {
+    fn way(&self, here: &SiteId, site: &SiteId, resolution: &mut Resolution) -> Vec<Planned> {
         let mut journal = if here == site { self.journal.clone() } else { self.journal_of(site) };
         let can_clear = self.config().reset.is_some() && !(here == site && self.clear_failed);
-        let mut resolution = self.resolution.clone();
-        let acts = journal.follow(&self.log, &mut resolution, can_clear, |_| false, MOST + 1);
+        let acts = journal.follow(&self.log, resolution, can_clear, |_| false, MOST + 1);
         let id = |op| self.log.op(op).id.clone();
         let told = acts.into_iter().enumerate().map(|(n, act)| match act {
             _ if n == MOST => Planned::More,

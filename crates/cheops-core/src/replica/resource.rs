@@ -13,6 +13,7 @@ use super::{
     message::{Record, Reply, Sent, Version},
     run::Work,
     stream::{Item, Streams, digest, mark},
+    wait::News,
     waiting::Waiting,
 };
 use crate::{
@@ -50,6 +51,7 @@ pub struct Resource {
     strays: BTreeMap<OpId, Arc<Reply>>,
     digest: u64,
     pub(super) waiting: Waiting,
+    pub(super) news: News,
     pub(super) work: Work,
     /// The `Reset` command has failed for the block as it is; trying again would fail again.
     pub(super) clear_failed: bool,
@@ -103,6 +105,7 @@ impl Resource {
             strays: BTreeMap::new(),
             digest: 0,
             waiting: Waiting::default(),
+            news: News::default(),
             work: Work::Idle,
             clear_failed: false,
             doubtful: 0,
@@ -155,9 +158,25 @@ impl Resource {
     }
 
     /// How many operations at the end of the block a site has not answered, as far as is known here.
+    /// What has no influence on the state any more is not counted, and what the site has yet to replay
+    /// is.
     pub fn unanswered(&self, site: &SiteId) -> usize {
-        let block = self.resolution.block().iter().rev();
-        block.take_while(|&&op| self.reply_to(op, site).is_none()).count()
+        let tail = self.tail();
+        tail.iter().rev().take_while(|&&op| self.standing(tail, op, site).is_none()).count()
+    }
+
+    /// The block from its last replacing operation on: what came before has no influence on the state
+    /// any more.
+    fn tail(&self) -> &[Ix] {
+        &self.resolution.block()[self.resolution.last_replacing().unwrap_or(0)..]
+    }
+
+    /// The last known reply of a site to an operation of the tail. What a site ran before it made the
+    /// state anew is gone, and it has yet to replay it. A replacing operation that failed has made
+    /// nothing anew: it counts in the era that there was.
+    fn standing(&self, tail: &[Ix], op: Ix, site: &SiteId) -> Option<&Reply> {
+        let anew = tail.first().and_then(|&first| self.reply_to(first, site)).map(|r| r.era);
+        self.reply_to(op, site).filter(|reply| Some(reply.era) >= anew)
     }
 
     /// What became of an operation; nothing if it is not known here.
@@ -230,21 +249,14 @@ impl Resource {
     }
 
     /// The resource's state at a glance, from the replies that are known here.
-    ///
-    /// Only the block from its last replacing operation on is looked at: what came before has no
-    /// influence on the state any more.
     pub fn state(&self) -> State {
-        let block = self.resolution.block();
-        let tail = &block[self.resolution.last_replacing().unwrap_or(0)..];
+        let tail = self.tail();
         let nothing_left = tail.is_empty() && !self.log.is_empty();
         let (mut pending, mut failed) = (false, nothing_left);
         for &op in tail {
             let (mut good, mut bad) = (false, false);
             for site in self.sites.iter() {
-                // What a site ran before it made the state anew is gone: it has yet to replay it.
-                let anew = self.reply_to(tail[0], site).map(|reply| reply.era);
-                let reply = self.reply_to(op, site).filter(|reply| Some(reply.era) >= anew);
-                match reply.map(|reply| reply.outcome) {
+                match self.standing(tail, op, site).map(|reply| reply.outcome) {
                     Some(Outcome::Ok) => good = true,
                     Some(Outcome::Ko) => bad = true,
                     Some(Outcome::Unknown) | None => pending = true,
@@ -270,9 +282,7 @@ impl Resource {
     /// An operation of which a site can't say whether it took effect, and the site, if that still
     /// matters.
     pub fn in_doubt(&self) -> Option<(&OpId, &SiteId)> {
-        let block = self.resolution.block();
-        let tail = &block[self.resolution.last_replacing().unwrap_or(0)..];
-        tail.iter().find_map(|&op| {
+        self.tail().iter().find_map(|&op| {
             let unknown = |site: &&SiteId| {
                 self.reply_to(op, site).is_some_and(|reply| reply.outcome == Outcome::Unknown)
             };
@@ -395,8 +405,13 @@ impl Resource {
 
     fn take_operation(&mut self, op: &SharedOperation) -> Option<Ix> {
         let ix = self.log.insert(op.clone()).ok()?;
+        let before = self.resolution.block().len();
         let changed = self.resolution.add(&self.log, ix);
         self.journal.changed(changed);
+        self.news.of(ix);
+        if changed < before {
+            self.news.of_all();
+        }
         self.clear_failed = false;
         if let Some(key) = &op.key {
             let first = self.keys.entry(key.clone()).or_insert(ix);
@@ -439,6 +454,7 @@ impl Resource {
             let void = |ix| self.is_void(ix);
             self.resolution = Resolution::of(rules, &self.log, void);
             self.journal.changed(0);
+            self.news.of_all();
         }
     }
 
@@ -449,9 +465,11 @@ impl Resource {
         if (stands.attempt, stands.outcome) < (reply.attempt, reply.outcome) {
             *stands = reply.clone();
         }
+        self.news.of(ix);
         if self.is_void(ix) && self.fate(ix) != Fate::Void {
             let changed = self.resolution.void(&self.log, ix);
             self.journal.changed(changed);
+            self.news.of_all();
             self.clear_failed = false;
         }
         Some(ix)

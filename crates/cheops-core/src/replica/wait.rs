@@ -1,7 +1,8 @@
 //! Who waits for the replies to an operation, and until when.
 //!
 //! What must stay true: each requester hears of each site at most once and gets a last word, by
-//! its deadline at the latest. Requests do not survive the site; the operations they made do.
+//! its deadline at the latest. A reply is told to those who wait for its operation, and costs nothing
+//! for the others. Requests do not survive the site; the operations they made do.
 
 use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
 
@@ -18,6 +19,25 @@ pub(super) struct Waiter {
     resource: ResourceId,
     op: OpId,
     answered: BTreeSet<SiteId>,
+}
+
+/// The operations of a resource of which there may be something new to tell.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(super) struct News {
+    /// Those that were recorded or replied to.
+    ops: BTreeSet<Ix>,
+    /// The block has changed other than at its end: any operation may have left it.
+    all: bool,
+}
+
+impl News {
+    pub(super) fn of(&mut self, op: Ix) {
+        self.ops.insert(op);
+    }
+
+    pub(super) fn of_all(&mut self) {
+        self.all = true;
+    }
 }
 
 impl Waiter {
@@ -58,19 +78,30 @@ impl Replica {
         let waiter =
             Waiter { resource: resource.clone(), op: op.clone(), answered: BTreeSet::new() };
         self.waiters.insert(ticket, waiter);
-        self.awaited.entry(resource.clone()).or_default().insert(ticket);
+        let awaited = self.awaited.entry(resource.clone()).or_default();
+        awaited.entry(op.clone()).or_default().insert(ticket);
         self.arm(now, wait, Alarm::Deadline(ticket));
     }
 
     pub(super) fn answer_waiters(&mut self, id: &ResourceId, out: &mut Outbox) {
-        let Some(resource) = self.resources.get(id) else { return };
+        let Some(resource) = self.resources.get_mut(id) else { return };
+        let news = core::mem::take(&mut resource.news);
+        let Some(awaited) = self.awaited.get(id) else { return };
+        let told: Vec<(&OpId, &BTreeSet<Ticket>)> = if news.all {
+            awaited.iter().collect()
+        } else {
+            let ids = news.ops.iter().map(|&op| &resource.log().op(op).id);
+            ids.filter_map(|op| awaited.get_key_value(op)).collect()
+        };
         let mut done = Vec::new();
-        for &ticket in self.awaited.get(id).into_iter().flatten() {
-            let Some(waiter) = self.waiters.get_mut(&ticket) else { continue };
+        for (op, tickets) in told {
             // Of what is forgotten, all sites have run the delete.
-            let op = resource.log().find(&waiter.op);
-            if op.is_none_or(|op| waiter.hear(ticket, resource, op, out)) {
-                done.push(ticket);
+            let op = resource.log().find(op);
+            for &ticket in tickets {
+                let Some(waiter) = self.waiters.get_mut(&ticket) else { continue };
+                if op.is_none_or(|op| waiter.hear(ticket, resource, op, out)) {
+                    done.push(ticket);
+                }
             }
         }
         for ticket in done {
@@ -91,11 +122,15 @@ impl Replica {
         out.answer(ticket, Answer::Done);
         self.alarms.cancel(&Alarm::Deadline(ticket));
         let Some(waiter) = self.waiters.remove(&ticket) else { return };
-        if let Some(tickets) = self.awaited.get_mut(&waiter.resource) {
+        let Some(awaited) = self.awaited.get_mut(&waiter.resource) else { return };
+        if let Some(tickets) = awaited.get_mut(&waiter.op) {
             tickets.remove(&ticket);
             if tickets.is_empty() {
-                self.awaited.remove(&waiter.resource);
+                awaited.remove(&waiter.op);
             }
+        }
+        if awaited.is_empty() {
+            self.awaited.remove(&waiter.resource);
         }
     }
 }

@@ -219,9 +219,9 @@ impl Replica {
     ) {
         let within = self.withheld.keys().filter(|id| stretch.contains(id));
         let lacks_nothing = |id: &&ResourceId| {
-            let ours = self.version(id);
-            let covered = |(site, number): (&SiteId, &u64)| ours.get(site) >= Some(number);
-            theirs(id).is_none_or(|version| version.iter().all(covered))
+            let known = self.version(id);
+            let has = |(site, number): (&SiteId, &u64)| known.get(site) >= Some(number);
+            theirs(id).is_none_or(|version| version.iter().all(has))
         };
         let heard: Vec<ResourceId> = within.filter(lacks_nothing).cloned().collect();
         for id in heard {

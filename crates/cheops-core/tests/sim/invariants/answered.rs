@@ -70,7 +70,9 @@ impl Request {
         assert!(!self.over, "{ticket:?} hears {answer:?} after the last word");
         assert!(!self.dead, "{ticket:?} hears {answer:?} from an agent that died");
         match answer {
-            Answer::Accepted(op, _) => {
+            Answer::Accepted(op, sites) => {
+                let at_home = sites.contains(&self.site) && sites.contains(&op.site);
+                assert!(at_home, "{ticket:?} is accepted for {sites}");
                 assert_eq!(self.op, None, "{ticket:?} is accepted twice");
                 self.op = Some(op.clone());
                 return;
