@@ -163,11 +163,15 @@ impl From<Refusal> for ApiError {
                 refusal.to_string(),
                 "ask one of its sites",
             ),
-            Refusal::Withheld(_) => Self::new(
+            Refusal::Withheld(lost) => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "damaged",
                 refusal.to_string(),
-                "ask another of its sites, or declare its state: cheops exec --force …",
+                if lost.unheard.is_empty() {
+                    "ask another of its sites, or declare its state: cheops exec --force …"
+                } else {
+                    "see to it that these sites can be reached, or ask one of them"
+                },
             ),
             Refusal::KeyReused { .. } => Self::new(
                 StatusCode::CONFLICT,
