@@ -214,8 +214,14 @@ fn a_damaged_store_says_what_is_lost_and_the_rest_goes_on() {
     one.wait_for("x", "what was lost is here again", |x| x.summary.operation_count == 3);
     assert_eq!(read(&one.work().join("x")).unwrap(), "begin\nto-be-lost\nlast\n");
 
+    // It has to hear first what the others have of it.
     let repair = Submit { force: true, ..submit("echo declared > {id}", "set") };
-    assert!(all_ok(&one.exec("x", &repair), 3));
+    let mut repaired = None;
+    eventually("the state is declared", || {
+        repaired = one.try_exec("x", &repair).ok();
+        repaired.is_some()
+    });
+    assert!(all_ok(&repaired.unwrap(), 3));
     assert!(all_ok(&one.exec("x", &submit("echo more >> {id}", "add")), 3));
     field.sites[0].restart();
     field.wait_until_linked();
