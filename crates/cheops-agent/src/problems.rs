@@ -282,7 +282,7 @@ fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
             Urgency::High,
             "diverged",
             format!(
-                "the sites of `{id}` differ: an operation succeeded at one and failed at another, or they show different states"
+                "the sites of `{id}` differ: an operation succeeded at one and failed at another, or one has run what is not in the block"
             ),
             format!(
                 "compare: cheops diff {id}; then declare the state with an operation and --force"

@@ -80,6 +80,22 @@ impl ApiError {
         )
     }
 
+    /// Another site broke off. Unlike with one that can't be reached, what it was asked for may have
+    /// been carried out.
+    pub fn broke_off(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            "broke-off",
+            detail,
+            "it may have been accepted: look first, or send it again with the same idempotency key",
+        )
+    }
+
+    /// Whether what was asked for can't have reached the site that it was for.
+    pub fn is_unreachable(&self) -> bool {
+        self.0.kind == "unreachable"
+    }
+
     /// The status, which is always one that exists.
     fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
@@ -148,7 +164,12 @@ impl From<Busy> for ApiError {
 
 impl From<CallError> for ApiError {
     fn from(error: CallError) -> Self {
-        Self::unreachable(error.to_string())
+        match &error {
+            CallError::Broke { .. } => Self::broke_off(error.to_string()),
+            CallError::Unknown(_) | CallError::NotConnected { .. } | CallError::Paused(_) => {
+                Self::unreachable(error.to_string())
+            }
+        }
     }
 }
 
@@ -251,5 +272,25 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Asked<T
         };
         let Query(value) = Query::from_request_parts(parts, state).await.map_err(rejected)?;
         Ok(Self(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only what can't have arrived may be sent to another site: anything else could be run twice.
+    #[test]
+    fn a_call_that_broke_off_may_have_been_carried_out() {
+        let site: cheops_core::id::SiteId = "site2".parse().unwrap();
+        for (error, expected) in [
+            (CallError::Unknown(site.clone()), true),
+            (CallError::NotConnected { site: site.clone(), why: "no link".into() }, true),
+            (CallError::Paused(site.clone()), true),
+            (CallError::Broke { site, why: "the link broke".into() }, false),
+        ] {
+            let words = error.to_string();
+            assert_eq!(ApiError::from(error).is_unreachable(), expected, "{words}");
+        }
     }
 }

@@ -92,7 +92,7 @@ pub enum State {
     Pending,
     /// What was asked for last has failed everywhere.
     Failed,
-    /// It succeeded here and failed there, or what `Show` prints differs.
+    /// It succeeded here and failed there, or a site has run what is not in the block.
     Diverged,
     /// A person must decide at this site: what was run has left the block, and there is no way back.
     NeedsDecision,
@@ -396,7 +396,8 @@ pub enum Answer {
 pub struct Submitted {
     /// The operation.
     pub operation: String,
-    /// What each site replied, by site; `TIMEOUT` for those that did not in time.
+    /// What each site replied, by site; `TIMEOUT` for those that did not in time, `WAITING` if nobody
+    /// waited for them.
     pub runs: Vec<Run>,
     /// The operation that won over it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

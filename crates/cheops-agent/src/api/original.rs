@@ -227,7 +227,8 @@ fn replies(
             silent.retain(|site| !sites.contains(site));
             without(sites, "TIMEOUT", "no reply in time; the work goes on".to_owned())
         }
-        Answer::Error(problem) => without(std::mem::take(silent), "KO", problem.detail),
+        // Nobody knows how it went there; it was accepted.
+        Answer::Error(problem) => without(std::mem::take(silent), "TIMEOUT", problem.detail),
         Answer::Accepted { .. } | Answer::Running { .. } | Answer::Done => Vec::new(),
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use axum::{extract::State, http::HeaderMap};
+use axum::{
+    extract::State,
+    http::{HeaderMap, StatusCode},
+};
 use cheops_core::{
     id::{ResourceId, SiteId, Sites},
     plan::Outcome,
@@ -108,7 +111,7 @@ async fn at(context: &Context, site: &SiteId, id: &ResourceId, command: &str) ->
     match shown.map(|mut shown| shown.sites.remove(site.as_str())) {
         Ok(Some(shown)) => shown,
         Ok(None) => timeout(format!("`{site}` gave no answer that makes sense")),
-        Err(error) if error.0.kind == "unreachable" => timeout(error.0.detail),
+        Err(error) if error.0.status == StatusCode::BAD_GATEWAY => timeout(error.0.detail),
         Err(error) => ShownAt { status: "KO".to_owned(), output: error.0.detail },
     }
 }

@@ -116,7 +116,7 @@ pub(super) async fn delete(
 ) -> ApiResult<Response> {
     let asked = Submit {
         command: query.command.unwrap_or_else(|| "true".to_owned()),
-        kind: Some("delete".to_owned()),
+        kind: Some(Kind::DELETE.to_owned()),
         wait: query.wait,
         author: query.author,
         key: query.key,
@@ -211,7 +211,7 @@ async fn whole(mut conversation: Conversation) -> ApiResult<(StatusCode, Submitt
 
 /// Whoever told us of an operation is gone before it had told all.
 fn broke_off(operation: &str) -> ApiError {
-    ApiError::unreachable(format!(
+    ApiError::broke_off(format!(
         "{operation} is accepted, but the site that it was passed on to broke off before all replies were known"
     ))
 }
@@ -496,6 +496,10 @@ enum Unheard {
 }
 
 impl Unheard {
+    fn of(error: ApiError) -> Self {
+        if error.is_unreachable() { Self::NotReached(error) } else { Self::Refused(error) }
+    }
+
     fn into_error(self) -> ApiError {
         match self {
             Self::NotReached(error) | Self::Refused(error) => error,
@@ -511,12 +515,12 @@ async fn there(
     asked: &Submit,
 ) -> Result<Conversation, Unheard> {
     for file in &asked.files {
-        let sent = send_file(&context, &site, file).await;
-        sent.map_err(Unheard::NotReached)?;
+        // A file that was sent twice is still one file, and no operation.
+        send_file(&context, &site, file).await.map_err(Unheard::NotReached)?;
     }
     let path = format!("/api/v1/resources/{id}/operations");
     let response = pass::post(&context, &site, &path, NDJSON, asked).await;
-    let response = response.map_err(Unheard::NotReached)?;
+    let response = response.map_err(Unheard::of)?;
     let response = expect_ok(response).await.map_err(Unheard::Refused)?;
     let (to_answers, mut answers) = mpsc::channel(16);
     tokio::spawn(relay(response, to_answers));
@@ -525,8 +529,8 @@ async fn there(
             Ok(Conversation { operation, sites, answers })
         }
         Some(Answer::Error(problem)) => Err(Unheard::Refused(ApiError(Box::new(problem)))),
-        _ => Err(Unheard::Refused(ApiError::unreachable(format!(
-            "`{site}`, which the request was passed on to, broke off; it may have accepted it"
+        _ => Err(Unheard::Refused(ApiError::broke_off(format!(
+            "`{site}`, which the request was passed on to, broke off"
         )))),
     }
 }
@@ -559,7 +563,7 @@ async fn relay(response: Response, to_answers: mpsc::Sender<Answer>) {
             break;
         }
     }
-    let broken = ApiError::unreachable("the site that the request was passed on to broke off");
+    let broken = ApiError::broke_off("the site that the request was passed on to broke off");
     let _ = to_answers.send(Answer::Error(*broken.0)).await;
 }
 

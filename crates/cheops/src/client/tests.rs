@@ -1,3 +1,5 @@
+//! The client against listeners that misbehave: slow readers, silence, connections that close.
+
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
 use std::{
