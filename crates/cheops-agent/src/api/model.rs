@@ -178,9 +178,6 @@ pub struct ResourceAtSite {
     pub unknown: usize,
     /// How many it has not answered.
     pub waiting: usize,
-    /// A digest of what its `Show` command printed last, for the block as it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shown: Option<String>,
 }
 
 /// Which part of a resource's history to show.

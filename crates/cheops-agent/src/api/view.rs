@@ -111,7 +111,7 @@ fn at_site(resource: &replica::Resource, site: &SiteId) -> ResourceAtSite {
             None => waiting += 1,
         }
     }
-    ResourceAtSite { site: site.to_string(), ok, ko, unknown, waiting, shown: None }
+    ResourceAtSite { site: site.to_string(), ok, ko, unknown, waiting }
 }
 
 /// An operation, and what became of it.

@@ -20,9 +20,6 @@ const SHOWN: (usize, usize) = (10, 20);
 /// How many operations are asked for.
 const LIMIT: usize = 1000;
 
-/// How much of a digest stands in a table.
-const DIGEST: usize = 12;
-
 /// Describe a resource: its state, how each site is doing, the block, what was dropped and why
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -80,21 +77,18 @@ fn titled(title: &str, table: &Table) -> String {
 }
 
 fn at_sites(resource: &Resource) -> Table {
-    let mut table = Table::new(["SITE", "OK", "KO", "UNKNOWN", "WAITING", "SHOWN"]).indented(2);
+    let mut table = Table::new(["SITE", "OK", "KO", "UNKNOWN", "WAITING"]).indented(2);
     for at in &resource.by_site {
         let bad = |count: usize, style| match count {
             0 => Cell::from("0"),
             _ => Cell::styled(count.to_string(), style),
         };
-        let shown =
-            at.shown.as_deref().map_or(NONE, |digest| digest.get(..DIGEST).unwrap_or(digest));
         table.row([
             Cell::from(&at.site),
             at.ok.to_string().into(),
             bad(at.ko, words::BAD),
             bad(at.unknown, words::BAD),
             bad(at.waiting, words::OPEN),
-            shown.into(),
         ]);
     }
     table

@@ -207,9 +207,9 @@ Operations   3, 2 in the block
         r#"Seen by      site1
 
 Sites
-  SITE    OK   KO   UNKNOWN   WAITING   SHOWN
-  site1   2    0    0         0         9f2c31aa77b0
-  site2   2    0    0         0         9f2c31aa77b0
+  SITE    OK   KO   UNKNOWN   WAITING
+  site1   2    0    0         0
+  site2   2    0    0         0
 
 Block (2 of 3 operations)
   #    OPERATION   KIND   RUNS   WHEN     AUTHOR   COMMAND
