@@ -20,6 +20,7 @@ use axum::{
 use cheops_core::{
     id::SiteId,
     replica::{Durable, Effect, Event, Message, Replica, Resource, Settings, Version},
+    time::Millis,
 };
 use futures_util::{TryStreamExt, future::BoxFuture, stream::BoxStream};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time};
@@ -171,16 +172,26 @@ async fn listen(address: SocketAddr, what: &'static str) -> Result<TcpListener, 
 /// Opens the store, and makes the replica as it was.
 async fn restore(config: &Config, noted: &Noted) -> Result<(Replica, Embedded), StartError> {
     let (path, site, noted) = (config.data.join("store"), config.site.clone(), noted.clone());
-    let opened = tokio::task::spawn_blocking(move || open(&path, site, &noted)).await;
+    let settings = settings(config);
+    let opened = tokio::task::spawn_blocking(move || open(&path, site, settings, &noted)).await;
     Ok(opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?)
 }
 
-fn open(path: &Path, site: SiteId, noted: &Noted) -> Result<(Replica, Embedded), EngineError> {
+fn settings(config: &Config) -> Settings {
+    Settings { show_after: config.runs.show_after.map(Millis::from), ..Settings::default() }
+}
+
+fn open(
+    path: &Path,
+    site: SiteId,
+    settings: Settings,
+    noted: &Noted,
+) -> Result<(Replica, Embedded), EngineError> {
     let mut engine = Embedded::open(path, Options::of(site.clone()))?;
     let mut failure = None;
     let written =
         engine.written().map_while(|read| read.map_err(|error| failure = Some(error)).ok());
-    let mut replica = Replica::restore(site, Settings::default(), written);
+    let mut replica = Replica::restore(site, settings, written);
     if let Some(error) = failure {
         return Err(error);
     }

@@ -57,6 +57,9 @@ pub struct Runs {
     pub output_file: u64,
     /// The shell: `SHELL -c COMMAND`.
     pub shell: PathBuf,
+    /// How long a resource must be quiet before its `Show` command is run, so that sites can be
+    /// compared; never if there is none.
+    pub show_after: Option<Duration>,
 }
 
 /// How links are kept.
@@ -99,6 +102,7 @@ impl Config {
                 output: 64 << 10,
                 output_file: 64 << 20,
                 shell: PathBuf::from("/bin/sh"),
+                show_after: Some(Duration::from_secs(1)),
             },
             links: Links {
                 heartbeat: Duration::from_secs(3),
@@ -137,6 +141,9 @@ impl Config {
         set(&mut runs.output, file.runs.output);
         set(&mut runs.output_file, file.runs.output_file);
         set(&mut runs.shell, file.runs.shell);
+        if let Some(quiet) = span("runs.show_after", file.runs.show_after)? {
+            runs.show_after = Some(quiet).filter(|quiet| !quiet.is_zero());
+        }
         set(&mut runs.timeout, span("runs.timeout", file.runs.timeout)?);
         set(&mut links.heartbeat, span("links.heartbeat", file.links.heartbeat)?);
         set(&mut links.silence, span("links.silence", file.links.silence)?);
@@ -258,6 +265,7 @@ struct RunsSection {
     output: Option<usize>,
     output_file: Option<u64>,
     shell: Option<PathBuf>,
+    show_after: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -309,6 +317,7 @@ mod tests {
             output = 10
             output_file = 20
             shell = "/bin/bash"
+            show_after = "0s"
             [links]
             heartbeat = "1s"
             silence = "3s"
@@ -325,6 +334,7 @@ mod tests {
         assert_eq!(config.sites[&"site2".parse().unwrap()], "10.0.0.2:8078");
         assert_eq!(config.runs.timeout, Duration::from_mins(1));
         assert_eq!((config.runs.output, config.runs.output_file), (10, 20));
+        assert_eq!(config.runs.show_after, None);
         assert_eq!(config.links.silence, Duration::from_secs(3));
         assert_eq!((config.store.reserve, config.store.file), (40, 50));
     }

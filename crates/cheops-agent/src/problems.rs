@@ -278,6 +278,16 @@ fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
             format!("what was asked for last of `{id}` has failed everywhere"),
             format!("see why: cheops describe {id}"),
         ),
+        replica::State::Diverged if resource.replied() != replica::State::Diverged => (
+            Urgency::High,
+            "diverged",
+            format!(
+                "all sites of `{id}` have run the same and show different things: its matrix does not tell the truth about the application, or somebody changed it from outside"
+            ),
+            format!(
+                "compare: cheops diff {id}; then declare the state with an operation and --force"
+            ),
+        ),
         replica::State::Diverged => (
             Urgency::High,
             "diverged",

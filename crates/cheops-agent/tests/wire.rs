@@ -21,7 +21,7 @@ use cheops_core::{
     matrix::{Config, Entry, Matrix, Take},
     operation::{Action, Attachment, Declaration, HttpRequest, Operation},
     plan::Outcome,
-    replica::{Durable, Message, Record, Reply, Sent, Stretch, Version},
+    replica::{Durable, Message, Record, Reply, Sent, Shown, Stretch, Version},
     time::{Millis, Timestamp},
 };
 use proptest::{collection, prelude::*, sample::Index};
@@ -89,7 +89,17 @@ fn reply() -> Reply {
     }
 }
 
-fn messages() -> [(&'static str, Message); 5] {
+fn shown() -> Record {
+    Record::Shown(Arc::new(Shown {
+        id: "site3:2".parse().unwrap(),
+        resource: "counter".parse().unwrap(),
+        op: "site2:7".parse().unwrap(),
+        block: 0x0123_4567_89ab_cdef,
+        print: Some([7; 16]),
+    }))
+}
+
+fn messages() -> [(&'static str, Message); 6] {
     let counter = || "counter".parse().unwrap();
     let version =
         || Version::from([("site1".parse().unwrap(), 3), ("site2".parse().unwrap(), 300)]);
@@ -99,16 +109,18 @@ fn messages() -> [(&'static str, Message); 5] {
         Sent { after: 6, record: op },
         Sent { after: 0, record: Record::Reply(Arc::new(reply())) },
     ];
+    let shown = vec![Sent { after: 1, record: shown() }];
     [
         ("compare", Message::Compare(vec![(stretch.clone(), 0x0123_4567_89ab_cdef)])),
         ("have", Message::Have(stretch, vec![(counter(), version())], 0x0123_4567_89ab_cdef)),
         ("want", Message::Want(vec![(counter(), Version::new())])),
         ("records", Message::Records { resource: counter(), records, more: true }),
         ("forgotten", Message::Forgotten(vec![(counter(), version())])),
+        ("shown", Message::Records { resource: counter(), records: shown, more: false }),
     ]
 }
 
-fn durables() -> [(&'static str, Durable); 8] {
+fn durables() -> [(&'static str, Durable); 9] {
     let steps = Action::Steps([Action::command("incr x"), http()].into());
     let first = Operation {
         parents: Box::default(),
@@ -139,6 +151,7 @@ fn durables() -> [(&'static str, Durable); 8] {
         ("forgotten", forgotten),
         ("trimmed", trimmed),
         ("withheld", Durable::Withheld { resource: "counter".parse().unwrap(), floor: 9 }),
+        ("shown", Durable::Record(shown())),
     ]
 }
 

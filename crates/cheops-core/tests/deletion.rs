@@ -101,7 +101,10 @@ impl Two {
                     }
                     Effect::Answer { answer, .. } => place.answers.push(answer),
                     Effect::Tell(event) => place.events.push(event),
-                    Effect::Recall(_) | Effect::Check { .. } | Effect::Clear { .. } => {
+                    Effect::Recall(_)
+                    | Effect::Check { .. }
+                    | Effect::Clear { .. }
+                    | Effect::Show { .. } => {
                         panic!("nothing is in doubt")
                     }
                 }

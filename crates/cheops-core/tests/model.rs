@@ -162,6 +162,7 @@ impl State {
                 place.effects.clear();
                 self.input(n, Input::Cleared { resource, ok: true }, None);
             }
+            Effect::Show { .. } => panic!("nothing is to be shown"),
             Effect::Check { .. } => panic!("nothing is in doubt: the power stays on"),
             Effect::Answer { .. } | Effect::Tell(_) => {}
         }

@@ -99,7 +99,9 @@ impl Two {
                     Effect::Recall(run) => place.recalled.push(run),
                     Effect::Answer { answer, .. } => place.answers.push(answer),
                     Effect::Tell(_) => {}
-                    Effect::Check { .. } | Effect::Clear { .. } => panic!("there is no such"),
+                    Effect::Check { .. } | Effect::Clear { .. } | Effect::Show { .. } => {
+                        panic!("there is no such")
+                    }
                 }
             }
         }

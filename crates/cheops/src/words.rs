@@ -76,6 +76,11 @@ pub(crate) fn round_trip(millis: f64) -> String {
     if millis < 10.0 { format!("{millis:.1}ms") } else { format!("{millis:.0}ms") }
 }
 
+/// A digest of what was shown, as much of it as tells two apart at a glance.
+pub(crate) fn print(digest: &str) -> &str {
+    digest.get(..8).unwrap_or(digest)
+}
+
 /// A number of bytes.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes {

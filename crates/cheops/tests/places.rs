@@ -6,7 +6,9 @@ mod field;
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
-use cheops_agent::api::model::{Fate, RunStatus, SiteState, Sites, State, Submit};
+use cheops_agent::api::model::{Fate, Resource, RunStatus, SiteState, Sites, State, Submit};
+use serde_json::json;
+
 use field::{Field, all_ok, eventually, read, submit, within};
 
 const QUICK: &str = "[links]\nheartbeat = '100ms'\nsilence = '400ms'\nretry = '200ms'";
@@ -155,6 +157,42 @@ fn a_forced_operation_repairs_what_has_diverged() {
     assert_eq!(over, 2, "{:?}", resource.operations);
     for site in &field.sites {
         assert_eq!(read(&site.work().join("x")).unwrap(), "repaired\n");
+    }
+}
+
+#[test]
+fn what_show_prints_tells_that_a_matrix_lies() {
+    let field = Field::with(3, QUICK);
+    let request = Submit {
+        config: Some(json!({ "Show": "cat {id}" })),
+        ..on(&field.everywhere(), "echo begin > {id}")
+    };
+    field.sites[0].exec("x", &request);
+    let shown = |resource: &Resource| resource.by_site.iter().all(|at| at.shown.is_some());
+    field.sites[1].wait_for("x", "all sites have shown it", shown);
+    assert_eq!(field.agreed("x", &[0, 1, 2]).summary.state, State::Settled);
+
+    // No entry says that appends do not commute.
+    field.cut();
+    for (site, word) in field.sites.iter().zip(["left", "middle", "right"]) {
+        let command = format!("echo {word} >> {{id}}");
+        site.exec("x", &Submit { wait: Some("0s".into()), ..submit(&command, "add") });
+    }
+    field.heal();
+    for site in &field.sites {
+        let apart = |x: &Resource| shown(x) && x.summary.state == State::Diverged;
+        site.wait_for("x", "it is found to be apart", apart);
+        let x = site.resource("x").unwrap();
+        assert!(x.operations.iter().flat_map(|op| &op.runs).all(|run| run.status == RunStatus::Ok));
+    }
+    let (_, problems) = field.sites[2].ask("/api/v1/problems").unwrap();
+    assert!(problems.contains("show different things"), "{problems}");
+
+    let request = Submit { force: true, ..submit("echo end > {id}", "set") };
+    field.sites[1].exec("x", &request);
+    for site in &field.sites {
+        let settled = |x: &Resource| shown(x) && x.summary.state == State::Settled;
+        site.wait_for("x", "it is settled", settled);
     }
 }
 

@@ -178,6 +178,10 @@ pub struct ResourceAtSite {
     pub unknown: usize,
     /// How many it has not answered.
     pub waiting: usize,
+    /// A digest of what the `Show` command printed there after the block; nothing if it has not been
+    /// run since, or failed. Sites that hold the same have the same digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shown: Option<String>,
 }
 
 /// Which part of a resource's history to show.
@@ -625,6 +629,15 @@ pub enum Happened {
         operation: String,
         /// How it went, and at which site.
         run: Run,
+    },
+    /// A site has run the `Show` command, for comparison.
+    Shown {
+        /// The site.
+        peer: String,
+        /// The last operation of the block.
+        operation: String,
+        /// A digest of what was printed; nothing if the command failed.
+        print: Option<String>,
     },
     /// The resource is gone from all of its sites.
     Deleted,

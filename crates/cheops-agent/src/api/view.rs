@@ -111,7 +111,17 @@ fn at_site(resource: &replica::Resource, site: &SiteId) -> ResourceAtSite {
             None => waiting += 1,
         }
     }
-    ResourceAtSite { site: site.to_string(), ok, ko, unknown, waiting }
+    let shown = resource.shown(site).and_then(|shown| shown.print.as_ref()).map(print);
+    ResourceAtSite { site: site.to_string(), ok, ko, unknown, waiting, shown }
+}
+
+/// A digest of what was shown.
+fn print(print: &replica::Print) -> String {
+    use std::fmt::Write as _;
+    print.iter().fold(String::with_capacity(2 * print.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// An operation, and what became of it.
@@ -263,6 +273,11 @@ pub(super) fn wrote(here: &SiteId, seq: Seq, durable: &Durable) -> Option<Change
         Durable::Record(Record::Reply(reply)) => {
             Happened::Reply { operation: reply.op.to_string(), run: run(reply) }
         }
+        Durable::Record(Record::Shown(shown)) => Happened::Shown {
+            operation: shown.op.to_string(),
+            peer: shown.id.site.to_string(),
+            print: shown.print.as_ref().map(print),
+        },
         Durable::Forgotten { .. } => Happened::Deleted,
         Durable::Intent { .. }
         | Durable::Clearing(_)

@@ -15,7 +15,7 @@ use cheops_core::{
     id::{ResourceId, SiteId, Sites},
     operation::Operation,
     plan::Outcome,
-    replica::{Input, Report, RunId},
+    replica::{Input, Print, Report, RunId},
     time::Millis,
 };
 use tokio::{process::Child, task::spawn_blocking, time::sleep};
@@ -153,12 +153,35 @@ impl Inner {
         line: &str,
         timeout: Duration,
     ) -> Report {
+        let Ok(Ok(_turn)) = tokio::time::timeout(timeout, self.shows.acquire()).await else {
+            return refused("too many commands are being shown at this site; try again");
+        };
+        self.look(resource, line, timeout).await
+    }
+
+    /// Runs the `Show` command that nobody waits for, however long its turn takes to come, and tells
+    /// what it printed as a digest.
+    pub(super) async fn print(
+        self: Arc<Self>,
+        resource: ResourceId,
+        block: u64,
+        line: &str,
+        timeout: Option<Millis>,
+    ) {
+        let Ok(_turn) = self.prints.acquire().await else { return };
+        let report = self.look(&resource, line, self.timeout(timeout)).await;
+        let print = (report.outcome == Outcome::Ok).then(|| {
+            let mut print = Print::default();
+            blake3::Hasher::new().update(report.output.as_bytes()).finalize_xof().fill(&mut print);
+            print
+        });
+        self.tell(Input::Shown { resource, block, print }).await;
+    }
+
+    async fn look(&self, resource: &ResourceId, line: &str, timeout: Duration) -> Report {
         let task = match Task::of_resource(&self.here, resource, None, line) {
             Ok(task) => task,
             Err(why) => return refused(why),
-        };
-        let Ok(Ok(_turn)) = tokio::time::timeout(timeout, self.shows.acquire()).await else {
-            return refused("too many commands are being shown at this site; try again");
         };
         let job = self.job(&task, &self.runs.clear(resource), Some(millis(timeout)));
         let most = self.settings.output;
@@ -188,11 +211,16 @@ impl Inner {
             agent: std::process::id(),
             shell: self.settings.shell.clone(),
             work: self.work.clone(),
-            timeout: timeout.map_or(self.settings.timeout, |span| Duration::from_millis(span.0)),
+            timeout: self.timeout(timeout),
             keep: self.settings.output_file.max(self.settings.output as u64),
             environment,
             lines,
         }
+    }
+
+    /// How long a command may take.
+    fn timeout(&self, configured: Option<Millis>) -> Duration {
+        configured.map_or(self.settings.timeout, |span| Duration::from_millis(span.0))
     }
 
     /// Fetches the files of a task, for as long as it takes.

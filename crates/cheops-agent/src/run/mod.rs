@@ -128,9 +128,11 @@ struct Inner {
     files: Files,
     fetch: Arc<dyn Fetch>,
     node: node::Handle,
-    /// How many commands may run at the same time, and how many that only show something.
+    /// How many commands may run at the same time, how many that only show something, and how many of
+    /// those that nobody waits for.
     permits: Semaphore,
     shows: Semaphore,
+    prints: Semaphore,
     kept: Mutex<Kept>,
     counts: Counts,
     runtime: tokio::runtime::Handle,
@@ -161,6 +163,7 @@ impl Runner {
         let runner = Self(Arc::new(Inner {
             permits: Semaphore::new(settings.parallel.clamp(1, Semaphore::MAX_PERMITS)),
             shows: Semaphore::new(settings.parallel.clamp(1, Semaphore::MAX_PERMITS)),
+            prints: Semaphore::new((settings.parallel / 2).clamp(1, Semaphore::MAX_PERMITS)),
             kept: Mutex::new(kept),
             counts: Counts::default(),
             runtime: tokio::runtime::Handle::try_current().map_err(io::Error::other)?,
@@ -182,8 +185,8 @@ impl Runner {
         Ok(runner)
     }
 
-    /// Carries out [`Effect::Run`], [`Effect::Recall`], [`Effect::Check`] or [`Effect::Clear`], and
-    /// tells the node how it went. Does not block.
+    /// Carries out [`Effect::Run`], [`Effect::Recall`], [`Effect::Check`], [`Effect::Clear`] or
+    /// [`Effect::Show`], and tells the node how it went. Does not block.
     pub fn give(&self, effect: Effect) {
         let inner = self.0.clone();
         match effect {
@@ -198,6 +201,10 @@ impl Runner {
             }
             Effect::Clear { resource, command, timeout } => {
                 self.0.runtime.spawn(async move { inner.clear(resource, &command, timeout).await });
+            }
+            Effect::Show { resource, command, timeout, block } => {
+                let print = async move { inner.print(resource, block, &command, timeout).await };
+                self.0.runtime.spawn(print);
             }
             other => tracing::warn!("nothing to run: {other:?}"),
         }

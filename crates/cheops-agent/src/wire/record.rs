@@ -57,6 +57,8 @@ pub(super) enum Record<'a> {
     Operation(Operation<'a>),
     #[serde(borrow)]
     Reply(Reply<'a>),
+    #[serde(borrow)]
+    Shown(Shown<'a>),
 }
 
 impl<'a> Twin<'a> for Record<'a> {
@@ -66,6 +68,7 @@ impl<'a> Twin<'a> for Record<'a> {
         Ok(match value {
             replica::Record::Operation(op) => Self::Operation(Operation::of(op)?),
             replica::Record::Reply(reply) => Self::Reply(Reply::of(reply)?),
+            replica::Record::Shown(shown) => Self::Shown(Shown::of(shown)?),
         })
     }
 
@@ -73,6 +76,7 @@ impl<'a> Twin<'a> for Record<'a> {
         Ok(match self {
             Self::Operation(op) => replica::Record::Operation(Arc::new(op.read(names)?)),
             Self::Reply(reply) => replica::Record::Reply(Arc::new(reply.read(names)?)),
+            Self::Shown(shown) => replica::Record::Shown(Arc::new(shown.read(names)?)),
         })
     }
 }
@@ -195,6 +199,42 @@ impl<'a> Twin<'a> for Reply<'a> {
             era: self.era,
             took: Millis(self.took),
             output: self.output.into(),
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Shown<'a> {
+    #[serde(borrow)]
+    id: OpId<'a>,
+    #[serde(borrow)]
+    resource: Text<'a, ResourceId>,
+    #[serde(borrow)]
+    op: OpId<'a>,
+    block: u64,
+    print: Option<replica::Print>,
+}
+
+impl<'a> Twin<'a> for Shown<'a> {
+    type Value = replica::Shown;
+
+    fn of(value: &'a replica::Shown) -> Result<Self, WireError> {
+        Ok(Self {
+            id: OpId::of(&value.id).at("id")?,
+            resource: Text::of(&value.resource)?,
+            op: OpId::of(&value.op).at("op")?,
+            block: value.block,
+            print: value.print,
+        })
+    }
+
+    fn read(self, names: &mut Names) -> Result<replica::Shown, WireError> {
+        Ok(replica::Shown {
+            id: self.id.read(names).at("id")?,
+            resource: self.resource.read(names).at("resource")?,
+            op: self.op.read(names).at("op")?,
+            block: self.block,
+            print: self.print,
         })
     }
 }

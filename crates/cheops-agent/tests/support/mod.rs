@@ -8,7 +8,7 @@ use cheops_core::{
     matrix::{Concurrent, Config, Entry, Matrix, Take},
     operation::{Action, Attachment, Declaration, HttpRequest, Operation},
     plan::Outcome,
-    replica::{Durable, Message, Record, Reply, Sent, Stretch, Version},
+    replica::{Durable, Message, Record, Reply, Sent, Shown, Stretch, Version},
     time::{Millis, Timestamp},
 };
 use proptest::{collection, option, prelude::*, sample};
@@ -154,10 +154,16 @@ fn reply() -> impl Strategy<Value = Reply> {
     )
 }
 
+fn shown() -> impl Strategy<Value = Shown> {
+    (op_id(), resource(), op_id(), any::<u64>(), option::of(any::<[u8; 16]>()))
+        .prop_map(|(id, resource, op, block, print)| Shown { id, resource, op, block, print })
+}
+
 fn record() -> impl Strategy<Value = Record> {
     prop_oneof![
         operation().prop_map(|op| Record::Operation(Arc::new(op))),
         reply().prop_map(|reply| Record::Reply(Arc::new(reply))),
+        shown().prop_map(|shown| Record::Shown(Arc::new(shown))),
     ]
 }
 

@@ -17,6 +17,8 @@ pub(super) enum Alarm {
     Ask(ResourceId, SiteId),
     /// A requester has waited long enough.
     Deadline(Ticket),
+    /// Have a resource shown.
+    Show(ResourceId),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]

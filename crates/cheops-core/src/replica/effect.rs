@@ -4,6 +4,7 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 
 use super::{
     message::{Durable, Message, Reply},
+    shown::Print,
     withhold::Lost,
 };
 use crate::{
@@ -58,6 +59,15 @@ pub enum Input {
         resource: ResourceId,
         /// Whether it succeeded.
         ok: bool,
+    },
+    /// The answer to [`Effect::Show`].
+    Shown {
+        /// The resource.
+        resource: ResourceId,
+        /// The block that it was asked about.
+        block: u64,
+        /// A digest of what the `Show` command printed; nothing if it failed.
+        print: Option<Print>,
     },
     /// A site can be reached.
     PeerUp(SiteId),
@@ -159,6 +169,18 @@ pub enum Effect {
         command: String,
         /// How long it may take.
         timeout: Option<Millis>,
+    },
+    /// Run the resource's `Show` command, and say what it printed. It changes nothing, so it needs no
+    /// supervisor, and is asked for again if we die.
+    Show {
+        /// The resource.
+        resource: ResourceId,
+        /// The command.
+        command: String,
+        /// How long it may take.
+        timeout: Option<Millis>,
+        /// The block that it is about.
+        block: u64,
     },
     /// Tell a requester something.
     Answer {

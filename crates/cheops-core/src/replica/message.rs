@@ -1,7 +1,7 @@
 //! What sites tell each other, and what they write down.
 //!
-//! A site records two things about a resource: operations that it received and replies of its own
-//! runs. Its records are numbered from 1 without gaps; they form its *stream*. So what a site knows
+//! A site records three things about a resource: operations that it received, replies of its own
+//! runs, and what its `Show` command printed after them. Its records are numbered from 1 without gaps; they form its *stream*. So what a site knows
 //! of a resource is one number for each site: its *version*, and two sites that have the same
 //! version know the same.
 //!
@@ -10,6 +10,7 @@
 
 use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
 
+use super::shown::Shown;
 use crate::{
     id::{OpId, ResourceId, SiteId},
     operation::SharedOperation,
@@ -24,6 +25,8 @@ pub enum Record {
     Operation(SharedOperation),
     /// How an operation went there.
     Reply(Arc<Reply>),
+    /// What the resource's `Show` command printed there.
+    Shown(Arc<Shown>),
 }
 
 impl Record {
@@ -32,6 +35,16 @@ impl Record {
         match self {
             Self::Operation(op) => &op.id,
             Self::Reply(reply) => &reply.id,
+            Self::Shown(shown) => &shown.id,
+        }
+    }
+
+    /// The operation that it is, or is about.
+    pub fn about(&self) -> &OpId {
+        match self {
+            Self::Operation(op) => &op.id,
+            Self::Reply(reply) => &reply.op,
+            Self::Shown(shown) => &shown.op,
         }
     }
 
@@ -40,6 +53,7 @@ impl Record {
         match self {
             Self::Operation(op) => &op.resource,
             Self::Reply(reply) => &reply.resource,
+            Self::Shown(shown) => &shown.resource,
         }
     }
 
@@ -53,6 +67,7 @@ impl Record {
                     + reply.output.len()
                     + 24
             }
+            Self::Shown(shown) => shown.id.site.as_str().len() + shown.op.site.as_str().len() + 40,
         }
     }
 }
@@ -86,7 +101,7 @@ pub type Version = BTreeMap<SiteId, u64>;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sent<R = Record> {
     /// The number of the record before it in the stream. What lies between the two no longer
-    /// matters: replies that a later one stands for.
+    /// matters: what a later record stands for.
     pub after: u64,
     /// The record.
     pub record: R,

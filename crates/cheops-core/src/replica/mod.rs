@@ -20,6 +20,7 @@ mod message;
 mod rehearse;
 mod resource;
 mod run;
+mod shown;
 mod stream;
 mod sync;
 mod wait;
@@ -45,6 +46,7 @@ pub use self::{
     message::{Durable, Message, Record, Reply, Sent, Stretch, Version},
     rehearse::{Planned, Rehearsal},
     resource::{Resource, State},
+    shown::{Print, Shown},
     withhold::Lost,
 };
 use crate::{
@@ -66,6 +68,8 @@ pub struct Settings {
     pub message_bytes: usize,
     /// About how many bytes of records are sent at one request.
     pub burst_bytes: usize,
+    /// How long a resource must be quiet before it is shown; never if there is none.
+    pub show_after: Option<Millis>,
 }
 
 impl Default for Settings {
@@ -76,6 +80,7 @@ impl Default for Settings {
             most_waiting: 4_096,
             message_bytes: 256 << 10,
             burst_bytes: 4 << 20,
+            show_after: Some(Millis(1_000)),
         }
     }
 }
@@ -130,7 +135,7 @@ impl Outbox {
         self.send.push(Effect::Send { to: to.clone(), message });
     }
 
-    /// A run, a recall, a check or a clearing.
+    /// A run, a recall, a check, a clearing or a show.
     fn run(&mut self, effect: Effect) {
         self.run.push(effect);
     }
@@ -239,6 +244,7 @@ impl Replica {
                         resource.resume(&self.here, gate, &mut out);
                     }
                     self.bury(&id, now, &mut out);
+                    self.show_later(&id, now);
                 }
             }
             Input::Submit(submission) => self.submit(*submission, now, &mut out),
@@ -250,6 +256,9 @@ impl Replica {
             }
             Input::Checked { run, happened: true } => self.happened(&run, now, &mut out),
             Input::Cleared { resource, ok } => self.cleared(&resource, ok, now, &mut out),
+            Input::Shown { resource, block, print } => {
+                self.was_shown(&resource, block, print, now, &mut out);
+            }
             Input::PeerUp(site) => {
                 self.up.insert(site.clone());
                 self.compare_with(&site, now, &mut out);
@@ -308,6 +317,7 @@ impl Replica {
                 Alarm::Compare(site) => self.compare_with(&site, now, out),
                 Alarm::Ask(resource, site) => self.ask(&resource, &site, now, out),
                 Alarm::Deadline(ticket) => self.give_up(ticket, out),
+                Alarm::Show(resource) => self.show(&resource, out),
             }
         }
     }
@@ -504,5 +514,6 @@ impl Replica {
             resource.advance(&self.here, gate, out);
         }
         self.bury(id, now, out);
+        self.show_later(id, now);
     }
 }

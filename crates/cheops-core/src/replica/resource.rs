@@ -3,7 +3,7 @@
 //! What must stay true:
 //! - what is recorded depends on the set of records alone, not on the order in which they came;
 //! - a record enters after what it depends on: the one before it in its stream, the parents of an
-//!   operation, the operation of a reply.
+//!   operation, the operation that a reply or a print is about.
 
 use alloc::{collections::BTreeMap, sync::Arc};
 
@@ -12,6 +12,7 @@ use super::{
     forget::join,
     message::{Record, Reply, Sent, Version},
     run::Work,
+    shown::{Look, Shown},
     stream::{Item, Streams, digest, mark},
     wait::News,
     waiting::Waiting,
@@ -49,6 +50,10 @@ pub struct Resource {
     keys: BTreeMap<Key, Ix>,
     /// Replies to operations that are forgotten: nobody asks for them, but streams have no gaps.
     strays: BTreeMap<OpId, Arc<Reply>>,
+    /// What each site showed last.
+    shown: BTreeMap<SiteId, Arc<Shown>>,
+    /// The `Show` command runs here.
+    pub(super) looking: Option<Look>,
     digest: u64,
     pub(super) waiting: Waiting,
     pub(super) news: News,
@@ -73,7 +78,7 @@ pub enum State {
     /// What was asked for last has failed everywhere.
     Failed,
     /// An operation succeeded here and failed there; or a site has run what is not in the block, and
-    /// has no way back.
+    /// has no way back; or what `Show` prints differs.
     Diverged,
 }
 
@@ -103,6 +108,8 @@ impl Resource {
             replies: BTreeMap::new(),
             keys: BTreeMap::new(),
             strays: BTreeMap::new(),
+            shown: BTreeMap::new(),
+            looking: None,
             digest: 0,
             waiting: Waiting::default(),
             news: News::default(),
@@ -167,7 +174,7 @@ impl Resource {
 
     /// The block from its last replacing operation on: what came before has no influence on the state
     /// any more.
-    fn tail(&self) -> &[Ix] {
+    pub(super) fn tail(&self) -> &[Ix] {
         &self.resolution.block()[self.resolution.last_replacing().unwrap_or(0)..]
     }
 
@@ -211,6 +218,10 @@ impl Resource {
         }
     }
 
+    pub(super) fn last_shown(&self, site: &SiteId) -> Option<&Shown> {
+        self.shown.get(site).map(|shown| &**shown)
+    }
+
     /// How far the streams of all sites are known here.
     pub fn version(&self) -> Version {
         self.streams.version()
@@ -248,8 +259,16 @@ impl Resource {
         self.work == Work::Stuck
     }
 
-    /// The resource's state at a glance, from the replies that are known here.
+    /// The resource's state at a glance, as far as it is known here.
     pub fn state(&self) -> State {
+        match self.replied() {
+            State::Settled | State::Failed if self.shows_differ() => State::Diverged,
+            state => state,
+        }
+    }
+
+    /// The state that the replies tell of, whatever `Show` prints.
+    pub fn replied(&self) -> State {
         let tail = self.tail();
         let nothing_left = tail.is_empty() && !self.log.is_empty();
         let (mut pending, mut failed) = (false, nothing_left);
@@ -327,7 +346,7 @@ impl Resource {
             return Fit::Wrong("a record of another resource");
         }
         let attempt = match &sent.record {
-            Record::Operation(_) => 0,
+            Record::Operation(_) | Record::Shown(_) => 0,
             Record::Reply(reply) => reply.attempt,
         };
         if id.number > LAST_NUMBER || attempt > LAST_ATTEMPT {
@@ -341,13 +360,16 @@ impl Resource {
         }
         match &sent.record {
             Record::Operation(op) => self.fit_operation(op),
-            Record::Reply(reply) => match self.log.find(&reply.op) {
-                None if !self.log.is_forgotten(&reply.op) => Fit::Blocked(reply.op.clone()),
-                _ if !self.sites.contains(&id.site) => {
+            record @ (Record::Reply(_) | Record::Shown(_)) => {
+                let op = record.about();
+                if self.log.find(op).is_none() && !self.log.is_forgotten(op) {
+                    Fit::Blocked(op.clone())
+                } else if self.sites.contains(&id.site) {
+                    Fit::Now
+                } else {
                     Fit::Wrong("a reply of a site that is not one of the resource's")
                 }
-                _ => Fit::Now,
-            },
+            }
         }
     }
 
@@ -393,6 +415,10 @@ impl Resource {
                 }
                 None => return,
             },
+            Record::Shown(shown) => {
+                self.shown.insert(id.site.clone(), shown.clone());
+                Item::Shown
+            }
         };
         let before = digest(&self.id, &id.site, self.streams.high(&id.site));
         self.streams.push(&id.site, id.number, item);
@@ -497,6 +523,10 @@ impl Resource {
             Item::Stray => {
                 let id = OpId { site: site.clone(), number };
                 self.strays.get(&id).map(|reply| Record::Reply(reply.clone()))
+            }
+            Item::Shown => {
+                let shown = self.shown.get(site).filter(|shown| shown.id.number == number);
+                shown.map(|shown| Record::Shown(shown.clone()))
             }
         }
     }

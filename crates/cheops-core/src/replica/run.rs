@@ -84,7 +84,7 @@ impl Resource {
     }
 
     /// How long a command may take.
-    fn timeout(&self) -> Option<Millis> {
+    pub(super) fn timeout(&self) -> Option<Millis> {
         self.config().timeout.map(Millis::from)
     }
 

@@ -1,8 +1,8 @@
 //! The streams of a resource: what each of its sites has recorded, as far as it is known here.
 //!
 //! What must stay true: a stream is known from its start to its `high` mark without gaps, save for
-//! replies that a later one of the same run stands for, and for what was forgotten with an earlier
-//! life of the resource.
+//! what a later record stands for (a reply to the same operation, a newer print), and for what was
+//! forgotten with an earlier life of the resource.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
@@ -21,6 +21,8 @@ pub(super) enum Item {
     Reply(Ix),
     /// A reply of the stream's site to an operation that is forgotten.
     Stray,
+    /// What the stream's site showed.
+    Shown,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -74,7 +76,7 @@ impl Streams {
         let entries = self.streams.get(site).map_or(&[][..], |stream| &stream.entries);
         entries.iter().rev().filter_map(|entry| match entry.item {
             Item::Reply(op) => Some((entry.number, op)),
-            Item::Operation(_) | Item::Stray => None,
+            Item::Operation(_) | Item::Stray | Item::Shown => None,
         })
     }
 

@@ -376,11 +376,7 @@ impl Replica {
 
 /// Whether a record says nothing that counts after a resource was forgotten.
 fn is_over(tomb: &Tomb, sent: &Sent) -> bool {
-    let about = match &sent.record {
-        Record::Operation(op) => &op.id,
-        Record::Reply(reply) => &reply.op,
-    };
-    covers(&tomb.version, about)
+    covers(&tomb.version, sent.record.about())
 }
 
 /// A stretch as shorter ones that cover it, with the digests of what we have in each.

@@ -70,10 +70,11 @@ fn any(rng: &mut fastrand::Rng) -> Matrix {
     Matrix::new(entries.collect()).unwrap()
 }
 
-/// A configuration with or without `Reset` and `Check`.
+/// A configuration with or without `Show`, `Reset` and `Check`.
 pub fn config(rng: &mut fastrand::Rng, tells_the_truth: bool) -> Config {
     Config {
         matrix: if tells_the_truth { truthful(rng) } else { any(rng) },
+        show: (rng.u8(0..3) > 0).then(|| "get".to_owned()),
         reset: (rng.u8(0..3) > 0).then(|| "set 0".to_owned()),
         check: rng.bool().then(|| "grep".to_owned()),
         ..Config::default()

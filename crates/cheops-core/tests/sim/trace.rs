@@ -9,7 +9,7 @@ use std::{
 use cheops_core::{
     id::SiteId,
     operation::Action,
-    replica::{Answer, Durable, Effect, Event, Input, Message, Record, RunId, Submission},
+    replica::{Answer, Durable, Effect, Event, Input, Message, Print, Record, RunId, Submission},
 };
 
 use crate::support::world::Seen;
@@ -95,6 +95,7 @@ fn given(input: &Input) -> String {
         Input::Lost(run) => format!("{} is in doubt", name(run)),
         Input::Checked { run, happened } => format!("{} checked: {happened}", name(run)),
         Input::Cleared { resource, ok } => format!("Reset of {resource} ended: {ok}"),
+        Input::Shown { resource, print, .. } => format!("{resource} shows {}", printed(*print)),
         Input::PeerUp(site) => format!("sees {site}"),
         Input::PeerDown(site) => format!("loses {site}"),
         Input::Tick => "tick".to_owned(),
@@ -130,6 +131,7 @@ fn done(effect: &Effect) -> String {
         Effect::Recall(run) => format!("looks for the result of {}", name(run)),
         Effect::Check { run, .. } => format!("checks {}", name(run)),
         Effect::Clear { resource, .. } => format!("runs Reset of {resource}"),
+        Effect::Show { resource, block, .. } => format!("runs Show of {resource} at {block:016x}"),
         Effect::Answer { ticket, answer } => format!("answers {}: {}", ticket.0, answered(answer)),
         Effect::Tell(event) => format!("tells {}", told(event)),
     }
@@ -164,7 +166,15 @@ fn record_words(record: &Record) -> String {
             let (op, attempt, outcome) = (&reply.op, reply.attempt, reply.outcome);
             format!("{} {} reply to {op} #{attempt}: {outcome:?}", reply.resource, reply.id)
         }
+        Record::Shown(shown) => {
+            let (id, op, print) = (&shown.id, &shown.op, printed(shown.print));
+            format!("{} {id} shows {print} after {op}", shown.resource)
+        }
     }
+}
+
+fn printed(print: Option<Print>) -> String {
+    print.map_or_else(|| "nothing".to_owned(), |print| format!("{print:?}"))
 }
 
 fn said(message: &Message) -> String {

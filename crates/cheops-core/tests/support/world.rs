@@ -19,7 +19,7 @@ use cheops_core::{
     operation::Operation,
     plan::Outcome,
     replica::{
-        Answer, Durable, Effect, Event, Input, Message, Replica, Report, RunId, Settings,
+        Answer, Durable, Effect, Event, Input, Message, Print, Replica, Report, RunId, Settings,
         Submission, Ticket,
     },
     time::{Millis, Now},
@@ -32,6 +32,10 @@ pub trait App: Default + Debug + Clone + PartialEq {
     /// Runs the `Reset` command.
     fn clear(&mut self) {
         *self = Self::default();
+    }
+    /// What the `Show` command prints.
+    fn show(&self) -> String {
+        format!("{self:?}")
     }
 }
 
@@ -124,6 +128,12 @@ enum Happening {
     Clears {
         resource: ResourceId,
         command: u64,
+    },
+    /// The `Show` command has looked at the application.
+    Shows {
+        life: u64,
+        resource: ResourceId,
+        block: u64,
     },
     /// The shell around the replica has found the answer to a question.
     Told {
@@ -479,6 +489,13 @@ impl<A: App, W: Watch> World<A, W> {
                     self.input(n, Input::Cleared { resource, ok });
                 }
             }
+            Happening::Shows { life, resource, block } => {
+                if self.sites[n].life == life {
+                    let print = Some(print(&self.app(n, &resource)));
+                    let print = print.filter(|_| !self.one_of(self.mishaps.run));
+                    self.input(n, Input::Shown { resource, block, print });
+                }
+            }
             Happening::Told { life, input } => {
                 if self.sites[n].life == life {
                     self.input(n, input);
@@ -627,6 +644,10 @@ impl<A: App, W: Watch> World<A, W> {
                 let after = self.between(self.weather.run);
                 self.schedule(after, n, Happening::Clears { resource, command });
             }
+            Effect::Show { resource, block, .. } => {
+                let (life, after) = (self.sites[n].life, self.between(self.weather.run));
+                self.schedule(after, n, Happening::Shows { life, resource, block });
+            }
             Effect::Answer { ticket, answer } => {
                 if !self.lean {
                     self.answers.entry(ticket).or_default().push(answer);
@@ -704,6 +725,16 @@ impl<A: App, W: Watch> World<A, W> {
     pub fn app(&self, site: usize, resource: &ResourceId) -> A {
         self.sites[site].apps.get(resource).cloned().unwrap_or_default()
     }
+}
+
+/// What `Show` prints of an application, as a digest.
+pub fn print(app: &impl App) -> Print {
+    let mut print = Print::default();
+    for (n, byte) in app.show().bytes().enumerate() {
+        let at = n % print.len();
+        print[at] = print[at].wrapping_mul(31).wrapping_add(byte);
+    }
+    print
 }
 
 fn key(run: &RunId) -> RunKey {

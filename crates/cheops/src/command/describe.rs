@@ -77,7 +77,14 @@ fn titled(title: &str, table: &Table) -> String {
 }
 
 fn at_sites(resource: &Resource) -> Table {
-    let mut table = Table::new(["SITE", "OK", "KO", "UNKNOWN", "WAITING"]).indented(2);
+    let mut table = Table::new(["SITE", "OK", "KO", "UNKNOWN", "WAITING", "SHOWS"]).indented(2);
+    let mut prints = resource.by_site.iter().filter_map(|at| at.shown.as_deref());
+    let first = prints.next();
+    let apart = prints.any(|print| Some(print) != first);
+    let shows = |print: &str| {
+        let short = words::print(print);
+        if apart { Cell::styled(short, words::BAD) } else { Cell::from(short) }
+    };
     for at in &resource.by_site {
         let bad = |count: usize, style| match count {
             0 => Cell::from("0"),
@@ -89,6 +96,7 @@ fn at_sites(resource: &Resource) -> Table {
             bad(at.ko, words::BAD),
             bad(at.unknown, words::BAD),
             bad(at.waiting, words::OPEN),
+            at.shown.as_deref().map_or(Cell::from("-"), shows),
         ]);
     }
     table

@@ -103,6 +103,13 @@ fn in_words(change: &Change) -> Option<String> {
                 format!("{operation}  {status} at {}{took}{output}", run.site),
             )
         }
+        Happened::Shown { peer, operation, print } => {
+            let shows = print.as_deref().map_or_else(
+                || "can't be shown".to_owned(),
+                |print| format!("shows {}", words::print(print)),
+            );
+            (anstyle::Style::new(), format!("{operation}  {shows} at {peer}"))
+        }
         Happened::Deleted => (OPEN, "is gone from all of its sites".to_owned()),
         Happened::NeedsDecision => (BAD, format!("needs a decision at {}", change.site)),
         Happened::Unknown { operation } => {

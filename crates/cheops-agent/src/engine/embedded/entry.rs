@@ -45,7 +45,7 @@ pub(super) fn resumes(durable: &Durable) -> Option<&ResourceId> {
 pub(super) struct Entry {
     pub(super) resource: ResourceId,
     what: What,
-    /// The operation or reply that it is or is about.
+    /// The record that it is or is about.
     id: Option<OpId>,
 }
 
@@ -59,6 +59,7 @@ enum What {
     Forgotten = 6,
     Trimmed = 7,
     Withheld = 8,
+    Shown = 9,
 }
 
 impl Entry {
@@ -66,6 +67,7 @@ impl Entry {
         let (what, id) = match durable {
             Durable::Record(Record::Operation(op)) => (What::Operation, Some(&op.id)),
             Durable::Record(Record::Reply(reply)) => (What::Reply, Some(&reply.id)),
+            Durable::Record(Record::Shown(shown)) => (What::Shown, Some(&shown.id)),
             Durable::Intent { op, .. } => (What::Intent, Some(op)),
             Durable::Clearing(_) => (What::Clearing, None),
             Durable::Cleared(_) => (What::Cleared, None),
@@ -78,7 +80,7 @@ impl Entry {
 
     /// The number that it has in the stream of a site, if it is a record of that site.
     pub(super) fn number(&self, site: &SiteId) -> Option<u64> {
-        let record = matches!(self.what, What::Operation | What::Reply);
+        let record = matches!(self.what, What::Operation | What::Reply | What::Shown);
         self.id.as_ref().filter(|id| record && id.site == *site).map(|id| id.number)
     }
 
@@ -102,6 +104,7 @@ impl Entry {
             6 => What::Forgotten,
             7 => What::Trimmed,
             8 => What::Withheld,
+            9 => What::Shown,
             _ => return None,
         };
         let resource = take_text(&mut bytes)?.parse().ok()?;
@@ -109,7 +112,7 @@ impl Entry {
             What::Clearing | What::Cleared | What::Forgotten | What::Trimmed | What::Withheld => {
                 None
             }
-            What::Operation | What::Reply | What::Intent => Some(OpId {
+            What::Operation | What::Reply | What::Shown | What::Intent => Some(OpId {
                 site: take_text(&mut bytes)?.parse().ok()?,
                 number: take_number(&mut bytes)?,
             }),
@@ -123,6 +126,7 @@ impl fmt::Display for Entry {
         let word = match self.what {
             What::Operation => "operation",
             What::Reply => "reply",
+            What::Shown => "what was shown,",
             What::Intent => "the start of a run of",
             What::Clearing => "the start of a reset",
             What::Forgotten => "that it was forgotten",
@@ -256,6 +260,7 @@ mod tests {
         let entry = |what| Entry { resource: "r".parse().unwrap(), what, id: Some(op.clone()) };
         assert_eq!(entry(What::Operation).number(&site), Some(7));
         assert_eq!(entry(What::Reply).number(&site), Some(7));
+        assert_eq!(entry(What::Shown).number(&site), Some(7));
         assert_eq!(entry(What::Intent).number(&site), None);
         assert_eq!(entry(What::Reply).number(&"site2".parse().unwrap()), None);
         assert_eq!(entry(What::Operation).to_string(), "operation site1:7");

@@ -14,6 +14,7 @@ pub mod once;
 pub mod quiet;
 pub mod receipts;
 pub mod replies;
+pub mod shown;
 pub mod truth;
 
 use cheops_core::{
