@@ -282,7 +282,7 @@ fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
             Urgency::High,
             "diverged",
             format!(
-                "all sites of `{id}` have run the same and show different things: its matrix does not tell the truth about the application, or somebody changed it from outside"
+                "the sites of `{id}` have run the same and show different things: the matrix is wrong, or somebody changed it from outside"
             ),
             format!(
                 "compare: cheops diff {id}; then declare the state with an operation and --force"

@@ -207,9 +207,9 @@ Operations   3, 2 in the block
         r#"Seen by      site1
 
 Sites
-  SITE    OK   KO   UNKNOWN   WAITING
-  site1   2    0    0         0
-  site2   2    0    0         0
+  SITE    OK   KO   UNKNOWN   WAITING   SHOWS
+  site1   2    0    0         0         5f5f5f5f
+  site2   2    0    0         0         5f5f5f5f
 
 Block (2 of 3 operations)
   #    OPERATION   KIND   RUNS   WHEN     AUTHOR   COMMAND

@@ -61,7 +61,14 @@ pub(crate) fn counter() -> Resource {
         operations: vec![start, inc, set],
         version: [("site1".to_owned(), 4), ("site2".to_owned(), 3)].into(),
         by_site: ["site1", "site2"]
-            .map(|site| ResourceAtSite { site: site.into(), ok: 2, ko: 0, unknown: 0, waiting: 0 })
+            .map(|site| ResourceAtSite {
+                site: site.into(),
+                ok: 2,
+                ko: 0,
+                unknown: 0,
+                waiting: 0,
+                shown: Some("5f".repeat(16)),
+            })
             .to_vec(),
     }
 }
