@@ -16,6 +16,7 @@ mod feed;
 mod input;
 mod report;
 mod screen;
+mod shell;
 mod sites;
 mod spelling;
 mod supervise;

@@ -16,7 +16,7 @@ use self::{agents::Agents, player::Player, sites::Sites};
 use super::Outcome;
 use crate::{
     report::{Exit, Failure, clean},
-    screen,
+    screen, shell,
     table::{Cell, Table},
     words::{self, BOLD},
 };
@@ -79,11 +79,13 @@ fn ready(agents: &Agents, took: Duration) -> String {
 fn to_try(agents: &Agents) -> String {
     let address = agents.addresses().into_iter().next().map(|(_, address)| address.to_string());
     let address = address.unwrap_or_default();
-    let program = clean(&agents.program().display().to_string());
+    // Quoted twice: the shell reads what stands for an alias once more when the alias is used.
+    let program = shell::word(&agents.program().display().to_string());
+    let program = clean(&shell::word(&program));
     format!(
         "{BOLD}Try, in another terminal{BOLD:#}
 
-  alias cheops='{program}'
+  alias cheops={program}
   export CHEOPS_AGENT={address}
 
   cheops get sites

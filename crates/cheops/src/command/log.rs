@@ -11,6 +11,7 @@ use serde_json::json;
 use super::{Context, Outcome, View, ask, get::operations::COMMAND, graph};
 use crate::{
     report::{Failure, clean, first},
+    shell,
     table::{Cell, Table},
     words,
 };
@@ -72,7 +73,8 @@ impl View for Told {
         let title = "History (● in the block, ○ dropped, × void)\n";
         let is_part = self.operations.len() < self.all;
         let older = self.operations.first().filter(|_| is_part).map(|oldest| {
-            format!("Older ones: cheops log {} --before {}\n", self.id, clean(&oldest.id))
+            let before = shell::option("--before", &oldest.id);
+            clean(&format!("Older ones: cheops log {before} {}", shell::last(&self.id))) + "\n"
         });
         [title.to_owned(), table.render(), older.unwrap_or_default()].concat()
     }

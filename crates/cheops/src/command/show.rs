@@ -5,6 +5,7 @@ use cheops_agent::api::model::{Show, Shown};
 use super::{Context, Outcome, View, ask};
 use crate::{
     report::{Exit, Failure, clean_lines},
+    shell,
     table::{Cell, Table},
     words,
 };
@@ -40,7 +41,8 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
     let mut text = context.output.write(&shown)?;
     let exit = exit(&shown);
     if context.output.is_text() && exit == Exit::Wrong {
-        text.extend(["The sites do not agree; see how with: cheops diff ", id.as_str(), "\n"]);
+        let id = shell::last(id.as_str());
+        text += &format!("The sites do not agree; see how with: cheops diff {id}\n");
     }
     Ok(Outcome { text, exit })
 }

@@ -198,6 +198,16 @@ fn who_does_not_wait_is_content_with_an_accepted_operation() {
 }
 
 #[test]
+fn a_command_to_copy_is_quoted_where_the_shell_needs_it() {
+    for (id, expected) in [("~web", "cheops watch '~web'\n"), ("-web", "cheops watch -- -web\n")] {
+        let id = format!("--id={id}");
+        let line = ["exec", &id, "--sites", "site1", "--command", "true", "--wait", "0s"];
+        let said = agent(vec![accepted(), Answer::Done]).cheops(&line).fine();
+        assert!(said.ends_with(expected), "{said}");
+    }
+}
+
+#[test]
 fn programs_get_one_document() {
     let agent = agent(all_ok());
     let said = agent.cheops(&[&EXEC[..], &["-o", "json"]].concat()).fine();

@@ -12,7 +12,7 @@ use crate::{
     client,
     command::View,
     report::{Exit, Failure, clean},
-    words,
+    shell, words,
 };
 
 /// What was asked for.
@@ -137,12 +137,13 @@ impl<'a> Tally<'a> {
     /// The last words: how it went, and what to do if not all is well.
     pub(crate) fn summary(&self) -> String {
         let id = self.asked.id;
+        let last = shell::last(id.as_str());
         let operation = self.operation.as_deref().unwrap_or("the operation");
         let (ok, all) = (self.with(RunStatus::Ok), self.sites.len());
         let mut lines = vec![match (&self.superseded_by, ok.len()) {
             (Some(by), _) => format!("{id}: {operation} is set aside: {by} won"),
             (None, 0) if self.asked.wait.is_zero() && self.runs.is_empty() => {
-                format!("{id}: {operation} is accepted; follow it with: cheops watch {id}")
+                format!("{id}: {operation} is accepted; follow it with: cheops watch {last}")
             }
             (None, n) if n == all && n <= 5 => {
                 format!("{id}: {operation} is OK on {}", words::listed(&ok))
@@ -151,7 +152,7 @@ impl<'a> Tally<'a> {
             (None, n) => format!("{id}: {operation} is OK on {n} of {}", words::count(all, "site")),
         }];
         if self.superseded_by.is_some() {
-            lines.push(format!("why: cheops describe {id}"));
+            lines.push(format!("why: cheops describe {last}"));
         }
         let failed = self.with(RunStatus::Ko);
         let origin = operation.rsplit_once(':').map_or("", |(site, _)| site);
@@ -161,15 +162,16 @@ impl<'a> Tally<'a> {
             ));
         } else if !failed.is_empty() {
             lines.push(format!(
-                "{} failed; look with: cheops describe {id}",
+                "{} failed; look with: cheops describe {last}",
                 words::listed(&failed)
             ));
         }
         let unknown = self.with(RunStatus::Unknown);
         if !unknown.is_empty() {
             lines.push(format!(
-                "{} can't tell whether it took effect; look there, then repair with: cheops exec --id {id} --force …",
-                words::listed(&unknown)
+                "{} can't tell whether it took effect; look there, then repair with: cheops exec {} --force …",
+                words::listed(&unknown),
+                shell::option("--id", id.as_str())
             ));
         }
         let silent = self.silent_sites();
@@ -177,11 +179,11 @@ impl<'a> Tally<'a> {
             let silent = words::listed(&silent);
             lines.push(if self.broken {
                 format!(
-                    "the agent broke off, so nothing was heard of {silent}; what was accepted is kept: cheops describe {id}"
+                    "the agent broke off, so nothing was heard of {silent}; what was accepted is kept: cheops describe {last}"
                 )
             } else {
                 format!(
-                    "{silent} did not answer within {}; the work goes on: cheops describe {id}",
+                    "{silent} did not answer within {}; the work goes on: cheops describe {last}",
                     duration::print(self.asked.wait)
                 )
             });

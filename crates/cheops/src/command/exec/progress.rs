@@ -18,7 +18,7 @@ use crate::{
     client::{Ask, Client, Next},
     command::{Outcome, Output},
     report::{Exit, Failure, clean, clean_lines},
-    screen,
+    screen, shell,
     table::{padded, widest},
     words,
 };
@@ -71,7 +71,7 @@ pub(crate) fn follow(
         )
         .hint(format!(
             "look with `cheops get operations {}` before you send it again, or send it with --key",
-            asked.id
+            shell::last(asked.id.as_str())
         )));
     }
     let told_before = tally.silent_sites().len();
