@@ -7,6 +7,7 @@
 
 mod address;
 mod body;
+mod hints;
 mod lines;
 #[cfg(test)]
 mod tests;
@@ -401,8 +402,9 @@ impl Client {
 
 /// A problem that an agent told, as a failure.
 pub(crate) fn told(exit: Exit, problem: Problem) -> Failure {
+    let hint = hints::hint(&problem);
     let failure = Failure::new(exit, problem.title);
     let failure =
         if problem.detail.is_empty() { failure } else { failure.caused_by(problem.detail) };
-    if problem.hint.is_empty() { failure } else { failure.hint(problem.hint) }
+    if hint.is_empty() { failure } else { failure.hint(hint) }
 }
