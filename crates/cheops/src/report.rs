@@ -54,6 +54,8 @@ pub(crate) struct Failure {
     source: Option<(String, Range<usize>)>,
     cause: Option<String>,
     hint: Option<String>,
+    /// Which sort of problem an agent told of: `unknown-site`.
+    sort: Option<String>,
     exit: Exit,
 }
 
@@ -65,7 +67,7 @@ impl Failure {
 
     /// Something that went wrong, in a few words, with the exit status that says so.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { message: message.into(), source: None, cause: None, hint: None, exit }
+        Self { message: message.into(), source: None, cause: None, hint: None, sort: None, exit }
     }
 
     /// A scope, or a place, that is wrong.
@@ -96,6 +98,16 @@ impl Failure {
     /// What would be right.
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// With the sort of problem that an agent told of.
+    pub(crate) fn of_sort(self, sort: String) -> Self {
+        Self { sort: Some(sort), ..self }
+    }
+
+    /// An agent answered that there is no such resource, where it was asked for.
+    pub(crate) fn is_unknown_resource(&self) -> bool {
+        self.sort.as_deref() == Some("unknown-resource")
     }
 
     /// The exit status.

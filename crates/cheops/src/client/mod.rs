@@ -403,7 +403,7 @@ impl Client {
 /// A problem that an agent told, as a failure.
 pub(crate) fn told(exit: Exit, problem: Problem) -> Failure {
     let hint = hints::hint(&problem);
-    let failure = Failure::new(exit, problem.title);
+    let failure = Failure::new(exit, problem.title).of_sort(problem.kind);
     let failure =
         if problem.detail.is_empty() { failure } else { failure.caused_by(problem.detail) };
     if hint.is_empty() { failure } else { failure.hint(hint) }

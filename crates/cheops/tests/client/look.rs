@@ -375,28 +375,35 @@ fn sites_that_know_the_same_and_have_other_blocks_are_told() {
 }
 
 #[test]
-fn a_site_that_can_not_be_asked_is_named() {
-    let agent = Agent::start(|seen| match seen.path.as_str() {
-        path if path.contains("at=site2") => problem(504, "site2 does not answer", "no link", ""),
-        path if path.ends_with("/show") => {
-            json(&shown(&[("site1", "OK", "1"), ("site2", "TIMEOUT", "")]))
-        }
-        _ => json(&counter()),
-    });
-    let said = agent.cheops(&["diff", "counter"]);
-    assert_eq!(said.code, Some(3));
-    assert!(said.out.ends_with("Only site1 could be asked: there is nothing to compare.\n"));
-    assert!(
-        said.out.contains("Not asked\n  site2   site2 does not answer: no link\n"),
-        "{}",
-        said.out
-    );
+fn a_site_that_can_not_be_asked_is_named_and_lacks_nothing() {
+    for (status, title) in [
+        (504, "site2 does not answer"),
+        (502, "unreachable"),
+        (503, "stopping"),
+        (503, "damaged"),
+        (500, "broken"),
+        (404, "unknown site"),
+    ] {
+        let agent = Agent::start(move |seen| match seen.path.as_str() {
+            path if path.contains("at=site2") => problem(status, title, "no link", ""),
+            path if path.ends_with("/show") => {
+                json(&shown(&[("site1", "OK", "1"), ("site2", "TIMEOUT", "")]))
+            }
+            _ => json(&counter()),
+        });
+        let said = agent.cheops(&["diff", "counter"]);
+        assert_eq!(said.code, Some(3), "{title}: {}", said.out);
+        assert!(said.out.ends_with("Only site1 could be asked: there is nothing to compare.\n"));
+        let expected = format!("Not asked\n  site2   {title}: no link\n");
+        assert!(said.out.contains(&expected), "{}", said.out);
+        assert!(!said.out.contains("not arrived"), "{}", said.out);
+    }
 }
 
 #[test]
 fn a_site_that_has_not_heard_of_a_resource_lacks_all_of_it() {
     let agent = Agent::start(|seen| match seen.path.as_str() {
-        path if path.contains("at=site2") => problem(404, "no resource", "", ""),
+        path if path.contains("at=site2") => problem(404, "unknown resource", "", ""),
         path if path.ends_with("/show") => {
             json(&shown(&[("site1", "OK", "1"), ("site2", "OK", "1")]))
         }

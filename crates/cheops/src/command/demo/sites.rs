@@ -138,7 +138,7 @@ impl World for Sites {
             let resource: Resource = match client.get(&resource_path(id).query("local", Some(true)))
             {
                 // A site that has not heard of it yet.
-                Err(failure) if failure.exit() == Exit::Refused => return Ok(false),
+                Err(failure) if failure.is_unknown_resource() => return Ok(false),
                 resource => resource?,
             };
             let summary = resource.summary;
