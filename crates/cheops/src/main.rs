@@ -14,6 +14,7 @@ mod client;
 mod command;
 mod feed;
 mod input;
+mod printed;
 mod report;
 mod screen;
 mod shell;

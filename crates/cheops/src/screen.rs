@@ -1,4 +1,5 @@
-//! Standard output: the one place that writes to it.
+//! Standard output: the one place that writes to it. What is said beside a result goes to standard
+//! error.
 //!
 //! What must stay true: colours reach a terminal and nothing else; a reader that has seen enough
 //! (`| head`) is not a failure. A verb that goes on for ever asks [`is_closed`] whether it still
@@ -9,7 +10,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use crate::report::{Exit, Failure};
+use crate::report::{Exit, Failure, clean};
 
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
@@ -23,6 +24,12 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     written(stdout.write_all(bytes).and_then(|()| stdout.flush()))
+}
+
+/// Says something beside the result.
+pub(crate) fn note(text: &str) {
+    // With standard error closed there is nobody left to tell.
+    let _ = anstream::stderr().write_all((clean(text) + "\n").as_bytes());
 }
 
 /// Whether a person reads along.

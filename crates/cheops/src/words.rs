@@ -169,10 +169,6 @@ pub(crate) fn run_style(status: RunStatus) -> Style {
     }
 }
 
-pub(crate) fn run_status(status: RunStatus) -> Cell {
-    Cell::styled(word(status), run_style(status))
-}
-
 pub(crate) fn fate(fate: Fate) -> Cell {
     let style = match fate {
         Fate::Kept => GOOD,

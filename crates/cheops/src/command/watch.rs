@@ -8,6 +8,7 @@ use super::{Context, Outcome, Output, ask, json_line, yaml};
 use crate::{
     client::{Ask, Path},
     feed::Feed,
+    printed::{Printed, fetch},
     report::{Exit, Failure, clean, first},
     screen,
     words::{self, BAD, GOOD, OPEN},
@@ -94,10 +95,16 @@ fn in_words(change: &Change) -> Option<String> {
         Happened::Reply { operation, run } => {
             let took =
                 run.took_ms.map(|took| format!(" in {}", words::took(took))).unwrap_or_default();
-            let output = words::first_line(run.output.as_deref().unwrap_or_default());
-            let output =
-                if output.is_empty() { output } else { format!(": {}", first(&output, SHOWN)) };
-            let status = words::word(run.status);
+            let printed = Printed::by(run);
+            let id = change.resource.as_deref().unwrap_or_default();
+            let rest = printed.rest(Some(&fetch(id, operation, &run.site)));
+            let rest = rest.map(|rest| format!(" {rest}"));
+            let output = match rest {
+                None => first(&words::first_line(printed.text), SHOWN),
+                Some(rest) => first(printed.text.lines().next().unwrap_or_default(), SHOWN) + &rest,
+            };
+            let output = if output.is_empty() { output } else { format!(": {output}") };
+            let status = printed.status(&words::word(run.status));
             (
                 words::run_style(run.status),
                 format!("{operation}  {status} at {}{took}{output}", run.site),

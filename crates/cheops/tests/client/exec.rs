@@ -68,6 +68,25 @@ fn wide_output_shows_all_that_was_printed() {
 }
 
 #[test]
+fn how_a_command_failed_and_what_is_left_out_is_told() {
+    let cut = "a\nb\n[4096 more bytes were printed; the first 4100 bytes are in a file at this \
+               site]\nexit code 2";
+    let answers = vec![
+        accepted(),
+        Answer::Reply(run("site1", RunStatus::Ok, "")),
+        Answer::Reply(run("DC 2", RunStatus::Ko, cut)),
+        Answer::Done,
+    ];
+    let said = agent(answers.clone()).cheops(&EXEC);
+    let fetch = "cheops output --site 'DC 2' web site1:7";
+    let expected = format!("DC 2   KO (exit 2)  12ms  a … 4KiB more: {fetch}\n");
+    assert!(said.out.contains(&expected), "{}", said.out);
+    let said = agent(answers).cheops(&[&EXEC[..], &["-o", "wide"]].concat());
+    let expected = format!("DC 2   KO (exit 2)  12ms\n    a\n    b\n    … 4KiB more: {fetch}\n");
+    assert!(said.out.contains(&expected), "{}", said.out);
+}
+
+#[test]
 fn the_spelling_of_the_original_program() {
     let agent = agent(all_ok());
     let line = ["--id", "web", "--sites", "site1&DC 2", "--command", "true", "--type", "set"];

@@ -258,13 +258,32 @@ fn what_sites_show() {
         (
             &[("site1", "OK", "29\n"), ("site2", "TIMEOUT", "")],
             3,
-            "SITE    STATUS    OUTPUT\nsite1   OK        29\nsite2   TIMEOUT\n",
+            "SITE    STATUS    OUTPUT\nsite1   OK        29\nsite2   TIMEOUT\n\
+             site2 did not answer.\n",
         ),
         (
-            &[("site1", "OK", "a\n\u{1b}b\n"), ("site2", "KO", "no such file\n")],
+            &[("site1", "OK", "a\n\u{1b}b\n"), ("site2", "KO", "no such file\nexit code 2")],
             1,
-            "site1   OK\n    a\n    \u{fffd}b\nsite2   KO\n    no such file\n\
-             The sites do not agree; see how with: cheops diff counter\n",
+            "site1   OK\n    a\n    \u{fffd}b\nsite2   KO (exit 2)\n    no such file\n\
+             site2 failed.\n",
+        ),
+        (
+            &[("site1", "OK", "29\n"), ("site2", "KO", "exit code 2"), ("site3", "OK", "29\n")],
+            1,
+            "SITE    STATUS        OUTPUT\nsite1   OK            29\nsite2   KO (exit 2)\n\
+             site3   OK            29\nsite2 failed.\nsite1 and site3 agree.\n",
+        ),
+        (
+            &[("site1", "OK", "29"), ("site2", "KO", "exit code 2"), ("site3", "OK", "30")],
+            1,
+            "SITE    STATUS        OUTPUT\nsite1   OK            29\nsite2   KO (exit 2)\n\
+             site3   OK            30\nsite2 failed.\n\
+             The sites that answered do not agree; see how with: cheops diff counter\n",
+        ),
+        (
+            &[("site1", "OK", "[4096 more bytes were printed]")],
+            0,
+            "SITE    STATUS   OUTPUT\nsite1   OK       … 4KiB more, not kept\n",
         ),
     ] {
         let answer = shown(outputs);
@@ -334,6 +353,7 @@ fn differences_are_shown() {
         resource.summary.operation_count = 2;
         resource.version.remove("site2");
         resource.operations[1].runs[1].status = RunStatus::Ko;
+        resource.operations[1].runs[1].output = Some("no\nexit code 7".into());
     };
     let agent = two_sites(change, shows);
     let said = agent.cheops(&["diff", "counter"]);
@@ -345,8 +365,8 @@ Operations that have not arrived
   site2   site2:3
 
 Runs that differ
-  OPERATION   KIND   site1   site2   COMMAND
-  site1:4     set    OK      KO      echo 29 > {id}
+  OPERATION   KIND   site1   site2         COMMAND
+  site1:4     set    OK      KO (exit 7)   echo 29 > {id}
 
 What `cat {id}` prints
 --- site1
@@ -420,8 +440,45 @@ fn all_that_was_printed_can_be_fetched() {
     let output = agent.command(&["output", "web", "site1:7", "--site", "DC 2"]).output().unwrap();
     assert_eq!((output.status.code(), output.stdout), (Some(0), vec![0, 159, 10, 27]));
     assert_eq!(
-        agent.last().line(),
+        agent.asked()[0],
         "GET /api/v1/resources/web/operations/site1%3A7/output?site=DC%202"
     );
     assert_eq!(agent.cheops(&["output", "web", "7"]).code, Some(2));
+}
+
+#[test]
+fn an_output_that_is_not_kept_whole_says_so() {
+    let cut = format!(
+        "ab\n[{} more bytes were printed; the first {} bytes are in a file at this site]",
+        2_u64 << 30,
+        64 << 20
+    );
+    let agent = Agent::start(move |seen| {
+        if seen.path.contains("/output") {
+            return Reply::Bytes(b"ab\n".to_vec());
+        }
+        let mut operation = samples::operation("site1:7", "set", "yes", &[]);
+        operation.runs[1].output = Some(cut.clone());
+        json(&operation)
+    });
+    let said = agent.cheops(&["output", "web", "site1:7", "--site", "site2"]);
+    assert_eq!((said.code, said.out.as_str()), (Some(0), "ab\n"));
+    assert_eq!(said.err, "cut: 64MiB of 2GiB that were printed at site2 are kept\n");
+    agent.cheops(&["output", "web", "site1:7"]).fine();
+}
+
+#[test]
+fn runs_that_failed_say_how() {
+    let agent = Agent::start(|_| {
+        let mut resource = counter();
+        let runs = &mut resource.operations[0].runs;
+        for (run, output) in runs.iter_mut().zip(["no\nexit code 7", "ended by signal 9"]) {
+            (run.status, run.output) = (RunStatus::Ko, Some(output.into()));
+        }
+        json(&resource)
+    });
+    let said = agent.cheops(&["get", "operations", "counter"]).fine();
+    assert!(said.contains("   2 KO (exit 7, signal 9)   "), "{said}");
+    let said = agent.cheops(&["describe", "counter"]).fine();
+    assert!(said.contains("   2 KO (exit 7, signal 9)   "), "{said}");
 }

@@ -57,7 +57,7 @@ fn changes_are_told_as_they_come() {
             2,
             Happened::Reply {
                 operation: "site1:1".into(),
-                run: run("site2", RunStatus::Ko, "no\nmore\n"),
+                run: run("site2", RunStatus::Ko, "no\nmore\nexit code 2"),
             },
         ),
         change(3, Happened::Deleted),
@@ -78,7 +78,7 @@ fn changes_are_told_as_they_come() {
         told,
         [
             "web  site1:1  set by ada: echo \u{fffd}hi",
-            "web  site1:1  KO at site2 in 12ms: no … 1 line more",
+            "web  site1:1  KO (exit 2) at site2 in 12ms: no … 1 line more",
             "web  is gone from all of its sites",
             "site2 can't be reached from site1 any more",
         ]

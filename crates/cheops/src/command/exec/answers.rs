@@ -11,6 +11,7 @@ use cheops_core::{duration, id::ResourceId};
 use crate::{
     client,
     command::View,
+    printed,
     report::{Exit, Failure, clean},
     shell, words,
 };
@@ -111,6 +112,11 @@ impl<'a> Tally<'a> {
     /// The sites whose replies are waited for.
     pub(crate) fn sites(&self) -> &[String] {
         &self.sites
+    }
+
+    /// The command that fetches all that was printed at a site.
+    pub(crate) fn fetch(&self, site: &str) -> String {
+        printed::fetch(self.asked.id.as_str(), self.operation.as_deref().unwrap_or_default(), site)
     }
 
     /// The sites that have said nothing in time.

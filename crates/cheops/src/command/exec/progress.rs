@@ -17,6 +17,7 @@ use super::answers::{Asked, Tally};
 use crate::{
     client::{Ask, Client, Next},
     command::{Outcome, Output},
+    printed::Printed,
     report::{Exit, Failure, clean, clean_lines},
     screen, shell,
     table::{padded, widest},
@@ -118,10 +119,10 @@ impl Display {
                 Ok(())
             }
             (Self::Live(live), _) => {
-                live.tell(answer);
+                live.tell(answer, tally);
                 Ok(())
             }
-            (Self::Plain { wide }, answer) => screen::print(&plain(answer, tally.sites(), *wide)),
+            (Self::Plain { wide }, answer) => screen::print(&plain(answer, tally, *wide)),
             (Self::None, _) => Ok(()),
         }
     }
@@ -134,13 +135,15 @@ impl Display {
 }
 
 /// An answer as a line: `site1  OK  12ms  output`.
-fn plain(answer: &Answer, sites: &[String], wide: bool) -> String {
-    let width = widest(sites.iter().map(String::as_str));
+fn plain(answer: &Answer, tally: &Tally<'_>, wide: bool) -> String {
+    let width = widest(tally.sites().iter().map(String::as_str));
     match answer {
         Answer::Reply(run) => {
-            let mut text = format!("{}  {}\n", padded(&run.site, width), told(run, !wide));
+            let mut text = format!("{}  {}\n", padded(&run.site, width), told(run, tally, !wide));
             if wide {
-                let lines = clean_lines(run.output.as_deref().unwrap_or_default());
+                let printed = Printed::by(run);
+                let rest = printed.rest(Some(&tally.fetch(&run.site)));
+                let lines = clean_lines(printed.text).chain(rest.map(|rest| clean(&rest)));
                 text.extend(lines.map(|line| format!("    {line}\n")));
             }
             text
@@ -156,11 +159,13 @@ fn plain(answer: &Answer, sites: &[String], wide: bool) -> String {
 }
 
 /// How a run went: status, time, and the start of what it printed.
-fn told(run: &Run, with_output: bool) -> String {
+fn told(run: &Run, tally: &Tally<'_>, with_output: bool) -> String {
     let style = words::run_style(run.status);
-    let mut parts = vec![format!("{style}{}{style:#}", words::word(run.status))];
+    let printed = Printed::by(run);
+    let status = clean(&printed.status(&words::word(run.status)));
+    let mut parts = vec![format!("{style}{status}{style:#}")];
     parts.extend(run.took_ms.map(words::took));
-    let output = clean(&words::first_line(run.output.as_deref().unwrap_or_default()));
+    let output = clean(&printed.line(Some(&tally.fetch(&run.site))));
     if with_output && !output.is_empty() {
         parts.push(output);
     }
@@ -168,7 +173,7 @@ fn told(run: &Run, with_output: bool) -> String {
 }
 
 impl Live {
-    fn tell(&mut self, answer: &Answer) {
+    fn tell(&mut self, answer: &Answer, tally: &Tally<'_>) {
         match answer {
             Answer::Accepted { sites, .. } => {
                 let width = widest(sites.iter().map(String::as_str));
@@ -188,7 +193,7 @@ impl Live {
                     line.set_message("running");
                 }
             }
-            Answer::Reply(run) => self.finish(&run.site, told(run, true)),
+            Answer::Reply(run) => self.finish(&run.site, told(run, tally, true)),
             Answer::Timeout { sites } => {
                 let style = words::OPEN;
                 for site in sites {
