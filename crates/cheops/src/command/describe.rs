@@ -144,7 +144,7 @@ fn dropped(resource: &Resource, wide: bool) -> Table {
             Cell::from(&operation.kind),
             words::fate(operation.fate),
             receipt.and_then(|receipt| receipt.by.as_deref()).unwrap_or(NONE).into(),
-            receipt.map_or(NONE, |receipt| receipt.why.as_str()).into(),
+            receipt.map_or(NONE, |receipt| words::why(operation.fate, receipt)).into(),
             Cell::from(&operation.author),
             command(operation, wide),
         ]

@@ -86,12 +86,13 @@ impl View for Told {
 
 fn cells(operation: &Operation, wide: bool) -> Vec<Cell> {
     let receipt = operation.receipt.as_ref();
+    let why = |receipt| words::why(operation.fate, receipt);
     let why = match (operation.fate, receipt) {
         (Fate::Kept, _) if operation.reset => "ends what came before".to_owned(),
         (Fate::Kept, _) => String::new(),
         (_, Some(receipt)) => match &receipt.by {
-            Some(by) => format!("{} by {by}: {}", words::word(operation.fate), receipt.why),
-            None => format!("{}: {}", words::word(operation.fate), receipt.why),
+            Some(by) => format!("{} by {by}: {}", words::word(operation.fate), why(receipt)),
+            None => format!("{}: {}", words::word(operation.fate), why(receipt)),
         },
         (fate, None) => words::word(fate),
     };

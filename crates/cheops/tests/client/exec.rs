@@ -177,6 +177,16 @@ fn what_is_not_ok_is_told_with_the_next_step_and_an_exit_status() {
             1,
             "web: site1:7 is set aside: site2:7 won\nwhy: cheops describe web\n",
         ),
+        (
+            vec![
+                accepted(),
+                Answer::Reply(run("site1", RunStatus::Ko, "exit code 3")),
+                Answer::Done,
+            ],
+            1,
+            "site1  KO (exit 3)  12ms\nDC 2   VOID\nweb: site1:7 is void: it failed at site1, which \
+             received it, so it takes no part anywhere\ncorrect the command and send it again\n",
+        ),
         // The agent goes away after it has accepted the operation: that is kept.
         (
             vec![accepted(), ok],

@@ -1,8 +1,8 @@
 //! `get`, `describe`, `log`, `show`, `diff` and `output`.
 
 use cheops_agent::api::model::{
-    Operation, Resource, Resources, RunStatus, Shown, ShownAt, Sites, State, Trouble, Troubles,
-    Urgency,
+    Fate, Operation, Receipt, Resource, Resources, RunStatus, Shown, ShownAt, Sites, State,
+    Trouble, Troubles, Urgency,
 };
 
 use crate::{
@@ -239,6 +239,21 @@ History (● in the block, ○ dropped, × void)
   ●      site1:4   set   3m ago   ada   echo 29 > {id}
 "
     );
+}
+
+#[test]
+fn what_is_void_is_called_so_once() {
+    let agent = Agent::start(|_| {
+        let mut resource = counter();
+        let inc = &mut resource.operations[1];
+        inc.fate = Fate::Void;
+        inc.receipt = Some(Receipt { by: None, why: "void: failed at site2".into() });
+        json(&resource)
+    });
+    let said = agent.cheops(&["log", "counter"]).fine();
+    assert!(said.contains("   inc 13           void: failed at site2\n"), "{said}");
+    let said = agent.cheops(&["describe", "counter"]).fine();
+    assert!(said.contains("   void   -    failed at site2   "), "{said}");
 }
 
 #[test]

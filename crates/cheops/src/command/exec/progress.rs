@@ -81,6 +81,7 @@ pub(crate) fn follow(
         let sites = tally.silent_sites().into_iter().map(str::to_owned).collect();
         display.tell(&Answer::Timeout { sites }, &tally)?;
     }
+    display.spare(&tally)?;
     display.end();
     let text = if output.is_text() { tally.summary() } else { output.write(&tally.submitted())? };
     Ok(Outcome { text, exit: tally.exit() })
@@ -125,6 +126,25 @@ impl Display {
             (Self::Plain { wide }, answer) => screen::print(&plain(answer, tally, *wide)),
             (Self::None, _) => Ok(()),
         }
+    }
+
+    /// Tells of the sites that nobody waits for any more.
+    fn spare(&mut self, tally: &Tally<'_>) -> Result<(), Failure> {
+        let style = words::OPEN;
+        let told = format!("{style}VOID{style:#}");
+        match self {
+            Self::None => {}
+            Self::Live(live) => {
+                tally.spared_sites().into_iter().for_each(|site| live.finish(site, told.clone()));
+            }
+            Self::Plain { .. } => {
+                let width = widest(tally.sites().iter().map(String::as_str));
+                let spared = tally.spared_sites().into_iter();
+                let lines = spared.map(|site| format!("{}  {told}\n", padded(site, width)));
+                screen::print(&lines.collect::<String>())?;
+            }
+        }
+        Ok(())
     }
 
     fn end(&mut self) {

@@ -77,7 +77,7 @@ impl List for Operations {
                     operation
                         .receipt
                         .as_ref()
-                        .map_or_else(none, |receipt| receipt.why.clone())
+                        .map_or_else(none, |receipt| words::why(operation.fate, receipt).to_owned())
                         .into(),
                 ]);
             }
