@@ -187,6 +187,45 @@ Not asked, since they can't be reached: site3.
 }
 
 #[test]
+fn a_problem_that_several_sites_tell_of_is_one() {
+    let trouble = |site: &str, resource: Option<&str>, text: &str| Trouble {
+        urgency: Urgency::High,
+        site: site.into(),
+        resource: resource.map(str::to_owned),
+        what: "sort".into(),
+        text: text.into(),
+        next: "look".into(),
+    };
+    let told = Troubles {
+        problems: vec![
+            trouble("site1", None, "site3 is gone"),
+            trouble("site2", None, "site3 is gone"),
+            trouble("site1", Some("web"), "the sites differ"),
+            trouble("DC 2", Some("web"), "stuck at DC 2"),
+            trouble("site2", Some("web"), "the sites differ"),
+        ],
+        not_asked: Vec::new(),
+    };
+    let answer = told.clone();
+    let agent = Agent::start(move |_| json(&answer));
+    let said = agent.cheops(&["get", "problems"]);
+    assert_eq!(said.code, Some(1));
+    assert_eq!(
+        said.out,
+        "\
+URGENCY   WHAT   SITE           RESOURCE   PROBLEM            NEXT
+high      sort   site1, site2   -          site3 is gone      look
+high      sort   site1, site2   web        the sites differ   look
+high      sort   DC 2           web        stuck at DC 2      look
+"
+    );
+    let said = agent.cheops(&["get", "problems", "-o", "json"]);
+    assert_eq!(serde_json::from_str::<Troubles>(&said.out).unwrap(), told);
+    let said = agent.cheops(&["get", "problems", "-o", "name"]);
+    assert_eq!(said.out, "site/site1\nsite/site2\nresource/web\n");
+}
+
+#[test]
 fn a_resource_is_described() {
     let said = agent().cheops(&["describe", "counter"]).fine();
     let updated = counter().summary.updated.unwrap();
