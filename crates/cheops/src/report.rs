@@ -39,6 +39,8 @@ pub(crate) enum Exit {
     Silent = 3,
     /// No agent can be reached.
     Unreachable = 4,
+    /// Someone did not want to wait any longer; as shells have it for Ctrl-C.
+    Interrupted = 130,
 }
 
 impl From<Exit> for ExitCode {

@@ -10,6 +10,8 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::report::{Exit, Failure, clean};
 
 static CLOSED: AtomicBool = AtomicBool::new(false);
@@ -37,14 +39,25 @@ pub(crate) fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Whether nobody reads any more.
+/// Whether nobody reads any more: the other end of the pipe, or the terminal, is gone.
 pub(crate) fn is_closed() -> bool {
-    CLOSED.load(Ordering::Relaxed)
+    CLOSED.load(Ordering::Relaxed) || has_hung_up()
+}
+
+fn has_hung_up() -> bool {
+    let stdout = io::stdout();
+    let mut ends = [PollFd::new(&stdout, PollFlags::empty())];
+    let gone = PollFlags::ERR | PollFlags::HUP;
+    poll(&mut ends, Some(&Timespec::default())).is_ok() && ends[0].revents().intersects(gone)
 }
 
 fn written(result: io::Result<()>) -> Result<(), Failure> {
     match result {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+        Err(error)
+            if error.kind() == io::ErrorKind::BrokenPipe
+                || error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
+                    && has_hung_up() =>
+        {
             CLOSED.store(true, Ordering::Relaxed);
             Ok(())
         }

@@ -10,9 +10,10 @@ use cheops_agent::api::model::{
 };
 use hyper::Method;
 
-use super::{Interrupt, player::World};
+use super::player::World;
 use crate::{
     client::{self, Address, Ask, Client, Next, Path},
+    interrupt::Interrupt,
     report::{Exit, Failure},
     words,
 };
