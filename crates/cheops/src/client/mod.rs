@@ -39,7 +39,10 @@ pub(crate) use self::{
     address::{Address, Path},
     lines::{Lines, Next},
 };
-use crate::report::{Exit, Failure, first};
+use crate::{
+    interrupt::Interrupt,
+    report::{Exit, Failure, first},
+};
 
 /// The agent that is asked if nobody says which.
 const DEFAULT: &str = "http://127.0.0.1:8079";
@@ -130,6 +133,8 @@ pub(crate) struct Client {
     runtime: Runtime,
     agent: Address,
     idle: RefCell<Option<SendRequest<Body>>>,
+    /// What ends a wait for lines early.
+    interrupt: Option<Interrupt>,
 }
 
 impl Client {
@@ -158,7 +163,12 @@ impl Client {
                 .caused_by(error)
                 .hint("is the machine out of memory or of file descriptors?")
         })?;
-        Ok(Self { runtime, agent, idle: RefCell::new(None) })
+        Ok(Self { runtime, agent, idle: RefCell::new(None), interrupt: None })
+    }
+
+    /// Whoever waits for lines is told when someone does not want to wait any longer.
+    pub(crate) fn until(self, interrupt: Interrupt) -> Self {
+        Self { interrupt: Some(interrupt), ..self }
     }
 
     /// A document.
@@ -206,7 +216,18 @@ impl Client {
     /// The lines of the answer to a request, as they come.
     pub(crate) fn lines<T: DeserializeOwned>(&self, ask: Ask<'_>) -> Result<Lines<'_, T>, Failure> {
         let ask = Ask { accept: "application/x-ndjson, application/problem+json", ..ask };
-        Ok(Lines::new(self, self.wait(self.send(ask))?.into_body()))
+        Ok(Lines::new(self, self.wait(self.unless_interrupted(self.send(ask)))?.into_body()))
+    }
+
+    async fn unless_interrupted<T>(
+        &self,
+        future: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let Some(interrupt) = &self.interrupt else { return future.await };
+        tokio::select! {
+            result = future => result,
+            () = interrupt.set() => Err(Failure::new(Exit::Interrupted, "interrupted")),
+        }
     }
 
     /// Sends a file, however long that takes while it moves on.

@@ -1,15 +1,22 @@
 //! `exec`, its original spelling, `--dry-run`, and `delete`.
 
-use std::fs;
+use std::{
+    fs,
+    io::Read,
+    process::{Child, Stdio},
+    sync::Mutex,
+};
 
 use cheops_agent::api::model::{
     Answer, Dropped, PlannedStep, Receipt, Rehearsal, RunStatus, Stored, Submit, Submitted,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
+use tokio::sync::mpsc;
 
 use crate::{
     samples::run,
-    support::{Agent, Reply, json, lines, problem},
+    support::{Agent, Reply, Said, json, lines, problem},
 };
 
 fn accepted() -> Answer {
@@ -367,4 +374,51 @@ fn a_resource_is_deleted() {
         "DELETE /api/v1/resources/web?command=rm%20%7Bid%7D&wait=30s&author=ada"
     );
     assert!(agent.last().accept.starts_with("application/x-ndjson"));
+}
+
+/// Interrupts a program when the agent has been asked, and gives what it said.
+fn interrupted(agent: &Agent, until: impl FnOnce(&mut Child)) -> Said {
+    let mut command = agent.command(&EXEC);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until(&mut child);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    child.wait_with_output().unwrap().into()
+}
+
+#[test]
+fn who_is_interrupted_is_told_that_the_work_goes_on() {
+    let (tell, answers) = mpsc::unbounded_channel();
+    let answers = Mutex::new(Some(answers));
+    let agent = Agent::start(move |_| Reply::Stream(answers.lock().unwrap().take().unwrap()));
+    tell.send(serde_json::to_value(accepted()).unwrap()).unwrap();
+    let reply = Answer::Reply(run("site1", RunStatus::Ok, ""));
+    tell.send(serde_json::to_value(reply).unwrap()).unwrap();
+    // Its first line means that it has read what came before.
+    let said = interrupted(&agent, |child| {
+        let mut byte = [0];
+        child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
+    });
+    assert_eq!(said.code, Some(130));
+    assert_eq!(
+        said.err,
+        "interrupted: site1:7 was accepted and goes on; 1 of 2 sites answered so far. Look at it \
+         with: cheops describe web\n"
+    );
+}
+
+#[test]
+fn who_is_interrupted_before_it_was_accepted_is_told_how_to_look() {
+    let (asked, was_asked) = std::sync::mpsc::channel();
+    let asked = Mutex::new(asked);
+    // It is asked, and says nothing for as long as the test goes on.
+    let (_tell, nothing) = mpsc::unbounded_channel();
+    let nothing = Mutex::new(Some(nothing));
+    let agent = Agent::start(move |_| {
+        asked.lock().unwrap().send(()).unwrap();
+        Reply::Stream(nothing.lock().unwrap().take().unwrap())
+    });
+    let said = interrupted(&agent, |_| was_asked.recv().unwrap());
+    assert_eq!((said.code, said.out.as_str()), (Some(130), ""));
+    assert!(said.err.contains("Interrupted before the agent said whether"), "{}", said.err);
+    assert!(said.err.contains("`cheops get operations web`"), "{}", said.err);
 }

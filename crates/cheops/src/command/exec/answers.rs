@@ -105,6 +105,18 @@ impl<'a> Tally<'a> {
         self.operation.is_some()
     }
 
+    /// What someone reads who does not wait for the rest; nothing if there is nothing accepted.
+    pub(crate) fn left(&self) -> Option<String> {
+        let operation = self.operation.as_deref()?;
+        let (heard, all) = (self.runs.len(), self.sites.len());
+        Some(format!(
+            "interrupted: {operation} was accepted and goes on; {heard} of {} answered so far. \
+             Look at it with: cheops describe {}",
+            words::count(all, "site"),
+            shell::last(self.asked.id.as_str())
+        ))
+    }
+
     pub(crate) fn is_done(&self) -> bool {
         self.done
     }

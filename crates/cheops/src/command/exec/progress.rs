@@ -38,7 +38,8 @@ pub(crate) fn follow(
     output: Output,
 ) -> Result<Outcome, Failure> {
     let patience = asked.wait.saturating_add(GRACE);
-    let mut lines = client.lines::<Answer>(request.within(patience))?;
+    let lines = client.lines::<Answer>(request.within(patience));
+    let mut lines = lines.map_err(|failure| unknown_if_interrupted(failure, asked))?;
     let mut tally = Tally::new(asked);
     let mut display = Display::new(output);
     let deadline = Instant::now() + patience;
@@ -57,6 +58,14 @@ pub(crate) fn follow(
                 tally.broke_off();
                 break;
             }
+            Err(failure) if failure.exit() == Exit::Interrupted => {
+                display.end();
+                let Some(said) = tally.left() else {
+                    return Err(unknown_if_interrupted(failure, asked));
+                };
+                screen::note(&said);
+                return Ok(Outcome::silent(Exit::Interrupted));
+            }
             // What was accepted is kept, so the rest can be looked up.
             Err(failure) if tally.is_accepted() && failure.exit() == Exit::Unreachable => {
                 tally.broke_off();
@@ -70,10 +79,7 @@ pub(crate) fn follow(
             Exit::Silent,
             "the agent has not said whether it accepted the operation",
         )
-        .hint(format!(
-            "look with `cheops get operations {}` before you send it again, or send it with --key",
-            shell::last(asked.id.as_str())
-        )));
+        .hint(look_first(asked)));
     }
     let told_before = tally.silent_sites().len();
     tally.give_up();
@@ -85,6 +91,23 @@ pub(crate) fn follow(
     display.end();
     let text = if output.is_text() { tally.summary() } else { output.write(&tally.submitted())? };
     Ok(Outcome { text, exit: tally.exit() })
+}
+
+/// Whoever did not wait until the agent accepted an operation can't know whether it did.
+fn unknown_if_interrupted(failure: Failure, asked: Asked<'_>) -> Failure {
+    if failure.exit() != Exit::Interrupted {
+        return failure;
+    }
+    let message = "interrupted before the agent said whether it accepted the operation";
+    Failure::new(Exit::Interrupted, message).hint(look_first(asked))
+}
+
+/// What to do if nobody knows whether an operation was accepted.
+fn look_first(asked: Asked<'_>) -> String {
+    let id = shell::last(asked.id.as_str());
+    format!(
+        "look with `cheops get operations {id}` before you send it again, or send it with --key"
+    )
 }
 
 /// Where the progress is told.
