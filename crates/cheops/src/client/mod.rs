@@ -187,7 +187,17 @@ impl Client {
 
     /// Several documents, asked for at the same time.
     pub(crate) fn get_each<T: DeserializeOwned>(&self, paths: &[Path]) -> Vec<Result<T, Failure>> {
-        self.wait(join_all(paths.iter().map(|path| self.document(Ask::get(path)))))
+        self.get_each_within(paths, PATIENCE)
+    }
+
+    /// Several documents, as far as they come soon.
+    pub(crate) fn get_each_within<T: DeserializeOwned>(
+        &self,
+        paths: &[Path],
+        patience: Duration,
+    ) -> Vec<Result<T, Failure>> {
+        let each = paths.iter().map(|path| self.document(Ask::get(path).within(patience)));
+        self.wait(join_all(each))
     }
 
     /// The document that answers a request with a body.

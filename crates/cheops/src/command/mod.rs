@@ -27,6 +27,7 @@ mod log;
 mod matrix;
 mod output;
 mod play;
+mod running;
 mod scope;
 mod show;
 mod site;

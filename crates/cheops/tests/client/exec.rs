@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::Read,
+    io::{BufRead, BufReader, Read},
     process::{Child, Stdio},
     sync::Mutex,
 };
@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::{
-    samples::run,
+    samples::{counter, run},
     support::{Agent, Reply, Said, json, lines, problem},
 };
 
@@ -374,6 +374,43 @@ fn a_resource_is_deleted() {
         "DELETE /api/v1/resources/web?command=rm%20%7Bid%7D&wait=30s&author=ada"
     );
     assert!(agent.last().accept.starts_with("application/x-ndjson"));
+}
+
+#[test]
+fn what_holds_an_operation_up_is_told() {
+    let (tell, answers) = mpsc::unbounded_channel();
+    let answers = Mutex::new(Some(answers));
+    let agent = Agent::start(move |seen| {
+        if seen.method == "POST" {
+            return Reply::Stream(answers.lock().unwrap().take().unwrap());
+        }
+        assert_eq!(seen.path, "/api/v1/resources/web?local=true&at=DC%202");
+        let mut resource = counter();
+        resource.seen_by = "DC 2".into();
+        resource.config["Timeout"] = "10m".into();
+        resource.operations[0].runs.push(run("DC 2", RunStatus::Running, ""));
+        json(&resource)
+    });
+    let say = |answer: Answer| tell.send(serde_json::to_value(answer).unwrap()).unwrap();
+    say(accepted());
+    say(Answer::Reply(run("site1", RunStatus::Ok, "")));
+    let mut command = agent.command(&EXEC);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().unwrap(), "site1  OK  12ms");
+    assert_eq!(
+        lines.next().unwrap(),
+        "DC 2   RUNNING  site1:1, received 5m ago: echo 10 > {id}",
+        "while it is waited for"
+    );
+    say(Answer::Timeout { sites: vec!["DC 2".into()] });
+    say(Answer::Done);
+    assert_eq!(
+        lines.last().unwrap(),
+        "DC 2 still runs site1:1, received 5m ago: echo 10 > {id}; what comes after it waits there \
+         until it ends, after 10m at the latest"
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(3));
 }
 
 /// Interrupts a program when the agent has been asked, and gives what it said.

@@ -267,6 +267,30 @@ Configuration
 }
 
 #[test]
+fn what_sites_run_while_others_wait_is_described() {
+    let agent = Agent::start(|seen| {
+        let mut resource = counter();
+        resource.by_site[1].waiting = 1;
+        if seen.path.contains("at=site2") {
+            resource.seen_by = "site2".into();
+            resource.operations[1].runs[1] = samples::run("site2", RunStatus::Running, "");
+        }
+        json(&resource)
+    });
+    let said = agent.cheops(&["describe", "counter"]).fine();
+    let expected = "\
+  SITE    OK   KO   UNKNOWN   WAITING   RUNNING
+  site1   2    0    0         0
+  site2   2    0    0         1         site2:3
+  site2 still runs site2:3, received 3m ago: inc 13; what comes after it waits there until it ends, \
+                    at the site's time limit at the latest (5m if none is set)
+";
+    assert!(said.contains(expected), "{said}");
+    agent.cheops(&["describe", "counter", "-o", "json"]).fine();
+    assert_eq!(agent.last().line(), "GET /api/v1/resources/counter?limit=1000");
+}
+
+#[test]
 fn a_history_is_drawn() {
     assert_eq!(
         agent().cheops(&["log", "counter"]).fine(),

@@ -78,8 +78,7 @@ impl<'a> Tally<'a> {
     pub(crate) fn give_up(&mut self) {
         let is_open = !self.done && self.superseded_by.is_none();
         if is_open && !self.asked.wait.is_zero() {
-            let silent = self.sites.iter().filter(|site| !self.runs.contains_key(*site));
-            let silent: Vec<String> = silent.cloned().collect();
+            let silent: Vec<String> = self.open_sites().into_iter().map(str::to_owned).collect();
             for site in silent {
                 self.silent(site);
             }
@@ -131,6 +130,22 @@ impl<'a> Tally<'a> {
         printed::fetch(self.asked.id.as_str(), self.operation.as_deref().unwrap_or_default(), site)
     }
 
+    /// Whether an operation is the one that is waited for.
+    pub(crate) fn is_about(&self, operation: &str) -> bool {
+        self.operation.as_deref() == Some(operation)
+    }
+
+    /// The agent broke off before all was known.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// The sites that have not answered.
+    pub(crate) fn open_sites(&self) -> Vec<&str> {
+        let open = self.sites.iter().filter(|site| !self.runs.contains_key(*site));
+        open.map(String::as_str).collect()
+    }
+
     /// The sites that have said nothing in time.
     pub(crate) fn silent_sites(&self) -> Vec<&str> {
         self.with(RunStatus::Timeout)
@@ -153,8 +168,7 @@ impl<'a> Tally<'a> {
         if !self.is_void() {
             return Vec::new();
         }
-        let spared = self.sites.iter().filter(|site| !self.runs.contains_key(*site));
-        spared.map(String::as_str).collect()
+        self.open_sites()
     }
 
     fn with(&self, status: RunStatus) -> Vec<&str> {

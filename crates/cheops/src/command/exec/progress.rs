@@ -16,7 +16,10 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use super::answers::{Asked, Tally};
 use crate::{
     client::{Ask, Client, Next},
-    command::{Outcome, Output},
+    command::{
+        Outcome, Output,
+        running::{self, Running},
+    },
     printed::Printed,
     report::{Exit, Failure, clean, clean_lines},
     screen, shell,
@@ -26,6 +29,9 @@ use crate::{
 
 /// How much longer than asked for an agent may take to say that the time is over.
 const GRACE: Duration = Duration::from_secs(15);
+
+/// When to look why some sites have not answered yet.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// The most sites that have a line of their own on a terminal.
 const LIVE: usize = 40;
@@ -43,8 +49,10 @@ pub(crate) fn follow(
     let mut tally = Tally::new(asked);
     let mut display = Display::new(output);
     let deadline = Instant::now() + patience;
+    let mut look_at = Some(Instant::now() + LOOK);
     while !tally.is_done() {
-        match lines.next_within(deadline.saturating_duration_since(Instant::now())) {
+        let until = look_at.map_or(deadline, |look_at| look_at.min(deadline));
+        match lines.next_within(until.saturating_duration_since(Instant::now())) {
             Ok(Next::Line(answer)) => {
                 let is_idle = asked.wait.is_zero() && matches!(answer, Answer::Timeout { .. });
                 let told = answer.clone();
@@ -52,6 +60,12 @@ pub(crate) fn follow(
                 if !is_idle {
                     display.tell(&told, &tally)?;
                 }
+            }
+            Ok(Next::Nothing) if Instant::now() < deadline => {
+                look_at = None;
+                let runs = running::at(client, asked.id, &tally.open_sites());
+                let mut others = runs.iter().filter(|running| !tally.is_about(&running.operation));
+                others.try_for_each(|running| display.behind(running, &tally))?;
             }
             Ok(Next::Nothing) => break,
             Ok(Next::End) => {
@@ -89,7 +103,14 @@ pub(crate) fn follow(
     }
     display.spare(&tally)?;
     display.end();
-    let text = if output.is_text() { tally.summary() } else { output.write(&tally.submitted())? };
+    let text = if output.is_text() {
+        let silent = if tally.is_broken() { Vec::new() } else { tally.silent_sites() };
+        let runs = running::sentences(&running::at(client, asked.id, &silent));
+        let runs: String = runs.into_iter().map(|line| line + "\n").collect();
+        tally.summary() + &runs
+    } else {
+        output.write(&tally.submitted())?
+    };
     Ok(Outcome { text, exit: tally.exit() })
 }
 
@@ -149,6 +170,25 @@ impl Display {
             (Self::Plain { wide }, answer) => screen::print(&plain(answer, tally, *wide)),
             (Self::None, _) => Ok(()),
         }
+    }
+
+    /// Tells what a site runs while the operation waits there.
+    fn behind(&mut self, running: &Running, tally: &Tally<'_>) -> Result<(), Failure> {
+        let brief = running.brief();
+        match self {
+            Self::None => {}
+            Self::Live(live) => {
+                if let Some(line) = live.line(&running.site) {
+                    line.set_message(format!("waiting: RUNNING {brief} ·"));
+                }
+            }
+            Self::Plain { .. } => {
+                let width = widest(tally.sites().iter().map(String::as_str));
+                let (site, style) = (padded(&running.site, width), words::OPEN);
+                screen::print(&format!("{site}  {style}RUNNING{style:#}  {brief}\n"))?;
+            }
+        }
+        Ok(())
     }
 
     /// Tells of the sites that nobody waits for any more.
