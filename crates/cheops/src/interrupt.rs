@@ -1,8 +1,10 @@
 //! Signals that mean that someone wants this to end.
 //!
 //! What must stay true: whoever listens has the time to put things in order; nothing is ended here.
+//! A signal that whoever started us wants ignored (`nohup`, a script that runs us in the background)
+//! stays ignored.
 
-use std::thread;
+use std::{fs, thread};
 
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -33,13 +35,19 @@ impl Interrupt {
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let signals: Result<Vec<_>, _> = {
             let _inside = runtime.enter();
-            kinds.iter().map(|kind| signal(*kind)).collect()
+            let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+            let heard = kinds.iter().filter(|kind| !is_ignored(&status, **kind));
+            heard.map(|kind| signal(*kind)).collect()
         };
         let mut signals = signals.map_err(failed)?;
         let (set, is_set) = watch::channel(false);
         thread::spawn(move || {
             runtime.block_on(async {
-                let any = signals.iter_mut().map(|signal| Box::pin(signal.recv()));
+                let any: Vec<_> =
+                    signals.iter_mut().map(|signal| Box::pin(signal.recv())).collect();
+                if any.is_empty() {
+                    std::future::pending::<()>().await;
+                }
                 futures_util::future::select_all(any).await;
             });
             // Whoever listened may be gone.
@@ -63,5 +71,30 @@ impl Interrupt {
     /// A failure if it is.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         if self.is_set() { Err(Failure::new(Exit::Interrupted, "interrupted")) } else { Ok(()) }
+    }
+}
+
+/// Whether a process ignores a signal, from what the system says of it.
+fn is_ignored(status: &str, kind: SignalKind) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask.checked_shr(kind.as_raw_value().cast_unsigned() - 1).is_some_and(|mask| mask & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_ignored_is_known() {
+        let (hangup, interrupt) = (SignalKind::hangup(), SignalKind::interrupt());
+        for (status, expected) in [
+            ("Name:\tcheops\nSigIgn:\t0000000000001001\n", [true, false]),
+            ("SigIgn:\t0000000000000002\n", [false, true]),
+            ("SigIgn:\tnonsense\n", [false, false]),
+            ("", [false, false]),
+        ] {
+            assert_eq!([hangup, interrupt].map(|kind| is_ignored(status, kind)), expected);
+        }
     }
 }

@@ -56,8 +56,8 @@ pub(crate) struct Failure {
     source: Option<(String, Range<usize>)>,
     cause: Option<String>,
     hint: Option<String>,
-    /// Which sort of problem an agent told of: `unknown-site`.
-    sort: Option<String>,
+    /// An agent answered that there is no such resource, where it was asked for.
+    is_unknown_resource: bool,
     exit: Exit,
 }
 
@@ -69,7 +69,14 @@ impl Failure {
 
     /// Something that went wrong, in a few words, with the exit status that says so.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { message: message.into(), source: None, cause: None, hint: None, sort: None, exit }
+        Self {
+            message: message.into(),
+            source: None,
+            cause: None,
+            hint: None,
+            is_unknown_resource: false,
+            exit,
+        }
     }
 
     /// A scope, or a place, that is wrong.
@@ -102,14 +109,14 @@ impl Failure {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// With the sort of problem that an agent told of.
-    pub(crate) fn of_sort(self, sort: String) -> Self {
-        Self { sort: Some(sort), ..self }
+    /// With whether an agent answered that there is no such resource.
+    pub(crate) fn unknown_resource(self, is_unknown_resource: bool) -> Self {
+        Self { is_unknown_resource, ..self }
     }
 
     /// An agent answered that there is no such resource, where it was asked for.
     pub(crate) fn is_unknown_resource(&self) -> bool {
-        self.sort.as_deref() == Some("unknown-resource")
+        self.is_unknown_resource
     }
 
     /// The exit status.

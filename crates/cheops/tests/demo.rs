@@ -116,6 +116,24 @@ fn a_terminal_that_is_closed_ends_the_demo_and_its_commands() {
 }
 
 #[test]
+fn a_demo_that_is_to_outlive_its_terminal_does() {
+    let temporary = tempfile::tempdir().unwrap();
+    let mut command = Command::new("nohup");
+    command.args([env!("CARGO_BIN_EXE_cheops"), "demo"]).env("TMPDIR", temporary.path());
+    let (mut child, agent) = ready(command.stderr(Stdio::null()).stdin(Stdio::null()));
+    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+    let answer = Command::new(env!("CARGO_BIN_EXE_cheops"))
+        .args(["get", "sites", "-o", "name", "--agent", &agent])
+        .output()
+        .unwrap();
+    assert_eq!(answer.status.code(), Some(0), "{answer:?}");
+    assert_eq!(child.try_wait().unwrap(), None);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(is_empty(temporary.path()));
+}
+
+#[test]
 fn a_demo_that_nobody_reads_ends_and_leaves_nothing_behind() {
     let temporary = tempfile::tempdir().unwrap();
     let mut child =

@@ -434,7 +434,8 @@ impl Client {
 /// A problem that an agent told, as a failure.
 pub(crate) fn told(exit: Exit, problem: Problem) -> Failure {
     let hint = hints::hint(&problem);
-    let failure = Failure::new(exit, problem.title).of_sort(problem.kind);
+    let failure =
+        Failure::new(exit, problem.title).unknown_resource(problem.kind == "unknown-resource");
     let failure =
         if problem.detail.is_empty() { failure } else { failure.caused_by(problem.detail) };
     if hint.is_empty() { failure } else { failure.hint(hint) }

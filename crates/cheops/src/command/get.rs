@@ -183,8 +183,8 @@ fn difference<T: List>(old: &T, new: &T, output: Output) -> Result<String, Failu
     match output {
         Output::Json | Output::Yaml => output.write(new),
         Output::Name => {
-            let named = new.items().iter().zip(&changed).filter(|(_, changed)| **changed);
-            let names = named.flat_map(|(item, _)| T::names_of(item));
+            let different = new.items().iter().zip(&changed).filter(|(_, changed)| **changed);
+            let names = different.flat_map(|(item, _)| T::names_of(item));
             Ok(names.map(|name| clean(&name) + "\n").collect())
         }
         Output::Table | Output::Wide => {
