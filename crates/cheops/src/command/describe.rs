@@ -151,13 +151,7 @@ fn block(resource: &Resource, wide: bool) -> Table {
         }
         row
     };
-    let skipped = |count| vec!["…".into(), format!("{count} more").into()];
-    let rows = if wide {
-        places.into_iter().map(row).collect()
-    } else {
-        shown(places, SHOWN, row, skipped)
-    };
-    table.rows(rows);
+    table.rows(rows(places, wide, row));
     table
 }
 
@@ -178,14 +172,14 @@ fn dropped(resource: &Resource, wide: bool) -> Table {
             command(operation, wide),
         ]
     };
-    let skipped = |count| vec!["…".into(), format!("{count} more").into()];
-    let rows = if wide {
-        dropped.into_iter().map(row).collect()
-    } else {
-        shown(dropped, SHOWN, row, skipped)
-    };
-    table.rows(rows);
+    table.rows(rows(dropped, wide, row));
     table
+}
+
+/// A row for each item; of a long list the start and the end, unless all is wanted.
+fn rows<T>(items: Vec<T>, wide: bool, row: impl Fn(T) -> Vec<Cell>) -> Vec<Vec<Cell>> {
+    let most = if wide { (items.len(), 0) } else { SHOWN };
+    shown(items, most, row, |count| vec!["…".into(), format!("{count} more").into()])
 }
 
 fn command(operation: &Operation, wide: bool) -> Cell {
