@@ -14,8 +14,11 @@ mod client;
 mod command;
 mod feed;
 mod input;
+mod interrupt;
+mod printed;
 mod report;
 mod screen;
+mod shell;
 mod sites;
 mod spelling;
 mod supervise;
@@ -30,7 +33,7 @@ mod words;
     max_term_width = 100,
     after_help = "Exit status: 0 all is well; 1 something is wrong (a site said KO, sites differ, there are \
                   problems); 2 bad input, or the agent refused; 3 no answer in time, and the work goes on; \
-                  4 no agent answers."
+                  4 no agent answers; 130 interrupted with Ctrl-C."
 )]
 struct Arguments {
     /// How to write the result

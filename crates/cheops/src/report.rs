@@ -39,6 +39,8 @@ pub(crate) enum Exit {
     Silent = 3,
     /// No agent can be reached.
     Unreachable = 4,
+    /// Someone did not want to wait any longer; as shells have it for Ctrl-C.
+    Interrupted = 130,
 }
 
 impl From<Exit> for ExitCode {
@@ -54,6 +56,8 @@ pub(crate) struct Failure {
     source: Option<(String, Range<usize>)>,
     cause: Option<String>,
     hint: Option<String>,
+    /// An agent answered that there is no such resource, where it was asked for.
+    is_unknown_resource: bool,
     exit: Exit,
 }
 
@@ -65,7 +69,14 @@ impl Failure {
 
     /// Something that went wrong, in a few words, with the exit status that says so.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { message: message.into(), source: None, cause: None, hint: None, exit }
+        Self {
+            message: message.into(),
+            source: None,
+            cause: None,
+            hint: None,
+            is_unknown_resource: false,
+            exit,
+        }
     }
 
     /// A scope, or a place, that is wrong.
@@ -96,6 +107,16 @@ impl Failure {
     /// What would be right.
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// With whether an agent answered that there is no such resource.
+    pub(crate) fn unknown_resource(self, is_unknown_resource: bool) -> Self {
+        Self { is_unknown_resource, ..self }
+    }
+
+    /// An agent answered that there is no such resource, where it was asked for.
+    pub(crate) fn is_unknown_resource(&self) -> bool {
+        self.is_unknown_resource
     }
 
     /// The exit status.

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
-use cheops_agent::api::model::{Fate, RunStatus, SiteState, State, Urgency};
+use cheops_agent::api::model::{Fate, Receipt, RunStatus, SiteState, State, Urgency};
 use jiff::Timestamp;
 
 use crate::table::Cell;
@@ -106,6 +106,11 @@ pub(crate) fn listed<T: AsRef<str>>(names: &[T]) -> String {
     }
 }
 
+/// All of some sites: by name if they are few.
+pub(crate) fn everyone(sites: &[&str]) -> String {
+    if sites.len() <= 5 { listed(sites) } else { format!("all {} sites", sites.len()) }
+}
+
 /// The items of a list as they are shown; of a long one the start and the end.
 pub(crate) fn shown<T, R>(
     items: Vec<T>,
@@ -174,10 +179,6 @@ pub(crate) fn run_style(status: RunStatus) -> Style {
     }
 }
 
-pub(crate) fn run_status(status: RunStatus) -> Cell {
-    Cell::styled(word(status), run_style(status))
-}
-
 pub(crate) fn fate(fate: Fate) -> Cell {
     let style = match fate {
         Fate::Kept => GOOD,
@@ -185,6 +186,12 @@ pub(crate) fn fate(fate: Fate) -> Cell {
         Fate::Void => BAD,
     };
     Cell::styled(word(fate), style)
+}
+
+/// Why an operation has its fate, beside the word for that fate, which a receipt may begin with.
+pub(crate) fn why(fate: Fate, receipt: &Receipt) -> &str {
+    let rest = receipt.why.strip_prefix(&word(fate)).and_then(|rest| rest.strip_prefix(": "));
+    rest.unwrap_or(&receipt.why)
 }
 
 pub(crate) fn urgency(urgency: Urgency) -> Cell {
@@ -248,6 +255,17 @@ mod tests {
         assert_eq!(first_line(""), "");
         assert_eq!(first_line("a\n"), "a");
         assert_eq!(first_line("a\nb\nc\n"), "a … 2 lines more");
+    }
+
+    #[test]
+    fn the_word_for_a_fate_is_not_said_twice() {
+        for (fate, told, expected) in [
+            (Fate::Void, "void: failed at site1", "failed at site1"),
+            (Fate::Fallen, "set over inc (matrix row 2)", "set over inc (matrix row 2)"),
+            (Fate::Over, "void: x", "void: x"),
+        ] {
+            assert_eq!(why(fate, &Receipt { by: None, why: told.into() }), expected);
+        }
     }
 
     #[test]

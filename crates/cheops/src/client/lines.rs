@@ -81,14 +81,14 @@ impl<'a, T: DeserializeOwned> Lines<'a, T> {
     pub(crate) fn next_within(&mut self, patience: Duration) -> Result<Next<T>, Failure> {
         let client = self.client;
         self.since = Instant::now();
-        let next = client.wait(async {
+        let next = client.wait(client.unless_interrupted(async {
             match timeout(patience, self.line()).await {
                 Err(_) => Ok(Next::Nothing),
                 Ok(Ok(None)) => Ok(Next::End),
                 Ok(Ok(Some(line))) => client.read(&line).map(Next::Line),
                 Ok(Err(failure)) => Err(failure),
             }
-        });
+        }));
         self.waited += self.since.elapsed();
         next
     }

@@ -7,6 +7,7 @@
 
 mod address;
 mod body;
+mod hints;
 mod lines;
 #[cfg(test)]
 mod tests;
@@ -38,7 +39,10 @@ pub(crate) use self::{
     address::{Address, Path},
     lines::{Lines, Next},
 };
-use crate::report::{Exit, Failure, first};
+use crate::{
+    interrupt::Interrupt,
+    report::{Exit, Failure, first},
+};
 
 /// The agent that is asked if nobody says which.
 const DEFAULT: &str = "http://127.0.0.1:8079";
@@ -129,6 +133,8 @@ pub(crate) struct Client {
     runtime: Runtime,
     agent: Address,
     idle: RefCell<Option<SendRequest<Body>>>,
+    /// What ends a wait for lines early.
+    interrupt: Option<Interrupt>,
 }
 
 impl Client {
@@ -157,7 +163,12 @@ impl Client {
                 .caused_by(error)
                 .hint("is the machine out of memory or of file descriptors?")
         })?;
-        Ok(Self { runtime, agent, idle: RefCell::new(None) })
+        Ok(Self { runtime, agent, idle: RefCell::new(None), interrupt: None })
+    }
+
+    /// Whoever waits for lines is told when someone does not want to wait any longer.
+    pub(crate) fn until(self, interrupt: Interrupt) -> Self {
+        Self { interrupt: Some(interrupt), ..self }
     }
 
     /// A document.
@@ -176,7 +187,17 @@ impl Client {
 
     /// Several documents, asked for at the same time.
     pub(crate) fn get_each<T: DeserializeOwned>(&self, paths: &[Path]) -> Vec<Result<T, Failure>> {
-        self.wait(join_all(paths.iter().map(|path| self.document(Ask::get(path)))))
+        self.get_each_within(paths, PATIENCE)
+    }
+
+    /// Several documents, as far as they come soon.
+    pub(crate) fn get_each_within<T: DeserializeOwned>(
+        &self,
+        paths: &[Path],
+        patience: Duration,
+    ) -> Vec<Result<T, Failure>> {
+        let each = paths.iter().map(|path| self.document(Ask::get(path).within(patience)));
+        self.wait(join_all(each))
     }
 
     /// The document that answers a request with a body.
@@ -205,7 +226,18 @@ impl Client {
     /// The lines of the answer to a request, as they come.
     pub(crate) fn lines<T: DeserializeOwned>(&self, ask: Ask<'_>) -> Result<Lines<'_, T>, Failure> {
         let ask = Ask { accept: "application/x-ndjson, application/problem+json", ..ask };
-        Ok(Lines::new(self, self.wait(self.send(ask))?.into_body()))
+        Ok(Lines::new(self, self.wait(self.unless_interrupted(self.send(ask)))?.into_body()))
+    }
+
+    async fn unless_interrupted<T>(
+        &self,
+        future: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let Some(interrupt) = &self.interrupt else { return future.await };
+        tokio::select! {
+            result = future => result,
+            () = interrupt.set() => Err(Failure::new(Exit::Interrupted, "interrupted")),
+        }
     }
 
     /// Sends a file, however long that takes while it moves on.
@@ -401,8 +433,10 @@ impl Client {
 
 /// A problem that an agent told, as a failure.
 pub(crate) fn told(exit: Exit, problem: Problem) -> Failure {
-    let failure = Failure::new(exit, problem.title);
+    let hint = hints::hint(&problem);
+    let failure =
+        Failure::new(exit, problem.title).unknown_resource(problem.kind == "unknown-resource");
     let failure =
         if problem.detail.is_empty() { failure } else { failure.caused_by(problem.detail) };
-    if problem.hint.is_empty() { failure } else { failure.hint(problem.hint) }
+    if hint.is_empty() { failure } else { failure.hint(hint) }
 }

@@ -6,7 +6,7 @@ use super::{
     Context, Outcome, ask,
     exec::{answers::Asked, progress},
 };
-use crate::{client::Ask, report::Failure};
+use crate::{client::Ask, interrupt::Interrupt, report::Failure};
 
 /// Delete a resource on all of its sites
 ///
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
         .query("wait", Some(&arguments.wait))
         .query("author", ask::author(arguments.author.as_deref())?)
         .query("key", arguments.key.as_deref());
-    let client = context.client()?;
+    let client = context.client()?.until(Interrupt::ctrl_c()?);
     let asked = Asked { id: &id, wait, keep_going: false };
     progress::follow(&client, Ask::new(Method::DELETE, &path), asked, context.output)
 }

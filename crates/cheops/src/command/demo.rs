@@ -2,26 +2,23 @@
 
 use std::{
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     thread,
     time::{Duration, Instant},
 };
 
-use tokio::signal::unix::{SignalKind, signal};
-
-use self::{agents::Agents, player::Player, sites::Sites};
+use self::{agents::Agents, directory::Directory, player::Player, sites::Sites};
 use super::Outcome;
 use crate::{
+    interrupt::Interrupt,
     report::{Exit, Failure, clean},
-    screen,
+    screen, shell,
     table::{Cell, Table},
     words::{self, BOLD},
 };
 
 mod agents;
+mod commands;
+mod directory;
 mod player;
 mod sites;
 mod story;
@@ -29,7 +26,7 @@ mod story;
 /// Start three sites on this machine to try things on
 ///
 /// Three agents with directories of their own, ready in seconds; nothing to install. They stop, and
-/// the directories go, with Ctrl-C.
+/// the directories go, with Ctrl-C, or when the terminal is closed or nobody reads what is printed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Play a story by itself: a cut, conflicts, and how the sites come to agree
@@ -43,16 +40,20 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Failure> {
-    let interrupted = Interrupt::listen()?;
+    let interrupted = Interrupt::any()?;
     let begun = Instant::now();
-    let mut agents = Agents::start(arguments.keep.as_deref(), &interrupted)?;
+    let directory = Directory::prepare(arguments.keep.as_deref())?;
+    if arguments.tour && directory.holds_sites() {
+        return Err(directory.is_used());
+    }
+    let mut agents = Agents::start(directory, &interrupted)?;
     screen::print(&ready(&agents, begun.elapsed()))?;
     let exit = if arguments.tour {
         let mut sites = Sites::new(agents.addresses(), interrupted)?;
         Player::new(&mut sites, screen::print).play(story::STORIES)?
     } else {
         screen::print(&to_try(&agents))?;
-        while !interrupted.is_set() {
+        while !interrupted.is_set() && !screen::is_closed() {
             agents.check()?;
             thread::sleep(Duration::from_millis(100));
         }
@@ -79,11 +80,13 @@ fn ready(agents: &Agents, took: Duration) -> String {
 fn to_try(agents: &Agents) -> String {
     let address = agents.addresses().into_iter().next().map(|(_, address)| address.to_string());
     let address = address.unwrap_or_default();
-    let program = clean(&agents.program().display().to_string());
+    // Quoted twice: the shell reads what stands for an alias once more when the alias is used.
+    let program = shell::word(&agents.program().display().to_string());
+    let program = clean(&shell::word(&program));
     format!(
         "{BOLD}Try, in another terminal{BOLD:#}
 
-  alias cheops='{program}'
+  alias cheops={program}
   export CHEOPS_AGENT={address}
 
   cheops get sites
@@ -101,45 +104,4 @@ fn to_try(agents: &Agents) -> String {
 Stop with Ctrl-C.
 "
     )
-}
-
-/// Whether someone wants this to end.
-#[derive(Debug, Clone)]
-pub(crate) struct Interrupt(Arc<AtomicBool>);
-
-impl Interrupt {
-    /// Listens to the signals that mean so, from now on.
-    fn listen() -> Result<Self, Failure> {
-        let failed = |error| Failure::new(Exit::Wrong, "cannot listen to signals").caused_by(error);
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let (mut interrupt, mut terminate) = {
-            let _inside = runtime.enter();
-            (
-                signal(SignalKind::interrupt()).map_err(failed)?,
-                signal(SignalKind::terminate()).map_err(failed)?,
-            )
-        };
-        let set = Arc::new(AtomicBool::new(false));
-        let flag = Self(set.clone());
-        thread::spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-            });
-            set.store(true, Ordering::Relaxed);
-        });
-        Ok(flag)
-    }
-
-    pub(crate) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// A failure if it is.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
-        if self.is_set() { Err(Failure::new(Exit::Wrong, "interrupted")) } else { Ok(()) }
-    }
 }

@@ -3,10 +3,12 @@
 use std::{collections::BTreeMap, fmt::Write};
 
 use cheops_agent::api::model::{Fate, Operation, Resource};
+use serde::Serialize;
 
 use super::{
     Context, Outcome, View, ask,
     get::operations::{COMMAND, runs},
+    running::{self, Running},
 };
 use crate::{
     report::{Failure, clean, clean_lines, first},
@@ -31,24 +33,45 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, Failure> {
     let id = ask::resource(&arguments.id)?;
     let path = ask::resource_path(&id).query("limit", Some(LIMIT));
-    let resource: Resource = context.client()?.get(&path)?;
-    Ok(Outcome::success(context.output.write(&resource)?))
+    let client = context.client()?;
+    let resource: Resource = client.get(&path)?;
+    let running = if context.output.is_text() {
+        let others = resource.by_site.iter().filter(|at| at.waiting > 0);
+        let others = others.map(|at| at.site.as_str()).filter(|site| *site != resource.seen_by);
+        let others = running::at(&client, &id, &others.collect::<Vec<_>>());
+        running::here(&resource).into_iter().chain(others).collect()
+    } else {
+        Vec::new()
+    };
+    Ok(Outcome::success(context.output.write(&Described { resource, running })?))
 }
 
-impl View for Resource {
+/// A resource, and what its sites run.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+struct Described {
+    resource: Resource,
+    #[serde(skip)]
+    running: Vec<Running>,
+}
+
+impl View for Described {
     fn text(&self, wide: bool) -> String {
+        let resource = &self.resource;
+        let waits = running::sentences(&self.running);
+        let waits = waits.iter().map(|line| format!("  {line}\n"));
         let parts = [
-            summary(self),
-            titled("Sites", &at_sites(self)),
-            titled(&block_title(self), &block(self, wide)),
-            titled("Dropped", &dropped(self, wide)),
-            config(self),
+            summary(resource),
+            titled("Sites", &at_sites(resource, &self.running)) + &waits.collect::<String>(),
+            titled(&block_title(resource), &block(resource, wide)),
+            titled("Dropped", &dropped(resource, wide)),
+            config(resource),
         ];
         parts.join("\n")
     }
 
     fn names(&self) -> Vec<String> {
-        vec![format!("resource/{}", self.summary.id)]
+        vec![format!("resource/{}", self.resource.summary.id)]
     }
 }
 
@@ -76,8 +99,11 @@ fn titled(title: &str, table: &Table) -> String {
     format!("{BOLD}{title}{BOLD:#}\n{rows}")
 }
 
-fn at_sites(resource: &Resource) -> Table {
+fn at_sites(resource: &Resource, running: &[Running]) -> Table {
     let mut table = Table::new(["SITE", "OK", "KO", "UNKNOWN", "WAITING", "SHOWS"]).indented(2);
+    if !running.is_empty() {
+        table.titles(["RUNNING"]);
+    }
     let mut prints = resource.by_site.iter().filter_map(|at| at.shown.as_deref());
     let first = prints.next();
     let apart = prints.any(|print| Some(print) != first);
@@ -90,14 +116,17 @@ fn at_sites(resource: &Resource) -> Table {
             0 => Cell::from("0"),
             _ => Cell::styled(count.to_string(), style),
         };
-        table.row([
+        let mut row = vec![
             Cell::from(&at.site),
             at.ok.to_string().into(),
             bad(at.ko, words::BAD),
             bad(at.unknown, words::BAD),
             bad(at.waiting, words::OPEN),
-            at.shown.as_deref().map_or(Cell::from("-"), shows),
-        ]);
+            at.shown.as_deref().map_or(Cell::from(words::NONE), shows),
+        ];
+        let runs = running.iter().find(|running| running.site == at.site);
+        row.extend(runs.map(|running| Cell::styled(&running.operation, words::OPEN)));
+        table.row(row);
     }
     table
 }
@@ -130,13 +159,7 @@ fn block(resource: &Resource, wide: bool) -> Table {
         }
         row
     };
-    let skipped = |count| vec!["…".into(), format!("{count} more").into()];
-    let rows = if wide {
-        places.into_iter().map(row).collect()
-    } else {
-        shown(places, SHOWN, row, skipped)
-    };
-    table.rows(rows);
+    table.rows(rows(places, wide, row));
     table
 }
 
@@ -152,19 +175,19 @@ fn dropped(resource: &Resource, wide: bool) -> Table {
             Cell::from(&operation.kind),
             words::fate(operation.fate),
             receipt.and_then(|receipt| receipt.by.as_deref()).unwrap_or(NONE).into(),
-            receipt.map_or(NONE, |receipt| receipt.why.as_str()).into(),
+            receipt.map_or(NONE, |receipt| words::why(operation.fate, receipt)).into(),
             Cell::from(&operation.author),
             command(operation, wide),
         ]
     };
-    let skipped = |count| vec!["…".into(), format!("{count} more").into()];
-    let rows = if wide {
-        dropped.into_iter().map(row).collect()
-    } else {
-        shown(dropped, SHOWN, row, skipped)
-    };
-    table.rows(rows);
+    table.rows(rows(dropped, wide, row));
     table
+}
+
+/// A row for each item; of a long list the start and the end, unless all is wanted.
+fn rows<T>(items: Vec<T>, wide: bool, row: impl Fn(T) -> Vec<Cell>) -> Vec<Vec<Cell>> {
+    let most = if wide { (items.len(), 0) } else { SHOWN };
+    shown(items, most, row, |count| vec!["…".into(), format!("{count} more").into()])
 }
 
 fn command(operation: &Operation, wide: bool) -> Cell {

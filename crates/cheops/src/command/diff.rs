@@ -7,10 +7,7 @@ use cheops_agent::api::model::{Resource, Show, Shown};
 
 use self::compare::{Differences, Seen};
 use super::{Context, Outcome, ask};
-use crate::{
-    client::Path,
-    report::{Exit, Failure},
-};
+use crate::{client::Path, report::Failure};
 
 mod compare;
 
@@ -48,8 +45,9 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
         .map(|(site, resource)| Seen {
             site: site.clone(),
             resource: match resource {
-                // It has not heard of the resource yet.
-                Err(failure) if failure.exit() == Exit::Refused => Ok(unheard(&here)),
+                // It has not heard of the resource yet. Whatever else came back says nothing of what
+                // the site knows.
+                Err(failure) if failure.is_unknown_resource() => Ok(unheard(&here)),
                 resource => resource.map_err(|failure| failure.line()),
             },
         })

@@ -14,6 +14,7 @@ use super::{Context, Outcome, ask};
 use crate::{
     client::{Ask, Client},
     input,
+    interrupt::Interrupt,
     report::Failure,
 };
 
@@ -32,7 +33,8 @@ mod rehearsal;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit status: 0 all sites said OK; 1 some said KO, or another operation won; \
-                        2 refused; 3 some have not answered in time; 4 no agent answers."
+                        2 refused; 3 some have not answered in time; 4 no agent answers; 130 \
+                        interrupted: what was accepted goes on."
 )]
 pub(crate) struct Arguments {
     /// The resource
@@ -102,6 +104,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
         let rehearsal: Rehearsal = client.post(&path, &submit)?;
         return Ok(Outcome::success(context.output.write(&rehearsal)?));
     }
+    let client = client.until(Interrupt::ctrl_c()?);
     let request = Ask::new(Method::POST, &path).json(&submit)?;
     let asked = Asked { id: &id, wait, keep_going: arguments.keep_going };
     progress::follow(&client, request, asked, context.output)

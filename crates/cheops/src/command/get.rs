@@ -183,8 +183,9 @@ fn difference<T: List>(old: &T, new: &T, output: Output) -> Result<String, Failu
     match output {
         Output::Json | Output::Yaml => output.write(new),
         Output::Name => {
-            let named = new.items().iter().zip(&changed).filter(|(_, changed)| **changed);
-            Ok(named.map(|(item, _)| T::name(item) + "\n").collect())
+            let different = new.items().iter().zip(&changed).filter(|(_, changed)| **changed);
+            let names = different.flat_map(|(item, _)| T::names_of(item));
+            Ok(names.map(|name| clean(&name) + "\n").collect())
         }
         Output::Table | Output::Wide => {
             // The columns of the whole table, so that rows stand below those before them.

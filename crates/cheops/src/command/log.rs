@@ -11,6 +11,7 @@ use serde_json::json;
 use super::{Context, Outcome, View, ask, get::operations::COMMAND, graph};
 use crate::{
     report::{Failure, clean, first},
+    shell,
     table::{Cell, Table},
     words,
 };
@@ -72,7 +73,8 @@ impl View for Told {
         let title = "History (● in the block, ○ dropped, × void)\n";
         let is_part = self.operations.len() < self.all;
         let older = self.operations.first().filter(|_| is_part).map(|oldest| {
-            format!("Older ones: cheops log {} --before {}\n", self.id, clean(&oldest.id))
+            let before = shell::option("--before", &oldest.id);
+            clean(&format!("Older ones: cheops log {before} {}", shell::last(&self.id))) + "\n"
         });
         [title.to_owned(), table.render(), older.unwrap_or_default()].concat()
     }
@@ -84,12 +86,13 @@ impl View for Told {
 
 fn cells(operation: &Operation, wide: bool) -> Vec<Cell> {
     let receipt = operation.receipt.as_ref();
+    let why = |receipt| words::why(operation.fate, receipt);
     let why = match (operation.fate, receipt) {
         (Fate::Kept, _) if operation.reset => "ends what came before".to_owned(),
         (Fate::Kept, _) => String::new(),
         (_, Some(receipt)) => match &receipt.by {
-            Some(by) => format!("{} by {by}: {}", words::word(operation.fate), receipt.why),
-            None => format!("{}: {}", words::word(operation.fate), receipt.why),
+            Some(by) => format!("{} by {by}: {}", words::word(operation.fate), why(receipt)),
+            None => format!("{}: {}", words::word(operation.fate), why(receipt)),
         },
         (fate, None) => words::word(fate),
     };

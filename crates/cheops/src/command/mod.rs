@@ -27,6 +27,7 @@ mod log;
 mod matrix;
 mod output;
 mod play;
+mod running;
 mod scope;
 mod show;
 mod site;
@@ -127,6 +128,11 @@ pub(crate) trait List: Serialize {
     /// The name of an item: `resource/web`.
     fn name(item: &Self::Item) -> String;
 
+    /// All that an item is about, by name.
+    fn names_of(item: &Self::Item) -> Vec<String> {
+        vec![Self::name(item)]
+    }
+
     /// A row for each item, in their order.
     fn table(&self, wide: bool) -> Table;
 
@@ -147,7 +153,7 @@ impl<T: List> View for T {
     }
 
     fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.items().iter().map(T::name).collect();
+        let mut names: Vec<String> = self.items().iter().flat_map(T::names_of).collect();
         names.dedup();
         names
     }

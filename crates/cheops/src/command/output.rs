@@ -1,11 +1,13 @@
 //! `cheops output`: all that an operation printed at a site.
 
+use cheops_agent::api::model::Operation;
 use cheops_core::id::{OpId, SiteId};
 
 use super::{Context, Outcome, ask};
 use crate::{
+    printed::Printed,
     report::{Exit, Failure, clean},
-    screen,
+    screen, words,
 };
 
 /// Fetch all that an operation printed at a site
@@ -36,19 +38,28 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
         })?,
         None => operation.site.clone(),
     };
-    let path = ask::resource_path(&id)
-        .then("operations")
-        .then(&operation.to_string())
-        .then("output")
-        .query("site", Some(site));
+    let of_operation = ask::resource_path(&id).then("operations").then(&operation.to_string());
+    let path = of_operation.clone().then("output").query("site", Some(&site));
     let mut terminal = Terminal::default();
-    context.client()?.download(&path, |bytes| {
+    let client = context.client()?;
+    client.download(&path, |bytes| {
         if screen::is_terminal() {
             screen::print(&terminal.cleaned(bytes))
         } else {
             screen::print_bytes(bytes)
         }
     })?;
+    // Of what comes at the end nobody can see whether it is the end: the reply tells.
+    if let Ok(operation) = client.get::<Operation>(&of_operation)
+        && let Some(run) = operation.runs.iter().find(|run| run.site == site.as_str())
+        && let Some((all, kept)) = Printed::by(run).cut()
+    {
+        screen::note(&format!(
+            "cut: {} of {} that were printed at {site} are kept",
+            words::size(kept),
+            words::size(all)
+        ));
+    }
     Ok(Outcome { text: terminal.rest(), exit: Exit::Fine })
 }
 

@@ -1,10 +1,12 @@
 //! `cheops show`: what a resource is at each of its sites, without changing it.
 
-use cheops_agent::api::model::{Show, Shown};
+use cheops_agent::api::model::{Show, Shown, ShownAt};
 
 use super::{Context, Outcome, View, ask};
 use crate::{
-    report::{Exit, Failure, clean_lines},
+    printed::Printed,
+    report::{Exit, Failure, clean},
+    shell,
     table::{Cell, Table},
     words,
 };
@@ -38,20 +40,50 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
     let show = Show { command: arguments.command.clone(), sites: arguments.sites.clone() };
     let shown: Shown = context.client()?.post(&ask::resource_path(&id).then("show"), &show)?;
     let mut text = context.output.write(&shown)?;
-    let exit = exit(&shown);
-    if context.output.is_text() && exit == Exit::Wrong {
-        text.extend(["The sites do not agree; see how with: cheops diff ", id.as_str(), "\n"]);
+    if context.output.is_text() {
+        text += &verdict(&shown, id.as_str(), arguments.command.as_deref());
     }
-    Ok(Outcome { text, exit })
+    Ok(Outcome { text, exit: exit(&shown) })
+}
+
+/// What does not go without saying: who failed, who is silent, and whether the others agree.
+fn verdict(shown: &Shown, id: &str, command: Option<&str>) -> String {
+    let with = |status: &str| -> Vec<&str> {
+        let sites = shown.sites.iter().filter(|(_, at)| at.status == status);
+        sites.map(|(site, _)| site.as_str()).collect()
+    };
+    let (ok, failed, silent) = (with("OK"), with("KO"), with("TIMEOUT"));
+    let mut lines = Vec::new();
+    if !failed.is_empty() {
+        lines.push(format!("{} failed.", words::listed(&failed)));
+    }
+    if !silent.is_empty() {
+        lines.push(format!("{} did not answer.", words::listed(&silent)));
+    }
+    let is_part = !lines.is_empty();
+    if differ(shown) {
+        let who = if is_part { "The sites that answered" } else { "The sites" };
+        let command = command.map(|command| shell::option("--command", command) + " ");
+        let command = command.unwrap_or_default();
+        let id = shell::last(id);
+        lines.push(format!("{who} do not agree; see how with: cheops diff {command}{id}"));
+    } else if is_part && ok.len() > 1 {
+        lines.push(format!("{} agree.", words::listed(&ok)));
+    }
+    lines.into_iter().map(|line| clean(&line) + "\n").collect()
+}
+
+/// Whether sites that answered print different things.
+fn differ(shown: &Shown) -> bool {
+    let mut outputs = shown.sites.values().filter(|at| at.status == "OK").map(|at| &at.output);
+    let first = outputs.next();
+    outputs.any(|output| Some(output) != first)
 }
 
 /// What the answers of all sites amount to.
 pub(super) fn exit(shown: &Shown) -> Exit {
     let some = |status: &str| shown.sites.values().any(|at| at.status == status);
-    let mut outputs = shown.sites.values().filter(|at| at.status == "OK").map(|at| &at.output);
-    let first = outputs.next();
-    let differ = outputs.any(|output| Some(output) != first);
-    if some("KO") || differ {
+    if some("KO") || differ(shown) {
         Exit::Wrong
     } else if some("TIMEOUT") {
         Exit::Silent
@@ -64,28 +96,33 @@ pub(super) fn exit(shown: &Shown) -> Exit {
 
 impl View for Shown {
     fn text(&self, _wide: bool) -> String {
-        let is_short = self.sites.values().all(|at| at.output.trim_end().lines().count() <= 1);
-        let status = |status: &str| {
-            let style = match status {
+        let printed = |at: &ShownAt| -> (Cell, Vec<String>) {
+            let style = match at.status.as_str() {
                 "OK" => words::GOOD,
                 "KO" => words::BAD,
                 _ => words::OPEN,
             };
-            Cell::styled(status, style)
+            let printed = Printed::new(&at.output, at.status == "KO");
+            let lines = printed.text.trim_end().lines().map(str::to_owned);
+            let lines = lines.chain(printed.rest(None)).collect();
+            (Cell::styled(printed.status(&at.status), style), lines)
         };
+        let sites = self.sites.iter().map(|(site, at)| (site, printed(at)));
+        let sites: Vec<(&String, (Cell, Vec<String>))> = sites.collect();
+        let is_short = sites.iter().all(|(_, (_, lines))| lines.len() <= 1);
         if is_short {
             let mut table = Table::new(["SITE", "STATUS", "OUTPUT"]);
-            for (site, at) in &self.sites {
-                table.row([Cell::from(site), status(&at.status), at.output.trim_end().into()]);
+            for (site, (status, lines)) in sites {
+                table.row([Cell::from(site), status, lines.concat().into()]);
             }
             return table.render();
         }
         let mut text = String::new();
-        for (site, at) in &self.sites {
+        for (site, (status, lines)) in sites {
             let mut title = Table::untitled();
-            title.row([Cell::from(site), status(&at.status)]);
+            title.row([Cell::from(site), status]);
             text += &title.render();
-            text.extend(clean_lines(at.output.trim_end()).map(|line| format!("    {line}\n")));
+            text.extend(lines.iter().map(|line| format!("    {}\n", clean(line))));
         }
         text
     }

@@ -8,6 +8,7 @@ use super::{Context, List, Outcome, View, ask, get::sites};
 use crate::{
     client::Path,
     report::{Exit, Failure, clean},
+    shell,
     table::{Cell, Table},
     words::{self, NONE},
 };
@@ -110,7 +111,8 @@ impl View for Links {
             let how_long = time.as_ref().map(|time| format!(" for {time}")).unwrap_or_default();
             clean(&match wanted {
                 SiteState::Paused => {
-                    format!("paused {site}{how_long}; resume with: cheops site resume '{site}'")
+                    let last = shell::last(site);
+                    format!("paused {site}{how_long}; resume with: cheops site resume {last}")
                 }
                 _ => format!("resumed {site}"),
             })

@@ -1,15 +1,22 @@
 //! `exec`, its original spelling, `--dry-run`, and `delete`.
 
-use std::fs;
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    process::{Child, Stdio},
+    sync::Mutex,
+};
 
 use cheops_agent::api::model::{
     Answer, Dropped, PlannedStep, Receipt, Rehearsal, RunStatus, Stored, Submit, Submitted,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
+use tokio::sync::mpsc;
 
 use crate::{
-    samples::run,
-    support::{Agent, Reply, json, lines, problem},
+    samples::{counter, run},
+    support::{Agent, Reply, Said, json, lines, problem},
 };
 
 fn accepted() -> Answer {
@@ -65,6 +72,25 @@ fn a_command_that_goes_well_everywhere() {
 fn wide_output_shows_all_that_was_printed() {
     let said = agent(all_ok()).cheops(&[&EXEC[..], &["-o", "wide"]].concat()).fine();
     assert!(said.contains("DC 2   OK  12ms\n    a\n    b\n    c\n"), "{said}");
+}
+
+#[test]
+fn how_a_command_failed_and_what_is_left_out_is_told() {
+    let cut = "a\nb\n[4096 more bytes were printed; the first 4100 bytes are in a file at this \
+               site]\nexit code 2";
+    let answers = vec![
+        accepted(),
+        Answer::Reply(run("site1", RunStatus::Ok, "")),
+        Answer::Reply(run("DC 2", RunStatus::Ko, cut)),
+        Answer::Done,
+    ];
+    let said = agent(answers.clone()).cheops(&EXEC);
+    let fetch = "cheops output --site 'DC 2' web site1:7";
+    let expected = format!("DC 2   KO (exit 2)  12ms  a … 4KiB more: {fetch}\n");
+    assert!(said.out.contains(&expected), "{}", said.out);
+    let said = agent(answers).cheops(&[&EXEC[..], &["-o", "wide"]].concat());
+    let expected = format!("DC 2   KO (exit 2)  12ms\n    a\n    b\n    … 4KiB more: {fetch}\n");
+    assert!(said.out.contains(&expected), "{}", said.out);
 }
 
 #[test]
@@ -158,6 +184,16 @@ fn what_is_not_ok_is_told_with_the_next_step_and_an_exit_status() {
             1,
             "web: site1:7 is set aside: site2:7 won\nwhy: cheops describe web\n",
         ),
+        (
+            vec![
+                accepted(),
+                Answer::Reply(run("site1", RunStatus::Ko, "exit code 3")),
+                Answer::Done,
+            ],
+            1,
+            "site1  KO (exit 3)  12ms\nDC 2   VOID\nweb: site1:7 is void: it failed at site1, which \
+             received it, so it takes no part anywhere\ncorrect the command and send it again\n",
+        ),
         // The agent goes away after it has accepted the operation: that is kept.
         (
             vec![accepted(), ok],
@@ -195,6 +231,16 @@ fn who_does_not_wait_is_content_with_an_accepted_operation() {
     let said = agent.cheops(&[&EXEC[..], &["--wait", "0s"]].concat()).fine();
     assert_eq!(said, "web: site1:7 is accepted; follow it with: cheops watch web\n");
     assert_eq!(agent.last().json()["wait"], "0s");
+}
+
+#[test]
+fn a_command_to_copy_is_quoted_where_the_shell_needs_it() {
+    for (id, expected) in [("~web", "cheops watch '~web'\n"), ("-web", "cheops watch -- -web\n")] {
+        let id = format!("--id={id}");
+        let line = ["exec", &id, "--sites", "site1", "--command", "true", "--wait", "0s"];
+        let said = agent(vec![accepted(), Answer::Done]).cheops(&line).fine();
+        assert!(said.ends_with(expected), "{said}");
+    }
 }
 
 #[test]
@@ -328,4 +374,88 @@ fn a_resource_is_deleted() {
         "DELETE /api/v1/resources/web?command=rm%20%7Bid%7D&wait=30s&author=ada"
     );
     assert!(agent.last().accept.starts_with("application/x-ndjson"));
+}
+
+#[test]
+fn what_holds_an_operation_up_is_told() {
+    let (tell, answers) = mpsc::unbounded_channel();
+    let answers = Mutex::new(Some(answers));
+    let agent = Agent::start(move |seen| {
+        if seen.method == "POST" {
+            return Reply::Stream(answers.lock().unwrap().take().unwrap());
+        }
+        assert_eq!(seen.path, "/api/v1/resources/web?local=true&at=DC%202");
+        let mut resource = counter();
+        resource.seen_by = "DC 2".into();
+        resource.config["Timeout"] = "10m".into();
+        resource.operations[0].runs.push(run("DC 2", RunStatus::Running, ""));
+        json(&resource)
+    });
+    let say = |answer: Answer| tell.send(serde_json::to_value(answer).unwrap()).unwrap();
+    say(accepted());
+    say(Answer::Reply(run("site1", RunStatus::Ok, "")));
+    let mut command = agent.command(&EXEC);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().unwrap(), "site1  OK  12ms");
+    assert_eq!(
+        lines.next().unwrap(),
+        "DC 2   RUNNING  site1:1, received 5m ago: echo 10 > {id}",
+        "while it is waited for"
+    );
+    say(Answer::Timeout { sites: vec!["DC 2".into()] });
+    say(Answer::Done);
+    assert_eq!(
+        lines.last().unwrap(),
+        "DC 2 still runs site1:1, received 5m ago: echo 10 > {id}; what comes after it waits there \
+         until it ends, after 10m at the latest"
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+}
+
+/// Interrupts a program when the agent has been asked, and gives what it said.
+fn interrupted(agent: &Agent, until: impl FnOnce(&mut Child)) -> Said {
+    let mut command = agent.command(&EXEC);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until(&mut child);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    child.wait_with_output().unwrap().into()
+}
+
+#[test]
+fn who_is_interrupted_is_told_that_the_work_goes_on() {
+    let (tell, answers) = mpsc::unbounded_channel();
+    let answers = Mutex::new(Some(answers));
+    let agent = Agent::start(move |_| Reply::Stream(answers.lock().unwrap().take().unwrap()));
+    tell.send(serde_json::to_value(accepted()).unwrap()).unwrap();
+    let reply = Answer::Reply(run("site1", RunStatus::Ok, ""));
+    tell.send(serde_json::to_value(reply).unwrap()).unwrap();
+    // Its first line means that it has read what came before.
+    let said = interrupted(&agent, |child| {
+        let mut byte = [0];
+        child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
+    });
+    assert_eq!(said.code, Some(130));
+    assert_eq!(
+        said.err,
+        "interrupted: site1:7 was accepted and goes on; 1 of 2 sites answered so far. Look at it \
+         with: cheops describe web\n"
+    );
+}
+
+#[test]
+fn who_is_interrupted_before_it_was_accepted_is_told_how_to_look() {
+    let (asked, was_asked) = std::sync::mpsc::channel();
+    let asked = Mutex::new(asked);
+    // It is asked, and says nothing for as long as the test goes on.
+    let (_tell, nothing) = mpsc::unbounded_channel();
+    let nothing = Mutex::new(Some(nothing));
+    let agent = Agent::start(move |_| {
+        asked.lock().unwrap().send(()).unwrap();
+        Reply::Stream(nothing.lock().unwrap().take().unwrap())
+    });
+    let said = interrupted(&agent, |_| was_asked.recv().unwrap());
+    assert_eq!((said.code, said.out.as_str()), (Some(130), ""));
+    assert!(said.err.contains("Interrupted before the agent said whether"), "{}", said.err);
+    assert!(said.err.contains("`cheops get operations web`"), "{}", said.err);
 }

@@ -1,8 +1,8 @@
 //! `get`, `describe`, `log`, `show`, `diff` and `output`.
 
 use cheops_agent::api::model::{
-    Operation, Resource, Resources, RunStatus, Shown, ShownAt, Sites, State, Trouble, Troubles,
-    Urgency,
+    Fate, Operation, Receipt, Resource, Resources, RunStatus, Shown, ShownAt, Sites, State,
+    Trouble, Troubles, Urgency,
 };
 
 use crate::{
@@ -187,6 +187,45 @@ Not asked, since they can't be reached: site3.
 }
 
 #[test]
+fn a_problem_that_several_sites_tell_of_is_one() {
+    let trouble = |site: &str, resource: Option<&str>, text: &str| Trouble {
+        urgency: Urgency::High,
+        site: site.into(),
+        resource: resource.map(str::to_owned),
+        what: "sort".into(),
+        text: text.into(),
+        next: "look".into(),
+    };
+    let told = Troubles {
+        problems: vec![
+            trouble("site1", None, "site3 is gone"),
+            trouble("site2", None, "site3 is gone"),
+            trouble("site1", Some("web"), "the sites differ"),
+            trouble("DC 2", Some("web"), "stuck at DC 2"),
+            trouble("site2", Some("web"), "the sites differ"),
+        ],
+        not_asked: Vec::new(),
+    };
+    let answer = told.clone();
+    let agent = Agent::start(move |_| json(&answer));
+    let said = agent.cheops(&["get", "problems"]);
+    assert_eq!(said.code, Some(1));
+    assert_eq!(
+        said.out,
+        "\
+URGENCY   WHAT   SITE           RESOURCE   PROBLEM            NEXT
+high      sort   site1, site2   -          site3 is gone      look
+high      sort   site1, site2   web        the sites differ   look
+high      sort   DC 2           web        stuck at DC 2      look
+"
+    );
+    let said = agent.cheops(&["get", "problems", "-o", "json"]);
+    assert_eq!(serde_json::from_str::<Troubles>(&said.out).unwrap(), told);
+    let said = agent.cheops(&["get", "problems", "-o", "name"]);
+    assert_eq!(said.out, "site/site1\nsite/site2\nresource/web\n");
+}
+
+#[test]
 fn a_resource_is_described() {
     let said = agent().cheops(&["describe", "counter"]).fine();
     let updated = counter().summary.updated.unwrap();
@@ -228,6 +267,30 @@ Configuration
 }
 
 #[test]
+fn what_sites_run_while_others_wait_is_described() {
+    let agent = Agent::start(|seen| {
+        let mut resource = counter();
+        resource.by_site[1].waiting = 1;
+        if seen.path.contains("at=site2") {
+            resource.seen_by = "site2".into();
+            resource.operations[1].runs[1] = samples::run("site2", RunStatus::Running, "");
+        }
+        json(&resource)
+    });
+    let said = agent.cheops(&["describe", "counter"]).fine();
+    let expected = "\
+  SITE    OK   KO   UNKNOWN   WAITING   SHOWS      RUNNING
+  site1   2    0    0         0         5f5f5f5f
+  site2   2    0    0         1         5f5f5f5f   site2:3
+  site2 still runs site2:3, received 3m ago: inc 13; what comes after it waits there until it ends, \
+                    at the site's time limit at the latest (5m if none is set)
+";
+    assert!(said.contains(expected), "{said}");
+    agent.cheops(&["describe", "counter", "-o", "json"]).fine();
+    assert_eq!(agent.last().line(), "GET /api/v1/resources/counter?limit=1000");
+}
+
+#[test]
 fn a_history_is_drawn() {
     assert_eq!(
         agent().cheops(&["log", "counter"]).fine(),
@@ -239,6 +302,21 @@ History (● in the block, ○ dropped, × void)
   ●      site1:4   set   3m ago   ada   echo 29 > {id}
 "
     );
+}
+
+#[test]
+fn what_is_void_is_called_so_once() {
+    let agent = Agent::start(|_| {
+        let mut resource = counter();
+        let inc = &mut resource.operations[1];
+        inc.fate = Fate::Void;
+        inc.receipt = Some(Receipt { by: None, why: "void: failed at site2".into() });
+        json(&resource)
+    });
+    let said = agent.cheops(&["log", "counter"]).fine();
+    assert!(said.contains("   inc 13           void: failed at site2\n"), "{said}");
+    let said = agent.cheops(&["describe", "counter"]).fine();
+    assert!(said.contains("   void   -    failed at site2   "), "{said}");
 }
 
 #[test]
@@ -258,13 +336,32 @@ fn what_sites_show() {
         (
             &[("site1", "OK", "29\n"), ("site2", "TIMEOUT", "")],
             3,
-            "SITE    STATUS    OUTPUT\nsite1   OK        29\nsite2   TIMEOUT\n",
+            "SITE    STATUS    OUTPUT\nsite1   OK        29\nsite2   TIMEOUT\n\
+             site2 did not answer.\n",
         ),
         (
-            &[("site1", "OK", "a\n\u{1b}b\n"), ("site2", "KO", "no such file\n")],
+            &[("site1", "OK", "a\n\u{1b}b\n"), ("site2", "KO", "no such file\nexit code 2")],
             1,
-            "site1   OK\n    a\n    \u{fffd}b\nsite2   KO\n    no such file\n\
-             The sites do not agree; see how with: cheops diff counter\n",
+            "site1   OK\n    a\n    \u{fffd}b\nsite2   KO (exit 2)\n    no such file\n\
+             site2 failed.\n",
+        ),
+        (
+            &[("site1", "OK", "29\n"), ("site2", "KO", "exit code 2"), ("site3", "OK", "29\n")],
+            1,
+            "SITE    STATUS        OUTPUT\nsite1   OK            29\nsite2   KO (exit 2)\n\
+             site3   OK            29\nsite2 failed.\nsite1 and site3 agree.\n",
+        ),
+        (
+            &[("site1", "OK", "29"), ("site2", "KO", "exit code 2"), ("site3", "OK", "30")],
+            1,
+            "SITE    STATUS        OUTPUT\nsite1   OK            29\nsite2   KO (exit 2)\n\
+             site3   OK            30\nsite2 failed.\n\
+             The sites that answered do not agree; see how with: cheops diff counter\n",
+        ),
+        (
+            &[("site1", "OK", "[4096 more bytes were printed]")],
+            0,
+            "SITE    STATUS   OUTPUT\nsite1   OK       … 4KiB more, not kept\n",
         ),
     ] {
         let answer = shown(outputs);
@@ -334,6 +431,7 @@ fn differences_are_shown() {
         resource.summary.operation_count = 2;
         resource.version.remove("site2");
         resource.operations[1].runs[1].status = RunStatus::Ko;
+        resource.operations[1].runs[1].output = Some("no\nexit code 7".into());
     };
     let agent = two_sites(change, shows);
     let said = agent.cheops(&["diff", "counter"]);
@@ -345,8 +443,8 @@ Operations that have not arrived
   site2   site2:3
 
 Runs that differ
-  OPERATION   KIND   site1   site2   COMMAND
-  site1:4     set    OK      KO      echo 29 > {id}
+  OPERATION   KIND   site1   site2         COMMAND
+  site1:4     set    OK      KO (exit 7)   echo 29 > {id}
 
 What `cat {id}` prints
 --- site1
@@ -375,28 +473,35 @@ fn sites_that_know_the_same_and_have_other_blocks_are_told() {
 }
 
 #[test]
-fn a_site_that_can_not_be_asked_is_named() {
-    let agent = Agent::start(|seen| match seen.path.as_str() {
-        path if path.contains("at=site2") => problem(504, "site2 does not answer", "no link", ""),
-        path if path.ends_with("/show") => {
-            json(&shown(&[("site1", "OK", "1"), ("site2", "TIMEOUT", "")]))
-        }
-        _ => json(&counter()),
-    });
-    let said = agent.cheops(&["diff", "counter"]);
-    assert_eq!(said.code, Some(3));
-    assert!(said.out.ends_with("Only site1 could be asked: there is nothing to compare.\n"));
-    assert!(
-        said.out.contains("Not asked\n  site2   site2 does not answer: no link\n"),
-        "{}",
-        said.out
-    );
+fn a_site_that_can_not_be_asked_is_named_and_lacks_nothing() {
+    for (status, title) in [
+        (504, "site2 does not answer"),
+        (502, "unreachable"),
+        (503, "stopping"),
+        (503, "damaged"),
+        (500, "broken"),
+        (404, "unknown site"),
+    ] {
+        let agent = Agent::start(move |seen| match seen.path.as_str() {
+            path if path.contains("at=site2") => problem(status, title, "no link", ""),
+            path if path.ends_with("/show") => {
+                json(&shown(&[("site1", "OK", "1"), ("site2", "TIMEOUT", "")]))
+            }
+            _ => json(&counter()),
+        });
+        let said = agent.cheops(&["diff", "counter"]);
+        assert_eq!(said.code, Some(3), "{title}: {}", said.out);
+        assert!(said.out.ends_with("Only site1 could be asked: there is nothing to compare.\n"));
+        let expected = format!("Not asked\n  site2   {title}: no link\n");
+        assert!(said.out.contains(&expected), "{}", said.out);
+        assert!(!said.out.contains("not arrived"), "{}", said.out);
+    }
 }
 
 #[test]
 fn a_site_that_has_not_heard_of_a_resource_lacks_all_of_it() {
     let agent = Agent::start(|seen| match seen.path.as_str() {
-        path if path.contains("at=site2") => problem(404, "no resource", "", ""),
+        path if path.contains("at=site2") => problem(404, "unknown resource", "", ""),
         path if path.ends_with("/show") => {
             json(&shown(&[("site1", "OK", "1"), ("site2", "OK", "1")]))
         }
@@ -413,8 +518,45 @@ fn all_that_was_printed_can_be_fetched() {
     let output = agent.command(&["output", "web", "site1:7", "--site", "DC 2"]).output().unwrap();
     assert_eq!((output.status.code(), output.stdout), (Some(0), vec![0, 159, 10, 27]));
     assert_eq!(
-        agent.last().line(),
+        agent.asked()[0],
         "GET /api/v1/resources/web/operations/site1%3A7/output?site=DC%202"
     );
     assert_eq!(agent.cheops(&["output", "web", "7"]).code, Some(2));
+}
+
+#[test]
+fn an_output_that_is_not_kept_whole_says_so() {
+    let cut = format!(
+        "ab\n[{} more bytes were printed; the first {} bytes are in a file at this site]",
+        2_u64 << 30,
+        64 << 20
+    );
+    let agent = Agent::start(move |seen| {
+        if seen.path.contains("/output") {
+            return Reply::Bytes(b"ab\n".to_vec());
+        }
+        let mut operation = samples::operation("site1:7", "set", "yes", &[]);
+        operation.runs[1].output = Some(cut.clone());
+        json(&operation)
+    });
+    let said = agent.cheops(&["output", "web", "site1:7", "--site", "site2"]);
+    assert_eq!((said.code, said.out.as_str()), (Some(0), "ab\n"));
+    assert_eq!(said.err, "cut: 64MiB of 2GiB that were printed at site2 are kept\n");
+    agent.cheops(&["output", "web", "site1:7"]).fine();
+}
+
+#[test]
+fn runs_that_failed_say_how() {
+    let agent = Agent::start(|_| {
+        let mut resource = counter();
+        let runs = &mut resource.operations[0].runs;
+        for (run, output) in runs.iter_mut().zip(["no\nexit code 7", "ended by signal 9"]) {
+            (run.status, run.output) = (RunStatus::Ko, Some(output.into()));
+        }
+        json(&resource)
+    });
+    let said = agent.cheops(&["get", "operations", "counter"]).fine();
+    assert!(said.contains("   2 KO (exit 7, signal 9)   "), "{said}");
+    let said = agent.cheops(&["describe", "counter"]).fine();
+    assert!(said.contains("   2 KO (exit 7, signal 9)   "), "{said}");
 }

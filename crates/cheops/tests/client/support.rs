@@ -67,9 +67,10 @@ pub(crate) fn lines<T: Serialize>(values: &[T]) -> Reply {
     Reply::Lines(values.iter().map(|value| serde_json::to_value(value).unwrap()).collect())
 }
 
+/// A problem; its sort is what its title says.
 pub(crate) fn problem(status: u16, title: &str, detail: &str, hint: &str) -> Reply {
     Reply::Problem(Problem {
-        kind: "test".into(),
+        kind: title.replace(' ', "-"),
         title: title.into(),
         status,
         detail: detail.into(),

@@ -11,8 +11,8 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::{
-    samples::{run, summary},
-    support::{Agent, Reply, json, lines},
+    samples::{self, counter, run, summary},
+    support::{Agent, Reply, json, lines, problem},
 };
 
 fn change(seq: u64, what: Happened) -> Change {
@@ -57,7 +57,7 @@ fn changes_are_told_as_they_come() {
             2,
             Happened::Reply {
                 operation: "site1:1".into(),
-                run: run("site2", RunStatus::Ko, "no\nmore\n"),
+                run: run("site2", RunStatus::Ko, "no\nmore\nexit code 2"),
             },
         ),
         change(3, Happened::Deleted),
@@ -68,7 +68,10 @@ fn changes_are_told_as_they_come() {
             what: Happened::SiteLost { peer: "site2".into() },
         },
     ];
-    let agent = Agent::start(move |_| lines(&changes));
+    let agent = Agent::start(move |seen| match seen.path.as_str() {
+        "/api/v1/resources/web?limit=1&local=true" => json(&counter()),
+        _ => lines(&changes),
+    });
     let said = agent.cheops(&["watch", "web", "--once"]).fine();
     let told: Vec<&str> = said.lines().map(|line| &line[10..]).collect();
     let times: Vec<&str> = said.lines().map(|line| line[..8].trim()).collect();
@@ -78,17 +81,51 @@ fn changes_are_told_as_they_come() {
         told,
         [
             "web  site1:1  set by ada: echo \u{fffd}hi",
-            "web  site1:1  KO at site2 in 12ms: no … 1 line more",
+            "web  site1:1  KO (exit 2) at site2 in 12ms: no … 1 line more",
             "web  is gone from all of its sites",
             "site2 can't be reached from site1 any more",
         ]
     );
-    assert_eq!(agent.last().line(), "GET /api/v1/changes?since=0&resource=web&once=true");
-    assert!(agent.last().accept.starts_with("application/x-ndjson"));
+    assert_eq!(agent.asked()[0], "GET /api/v1/changes?since=0&resource=web&once=true");
     let said = agent.cheops(&["watch", "--once", "--since", "9", "-o", "json"]).fine();
     let first: Change = serde_json::from_str(said.lines().next().unwrap()).unwrap();
     assert_eq!(first, operation(1));
     assert_eq!(agent.last().line(), "GET /api/v1/changes?since=9&once=true");
+    assert!(agent.last().accept.starts_with("application/x-ndjson"));
+}
+
+#[test]
+fn an_agent_that_hears_nothing_of_a_resource_says_so_once() {
+    for (sites, expected) in [
+        (
+            Some(&["site2", "DC 3"][..]),
+            "site1 is not a site of ~web, and hears nothing of it. It is on site2 and DC 3: name the \
+             agent of one of them with --agent, or run `cheops watch '~web'` there\n",
+        ),
+        (Some(&["site1", "site2"]), ""),
+        (
+            None,
+            "no site that could be asked knows ~web; changes are told once it exists, if site1 is \
+             one of its sites\n",
+        ),
+    ] {
+        let agent = Agent::start(move |seen| {
+            let unknown = || problem(404, "unknown resource", "", "");
+            match (seen.path.as_str(), sites) {
+                (path, _) if path.contains("/changes?") => lines(&[operation(1)]),
+                ("/api/v1/sites", _) => json(&samples::sites()),
+                ("/api/v1/resources/~web?limit=1", Some(sites)) => {
+                    let mut resource = counter();
+                    resource.summary.sites = sites.iter().map(|&site| site.into()).collect();
+                    json(&resource)
+                }
+                _ => unknown(),
+            }
+        });
+        let said = agent.cheops(&["watch", "~web", "--once", "-o", "name"]);
+        assert_eq!((said.code, said.out.as_str()), (Some(0), "resource/web\n"));
+        assert_eq!(said.err, expected);
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The agents of the demo: this program itself, three times.
 //!
 //! What must stay true: whatever way the demo ends, the agents end with it, and their directories go
-//! unless someone asked for them to be kept.
+//! unless someone asked for them to be kept. With the directories go the commands that still run;
+//! where they are kept, the next demo finds the results.
 
 use std::{
     env, fs, io,
@@ -13,16 +14,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cheops_agent::api::model::{SiteState, Sites};
-use tempfile::TempDir;
-
-use super::Interrupt;
+use super::{commands, directory::Directory};
 use crate::{
     client::{self, Address, Client},
+    interrupt::Interrupt,
     report::{Exit, Failure},
 };
+use cheops_agent::api::model::{SiteState, Sites};
 
-const NAMES: [&str; 3] = ["site1", "site2", "site3"];
+pub(super) const NAMES: [&str; 3] = ["site1", "site2", "site3"];
 
 /// How long agents may take to be ready, and to see each other.
 const READY: Duration = Duration::from_secs(30);
@@ -57,22 +57,6 @@ pub(super) struct Agent {
     child: Child,
 }
 
-/// Where the agents keep their data.
-#[derive(Debug)]
-enum Directory {
-    Temporary(TempDir),
-    Kept(PathBuf),
-}
-
-impl Directory {
-    fn path(&self) -> &Path {
-        match self {
-            Self::Temporary(directory) => directory.path(),
-            Self::Kept(path) => path,
-        }
-    }
-}
-
 /// Ports that were free a moment ago.
 struct Ports {
     api: u16,
@@ -81,20 +65,13 @@ struct Ports {
 
 impl Agents {
     /// Starts the agents, and waits until they see each other.
-    pub(super) fn start(keep: Option<&Path>, interrupted: &Interrupt) -> Result<Self, Failure> {
+    pub(super) fn start(directory: Directory, interrupted: &Interrupt) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
-            Failure::new(Exit::Wrong, "cannot make room for the demo")
+            Failure::new(Exit::Wrong, "cannot start the agents of the demo")
                 .caused_by(error)
-                .hint("is there room in the temporary directory? --keep DIR takes another")
+                .hint("is there room for their data? --keep DIR takes another directory")
         };
         let program = env::current_exe().map_err(failed)?;
-        let directory = if let Some(path) = keep {
-            fs::create_dir_all(path).map_err(failed)?;
-            Directory::Kept(fs::canonicalize(path).map_err(failed)?)
-        } else {
-            let directory = tempfile::Builder::new().prefix("cheops-demo-").tempdir();
-            Directory::Temporary(directory.map_err(failed)?)
-        };
         let mut this = Self { program, running: Vec::new(), directory };
         for attempt in 1.. {
             this.launch().map_err(failed)?;
@@ -216,6 +193,9 @@ impl Agents {
                 }
                 thread::sleep(LOOK);
             }
+        }
+        if let Directory::Temporary(directory) = &self.directory {
+            commands::end(directory.path());
         }
     }
 }

@@ -10,9 +10,10 @@ use cheops_agent::api::model::{
 };
 use hyper::Method;
 
-use super::{Interrupt, player::World};
+use super::player::World;
 use crate::{
     client::{self, Address, Ask, Client, Next, Path},
+    interrupt::Interrupt,
     report::{Exit, Failure},
     words,
 };
@@ -138,7 +139,7 @@ impl World for Sites {
             let resource: Resource = match client.get(&resource_path(id).query("local", Some(true)))
             {
                 // A site that has not heard of it yet.
-                Err(failure) if failure.exit() == Exit::Refused => return Ok(false),
+                Err(failure) if failure.is_unknown_resource() => return Ok(false),
                 resource => resource?,
             };
             let summary = resource.summary;

@@ -73,6 +73,25 @@ const fn send(
     Step::Send(Order { name, at, kind, command })
 }
 
+/// A counter that one site sets and two add to during a cut, what all hold in the end, and what is
+/// dropped: the matrix decides.
+const fn counter(end: &'static str, dropped: &'static [&'static str]) -> [Step; 12] {
+    [
+        send("site1", "start", "set", "echo 10 > {id}"),
+        Step::Settle,
+        Step::Holds(Holds::All("10")),
+        Step::Cut,
+        send("site1", "set 29", "set", "echo 29 > {id}"),
+        send("site2", "inc 13", "inc", "echo $(( $(cat {id}) + 13 )) > {id}"),
+        send("site3", "inc -12", "inc", "echo $(( $(cat {id}) - 12 )) > {id}"),
+        Step::Holds(Holds::Each(&[("site1", "29"), ("site2", "23"), ("site3", "-2")])),
+        Step::Heal,
+        Step::Settle,
+        Step::Holds(Holds::All(end)),
+        Step::Dropped(dropped),
+    ]
+}
+
 pub(super) const STORIES: &[Story] = &[
     Story {
         title: "A file",
@@ -120,20 +139,7 @@ pub(super) const STORIES: &[Story] = &[
             ],
             "Show": "cat {id}"
         }"#,
-        steps: &[
-            send("site1", "start", "set", "echo 10 > {id}"),
-            Step::Settle,
-            Step::Holds(Holds::All("10")),
-            Step::Cut,
-            send("site1", "set 29", "set", "echo 29 > {id}"),
-            send("site2", "inc 13", "inc", "echo $(( $(cat {id}) + 13 )) > {id}"),
-            send("site3", "inc -12", "inc", "echo $(( $(cat {id}) - 12 )) > {id}"),
-            Step::Holds(Holds::Each(&[("site1", "29"), ("site2", "23"), ("site3", "-2")])),
-            Step::Heal,
-            Step::Settle,
-            Step::Holds(Holds::All("29")),
-            Step::Dropped(&["inc 13", "inc -12"]),
-        ],
+        steps: &counter("29", &["inc 13", "inc -12"]),
     },
     Story {
         title: "A counter that loses nothing",
@@ -148,20 +154,7 @@ pub(super) const STORIES: &[Story] = &[
             ],
             "Show": "cat {id}"
         }"#,
-        steps: &[
-            send("site1", "start", "set", "echo 10 > {id}"),
-            Step::Settle,
-            Step::Holds(Holds::All("10")),
-            Step::Cut,
-            send("site1", "set 29", "set", "echo 29 > {id}"),
-            send("site2", "inc 13", "inc", "echo $(( $(cat {id}) + 13 )) > {id}"),
-            send("site3", "inc -12", "inc", "echo $(( $(cat {id}) - 12 )) > {id}"),
-            Step::Holds(Holds::Each(&[("site1", "29"), ("site2", "23"), ("site3", "-2")])),
-            Step::Heal,
-            Step::Settle,
-            Step::Holds(Holds::All("30")),
-            Step::Dropped(&[]),
-        ],
+        steps: &counter("30", &[]),
     },
 ];
 

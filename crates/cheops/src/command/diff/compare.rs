@@ -5,12 +5,13 @@ use std::{
     iter,
 };
 
-use cheops_agent::api::model::{Fate, Operation, Resource, RunStatus, Shown};
+use cheops_agent::api::model::{Fate, Operation, Resource, Run, RunStatus, Shown};
 use serde::Serialize;
 use similar::TextDiff;
 
 use crate::{
     command::View,
+    printed::Printed,
     report::{Exit, clean, clean_lines},
     table::{Cell, Table},
     words::{self, BOLD},
@@ -52,6 +53,9 @@ struct RunsDiffer {
     kind: String,
     command: String,
     status: BTreeMap<String, RunStatus>,
+    /// The status with how the command ended, for people.
+    #[serde(skip)]
+    told: BTreeMap<String, String>,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -144,30 +148,31 @@ fn blocks(known: &BTreeMap<&str, &Resource>) -> Vec<Vec<String>> {
 
 /// Operations of the block that went OK here and not there, each site's own word for its own run.
 fn runs(known: &BTreeMap<&str, &Resource>) -> Vec<RunsDiffer> {
-    let mut by_operation: BTreeMap<&str, (&Operation, BTreeMap<String, RunStatus>)> =
-        BTreeMap::new();
+    let mut by_operation: BTreeMap<&str, (&Operation, BTreeMap<String, &Run>)> = BTreeMap::new();
     for (&site, resource) in known {
         let kept = resource.operations.iter().filter(|operation| operation.fate == Fate::Kept);
         for operation in kept {
             let Some(run) = operation.runs.iter().find(|run| run.site == site) else { continue };
-            let (_, status) =
+            let (_, runs) =
                 by_operation.entry(&operation.id).or_insert_with(|| (operation, BTreeMap::new()));
-            status.insert(site.to_owned(), run.status);
+            runs.insert(site.to_owned(), run);
         }
     }
-    let mut differ: Vec<(&Operation, BTreeMap<String, RunStatus>)> = by_operation
+    let mut differ: Vec<(&Operation, BTreeMap<String, &Run>)> = by_operation
         .into_values()
-        .filter(|(_, status)| {
-            let first = status.values().next();
-            status.values().any(|status| Some(status) != first)
+        .filter(|(_, runs)| {
+            let first = runs.values().next().map(|run| run.status);
+            runs.values().any(|run| Some(run.status) != first)
         })
         .collect();
     differ.sort_by(|(a, _), (b, _)| (&a.at, &a.id).cmp(&(&b.at, &b.id)));
-    let told = |(operation, status): (&Operation, _)| RunsDiffer {
+    let in_words = |run: &Run| Printed::by(run).status(&words::word(run.status));
+    let told = |(operation, runs): (&Operation, BTreeMap<String, &Run>)| RunsDiffer {
         operation: operation.id.clone(),
         kind: operation.kind.clone(),
         command: operation.command.clone(),
-        status,
+        status: runs.iter().map(|(site, run)| (site.clone(), run.status)).collect(),
+        told: runs.iter().map(|(site, run)| (site.clone(), in_words(run))).collect(),
     };
     differ.into_iter().map(told).collect()
 }
@@ -198,9 +203,11 @@ impl ShownDiffer {
                 others.insert(site.clone(), diff);
             }
         }
-        let failed = failed
-            .into_iter()
-            .map(|(site, at)| (site, format!("{}: {}", at.status, words::first_line(&at.output))));
+        let failed = failed.into_iter().map(|(site, at)| {
+            let printed = Printed::new(&at.output, at.status == "KO");
+            let (status, said) = (printed.status(&at.status), printed.line(None));
+            (site, if said.is_empty() { status } else { format!("{status}: {said}") })
+        });
         Self { command: shown.command, failed: failed.collect(), most, others }
     }
 
@@ -269,8 +276,9 @@ impl Differences {
         table.titles(self.sites.iter().map(String::as_str).chain(["COMMAND"]));
         for run in &self.runs {
             let mut row = vec![Cell::from(&run.operation), Cell::from(&run.kind)];
-            let status = |site| {
-                run.status.get(site).map_or(words::NONE.into(), |&status| words::run_status(status))
+            let status = |site| match (run.status.get(site), run.told.get(site)) {
+                (Some(&status), Some(told)) => Cell::styled(told, words::run_style(status)),
+                _ => words::NONE.into(),
             };
             row.extend(self.sites.iter().map(status));
             row.push(Cell::from(&run.command));

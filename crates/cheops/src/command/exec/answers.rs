@@ -11,8 +11,9 @@ use cheops_core::{duration, id::ResourceId};
 use crate::{
     client,
     command::View,
+    printed,
     report::{Exit, Failure, clean},
-    words,
+    shell, words,
 };
 
 /// What was asked for.
@@ -77,8 +78,7 @@ impl<'a> Tally<'a> {
     pub(crate) fn give_up(&mut self) {
         let is_open = !self.done && self.superseded_by.is_none();
         if is_open && !self.asked.wait.is_zero() {
-            let silent = self.sites.iter().filter(|site| !self.runs.contains_key(*site));
-            let silent: Vec<String> = silent.cloned().collect();
+            let silent: Vec<String> = self.open_sites().into_iter().map(str::to_owned).collect();
             for site in silent {
                 self.silent(site);
             }
@@ -104,6 +104,18 @@ impl<'a> Tally<'a> {
         self.operation.is_some()
     }
 
+    /// What someone reads who does not wait for the rest; nothing if there is nothing accepted.
+    pub(crate) fn left(&self) -> Option<String> {
+        let operation = self.operation.as_deref()?;
+        let (heard, all) = (self.runs.len(), self.sites.len());
+        Some(format!(
+            "interrupted: {operation} was accepted and goes on; {heard} of {} answered so far. \
+             Look at it with: cheops describe {}",
+            words::count(all, "site"),
+            shell::last(self.asked.id.as_str())
+        ))
+    }
+
     pub(crate) fn is_done(&self) -> bool {
         self.done
     }
@@ -113,9 +125,50 @@ impl<'a> Tally<'a> {
         &self.sites
     }
 
+    /// The command that fetches all that was printed at a site.
+    pub(crate) fn fetch(&self, site: &str) -> String {
+        printed::fetch(self.asked.id.as_str(), self.operation.as_deref().unwrap_or_default(), site)
+    }
+
+    /// Whether an operation is the one that is waited for.
+    pub(crate) fn is_about(&self, operation: &str) -> bool {
+        self.operation.as_deref() == Some(operation)
+    }
+
+    /// The agent broke off before all was known.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// The sites that have not answered.
+    pub(crate) fn open_sites(&self) -> Vec<&str> {
+        let open = self.sites.iter().filter(|site| !self.runs.contains_key(*site));
+        open.map(String::as_str).collect()
+    }
+
     /// The sites that have said nothing in time.
     pub(crate) fn silent_sites(&self) -> Vec<&str> {
         self.with(RunStatus::Timeout)
+    }
+
+    /// The site that received the operation.
+    fn origin(&self) -> &str {
+        let operation = self.operation.as_deref().unwrap_or_default();
+        operation.rsplit_once(':').map_or("", |(site, _)| site)
+    }
+
+    /// It failed at the site that received it, so it takes no part anywhere.
+    fn is_void(&self) -> bool {
+        let at_origin = self.runs.get(self.origin());
+        !self.asked.keep_going && at_origin.is_some_and(|run| run.status == RunStatus::Ko)
+    }
+
+    /// The sites that nobody waits for any more, since the operation is void.
+    pub(crate) fn spared_sites(&self) -> Vec<&str> {
+        if !self.is_void() {
+            return Vec::new();
+        }
+        self.open_sites()
     }
 
     fn with(&self, status: RunStatus) -> Vec<&str> {
@@ -137,39 +190,46 @@ impl<'a> Tally<'a> {
     /// The last words: how it went, and what to do if not all is well.
     pub(crate) fn summary(&self) -> String {
         let id = self.asked.id;
+        let last = shell::last(id.as_str());
         let operation = self.operation.as_deref().unwrap_or("the operation");
         let (ok, all) = (self.with(RunStatus::Ok), self.sites.len());
+        let failed = self.with(RunStatus::Ko);
         let mut lines = vec![match (&self.superseded_by, ok.len()) {
+            _ if self.is_void() => format!(
+                "{id}: {operation} is void: it failed at {}, which received it, so it takes no part anywhere",
+                self.origin()
+            ),
+            (None, 0) if failed.len() == all => {
+                format!("{id}: {operation} failed on {}", words::everyone(&failed))
+            }
             (Some(by), _) => format!("{id}: {operation} is set aside: {by} won"),
             (None, 0) if self.asked.wait.is_zero() && self.runs.is_empty() => {
-                format!("{id}: {operation} is accepted; follow it with: cheops watch {id}")
+                format!("{id}: {operation} is accepted; follow it with: cheops watch {last}")
             }
-            (None, n) if n == all && n <= 5 => {
-                format!("{id}: {operation} is OK on {}", words::listed(&ok))
+            (None, n) if n == all => {
+                format!("{id}: {operation} is OK on {}", words::everyone(&ok))
             }
-            (None, n) if n == all => format!("{id}: {operation} is OK on all {n} sites"),
             (None, n) => format!("{id}: {operation} is OK on {n} of {}", words::count(all, "site")),
         }];
         if self.superseded_by.is_some() {
-            lines.push(format!("why: cheops describe {id}"));
+            lines.push(format!("why: cheops describe {last}"));
         }
-        let failed = self.with(RunStatus::Ko);
-        let origin = operation.rsplit_once(':').map_or("", |(site, _)| site);
-        if failed.contains(&origin) && !self.asked.keep_going {
-            lines.push(format!(
-                "{origin} received it and failed, so it takes no part anywhere; correct the command and send it again"
-            ));
+        if self.is_void() {
+            lines.push("correct the command and send it again".to_owned());
+        } else if failed.len() == all {
+            lines.push(format!("look with: cheops describe {last}"));
         } else if !failed.is_empty() {
             lines.push(format!(
-                "{} failed; look with: cheops describe {id}",
+                "{} failed; look with: cheops describe {last}",
                 words::listed(&failed)
             ));
         }
         let unknown = self.with(RunStatus::Unknown);
         if !unknown.is_empty() {
             lines.push(format!(
-                "{} can't tell whether it took effect; look there, then repair with: cheops exec --id {id} --force …",
-                words::listed(&unknown)
+                "{} can't tell whether it took effect; look there, then repair with: cheops exec {} --force …",
+                words::listed(&unknown),
+                shell::option("--id", id.as_str())
             ));
         }
         let silent = self.silent_sites();
@@ -177,11 +237,11 @@ impl<'a> Tally<'a> {
             let silent = words::listed(&silent);
             lines.push(if self.broken {
                 format!(
-                    "the agent broke off, so nothing was heard of {silent}; what was accepted is kept: cheops describe {id}"
+                    "the agent broke off, so nothing was heard of {silent}; what was accepted is kept: cheops describe {last}"
                 )
             } else {
                 format!(
-                    "{silent} did not answer within {}; the work goes on: cheops describe {id}",
+                    "{silent} did not answer within {}; the work goes on: cheops describe {last}",
                     duration::print(self.asked.wait)
                 )
             });
@@ -246,8 +306,8 @@ mod tests {
             (
                 vec![reply("site1", Ko), Answer::Done],
                 Exit::Wrong,
-                "web: site1:7 is OK on 0 of 3 sites\nsite1 received it and failed, so it takes no \
-                 part anywhere; correct the command and send it again\n",
+                "web: site1:7 is void: it failed at site1, which received it, so it takes no part \
+                 anywhere\ncorrect the command and send it again\n",
             ),
             (
                 vec![reply("site1", Ok)],
@@ -274,14 +334,32 @@ mod tests {
             ),
         ] {
             let id = "web".parse().unwrap();
-            let asked = Asked { id: &id, wait: Duration::from_secs(30), keep_going: false };
-            let mut tally = Tally::new(asked);
-            for answer in [vec![accepted()], answers].concat() {
-                tally.take(answer).unwrap();
-            }
-            tally.give_up();
+            let tally = tally(&id, false, answers);
             assert_eq!(tally.summary(), expected);
             assert_eq!(tally.exit(), exit, "{expected}");
         }
+    }
+
+    fn tally(id: &ResourceId, keep_going: bool, answers: Vec<Answer>) -> Tally<'_> {
+        let mut tally = Tally::new(Asked { id, wait: Duration::from_secs(30), keep_going });
+        for answer in [vec![accepted()], answers].concat() {
+            tally.take(answer).unwrap();
+        }
+        tally.give_up();
+        tally
+    }
+
+    #[test]
+    fn what_is_void_spares_the_others_and_what_counts_all_the_same_fails_everywhere() {
+        let id = "web".parse().unwrap();
+        let ko = |site| reply(site, RunStatus::Ko);
+        let void = tally(&id, false, vec![ko("site1"), ko("site3"), Answer::Done]);
+        assert_eq!(void.spared_sites(), ["site2"]);
+        let counts = tally(&id, true, vec![ko("site1"), ko("site2"), ko("site3"), Answer::Done]);
+        assert!(counts.spared_sites().is_empty());
+        assert_eq!(
+            counts.summary(),
+            "web: site1:7 failed on site1, site2 and site3\nlook with: cheops describe web\n"
+        );
     }
 }

@@ -16,15 +16,22 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use super::answers::{Asked, Tally};
 use crate::{
     client::{Ask, Client, Next},
-    command::{Outcome, Output},
+    command::{
+        Outcome, Output,
+        running::{self, Running},
+    },
+    printed::Printed,
     report::{Exit, Failure, clean, clean_lines},
-    screen,
+    screen, shell,
     table::{padded, widest},
     words,
 };
 
 /// How much longer than asked for an agent may take to say that the time is over.
 const GRACE: Duration = Duration::from_secs(15);
+
+/// When to look why some sites have not answered yet.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// The most sites that have a line of their own on a terminal.
 const LIVE: usize = 40;
@@ -37,12 +44,15 @@ pub(crate) fn follow(
     output: Output,
 ) -> Result<Outcome, Failure> {
     let patience = asked.wait.saturating_add(GRACE);
-    let mut lines = client.lines::<Answer>(request.within(patience))?;
+    let lines = client.lines::<Answer>(request.within(patience));
+    let mut lines = lines.map_err(|failure| unknown_if_interrupted(failure, asked))?;
     let mut tally = Tally::new(asked);
     let mut display = Display::new(output);
     let deadline = Instant::now() + patience;
+    let mut look_at = Some(Instant::now() + LOOK);
     while !tally.is_done() {
-        match lines.next_within(deadline.saturating_duration_since(Instant::now())) {
+        let until = look_at.map_or(deadline, |look_at| look_at.min(deadline));
+        match lines.next_within(until.saturating_duration_since(Instant::now())) {
             Ok(Next::Line(answer)) => {
                 let is_idle = asked.wait.is_zero() && matches!(answer, Answer::Timeout { .. });
                 let told = answer.clone();
@@ -51,10 +61,24 @@ pub(crate) fn follow(
                     display.tell(&told, &tally)?;
                 }
             }
+            Ok(Next::Nothing) if Instant::now() < deadline => {
+                look_at = None;
+                let runs = running::at(client, asked.id, &tally.open_sites());
+                let mut others = runs.iter().filter(|running| !tally.is_about(&running.operation));
+                others.try_for_each(|running| display.behind(running, &tally))?;
+            }
             Ok(Next::Nothing) => break,
             Ok(Next::End) => {
                 tally.broke_off();
                 break;
+            }
+            Err(failure) if failure.exit() == Exit::Interrupted => {
+                display.end();
+                let Some(said) = tally.left() else {
+                    return Err(unknown_if_interrupted(failure, asked));
+                };
+                screen::note(&said);
+                return Ok(Outcome::silent(Exit::Interrupted));
             }
             // What was accepted is kept, so the rest can be looked up.
             Err(failure) if tally.is_accepted() && failure.exit() == Exit::Unreachable => {
@@ -69,10 +93,7 @@ pub(crate) fn follow(
             Exit::Silent,
             "the agent has not said whether it accepted the operation",
         )
-        .hint(format!(
-            "look with `cheops get operations {}` before you send it again, or send it with --key",
-            asked.id
-        )));
+        .hint(look_first(asked)));
     }
     let told_before = tally.silent_sites().len();
     tally.give_up();
@@ -80,9 +101,34 @@ pub(crate) fn follow(
         let sites = tally.silent_sites().into_iter().map(str::to_owned).collect();
         display.tell(&Answer::Timeout { sites }, &tally)?;
     }
+    display.spare(&tally)?;
     display.end();
-    let text = if output.is_text() { tally.summary() } else { output.write(&tally.submitted())? };
+    let text = if output.is_text() {
+        let silent = if tally.is_broken() { Vec::new() } else { tally.silent_sites() };
+        let runs = running::sentences(&running::at(client, asked.id, &silent));
+        let runs: String = runs.into_iter().map(|line| line + "\n").collect();
+        tally.summary() + &runs
+    } else {
+        output.write(&tally.submitted())?
+    };
     Ok(Outcome { text, exit: tally.exit() })
+}
+
+/// Whoever did not wait until the agent accepted an operation can't know whether it did.
+fn unknown_if_interrupted(failure: Failure, asked: Asked<'_>) -> Failure {
+    if failure.exit() != Exit::Interrupted {
+        return failure;
+    }
+    let message = "interrupted before the agent said whether it accepted the operation";
+    Failure::new(Exit::Interrupted, message).hint(look_first(asked))
+}
+
+/// What to do if nobody knows whether an operation was accepted.
+fn look_first(asked: Asked<'_>) -> String {
+    let id = shell::last(asked.id.as_str());
+    format!(
+        "look with `cheops get operations {id}` before you send it again, or send it with --key"
+    )
 }
 
 /// Where the progress is told.
@@ -118,12 +164,50 @@ impl Display {
                 Ok(())
             }
             (Self::Live(live), _) => {
-                live.tell(answer);
+                live.tell(answer, tally);
                 Ok(())
             }
-            (Self::Plain { wide }, answer) => screen::print(&plain(answer, tally.sites(), *wide)),
+            (Self::Plain { wide }, answer) => screen::print(&plain(answer, tally, *wide)),
             (Self::None, _) => Ok(()),
         }
+    }
+
+    /// Tells what a site runs while the operation waits there.
+    fn behind(&mut self, running: &Running, tally: &Tally<'_>) -> Result<(), Failure> {
+        let brief = running.brief();
+        match self {
+            Self::None => {}
+            Self::Live(live) => {
+                if let Some(line) = live.line(&running.site) {
+                    line.set_message(format!("waiting: RUNNING {brief} ·"));
+                }
+            }
+            Self::Plain { .. } => {
+                let width = widest(tally.sites().iter().map(String::as_str));
+                let (site, style) = (padded(&running.site, width), words::OPEN);
+                screen::print(&format!("{site}  {style}RUNNING{style:#}  {brief}\n"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells of the sites that nobody waits for any more.
+    fn spare(&mut self, tally: &Tally<'_>) -> Result<(), Failure> {
+        let style = words::OPEN;
+        let told = format!("{style}VOID{style:#}");
+        match self {
+            Self::None => {}
+            Self::Live(live) => {
+                tally.spared_sites().into_iter().for_each(|site| live.finish(site, told.clone()));
+            }
+            Self::Plain { .. } => {
+                let width = widest(tally.sites().iter().map(String::as_str));
+                let spared = tally.spared_sites().into_iter();
+                let lines = spared.map(|site| format!("{}  {told}\n", padded(site, width)));
+                screen::print(&lines.collect::<String>())?;
+            }
+        }
+        Ok(())
     }
 
     fn end(&mut self) {
@@ -134,13 +218,15 @@ impl Display {
 }
 
 /// An answer as a line: `site1  OK  12ms  output`.
-fn plain(answer: &Answer, sites: &[String], wide: bool) -> String {
-    let width = widest(sites.iter().map(String::as_str));
+fn plain(answer: &Answer, tally: &Tally<'_>, wide: bool) -> String {
+    let width = widest(tally.sites().iter().map(String::as_str));
     match answer {
         Answer::Reply(run) => {
-            let mut text = format!("{}  {}\n", padded(&run.site, width), told(run, !wide));
+            let mut text = format!("{}  {}\n", padded(&run.site, width), told(run, tally, !wide));
             if wide {
-                let lines = clean_lines(run.output.as_deref().unwrap_or_default());
+                let printed = Printed::by(run);
+                let rest = printed.rest(Some(&tally.fetch(&run.site)));
+                let lines = clean_lines(printed.text).chain(rest.map(|rest| clean(&rest)));
                 text.extend(lines.map(|line| format!("    {line}\n")));
             }
             text
@@ -156,11 +242,13 @@ fn plain(answer: &Answer, sites: &[String], wide: bool) -> String {
 }
 
 /// How a run went: status, time, and the start of what it printed.
-fn told(run: &Run, with_output: bool) -> String {
+fn told(run: &Run, tally: &Tally<'_>, with_output: bool) -> String {
     let style = words::run_style(run.status);
-    let mut parts = vec![format!("{style}{}{style:#}", words::word(run.status))];
+    let printed = Printed::by(run);
+    let status = clean(&printed.status(&words::word(run.status)));
+    let mut parts = vec![format!("{style}{status}{style:#}")];
     parts.extend(run.took_ms.map(words::took));
-    let output = clean(&words::first_line(run.output.as_deref().unwrap_or_default()));
+    let output = clean(&printed.line(Some(&tally.fetch(&run.site))));
     if with_output && !output.is_empty() {
         parts.push(output);
     }
@@ -168,7 +256,7 @@ fn told(run: &Run, with_output: bool) -> String {
 }
 
 impl Live {
-    fn tell(&mut self, answer: &Answer) {
+    fn tell(&mut self, answer: &Answer, tally: &Tally<'_>) {
         match answer {
             Answer::Accepted { sites, .. } => {
                 let width = widest(sites.iter().map(String::as_str));
@@ -188,7 +276,7 @@ impl Live {
                     line.set_message("running");
                 }
             }
-            Answer::Reply(run) => self.finish(&run.site, told(run, true)),
+            Answer::Reply(run) => self.finish(&run.site, told(run, tally, true)),
             Answer::Timeout { sites } => {
                 let style = words::OPEN;
                 for site in sites {

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::{
     client::Client,
     command::{List, ask},
+    printed::Printed,
     report::{Failure, first},
     table::{Cell, Table},
     words::{self, NONE},
@@ -76,7 +77,7 @@ impl List for Operations {
                     operation
                         .receipt
                         .as_ref()
-                        .map_or_else(none, |receipt| receipt.why.clone())
+                        .map_or_else(none, |receipt| words::why(operation.fate, receipt).to_owned())
                         .into(),
                 ]);
             }
@@ -96,7 +97,7 @@ impl List for Operations {
     }
 }
 
-/// How an operation went, in a few letters: `3 OK`, `2 OK, 1 KO`.
+/// How an operation went, in a few letters: `3 OK`, `2 OK, 1 KO (exit 2)`.
 pub(crate) fn runs(operation: &Operation) -> Cell {
     let order = [
         RunStatus::Ok,
@@ -109,7 +110,8 @@ pub(crate) fn runs(operation: &Operation) -> Cell {
     ];
     let counted = order.into_iter().filter_map(|status| {
         let count = operation.runs.iter().filter(|run| run.status == status).count();
-        (count > 0).then(|| (status, format!("{count} {}", words::word(status))))
+        let ends = if status == RunStatus::Ko { ends(operation) } else { String::new() };
+        (count > 0).then(|| (status, format!("{count} {}{ends}", words::word(status))))
     });
     let counted: Vec<(RunStatus, String)> = counted.collect();
     let worst =
@@ -122,4 +124,14 @@ pub(crate) fn runs(operation: &Operation) -> Cell {
         None if text.is_empty() => NONE.into(),
         None => text.join(", ").into(),
     }
+}
+
+/// How the runs that failed ended, each way once.
+fn ends(operation: &Operation) -> String {
+    let mut ends: Vec<String> = Vec::new();
+    for run in operation.runs.iter().filter(|run| run.status == RunStatus::Ko) {
+        let end = Printed::by(run).end().map(str::to_owned);
+        ends.extend(end.filter(|end| !ends.contains(end)));
+    }
+    if ends.is_empty() { String::new() } else { format!(" ({})", ends.join(", ")) }
 }
