@@ -22,7 +22,12 @@ use cheops_core::{
     replica::{Durable, Effect, Event, Message, Replica, Resource, Settings, Version},
 };
 use futures_util::{TryStreamExt, future::BoxFuture, stream::BoxStream};
-use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time};
+use tokio::{
+    net::TcpListener,
+    sync::{Semaphore, watch},
+    task::JoinHandle,
+    time,
+};
 
 use crate::{
     api::{self, Context, Shared},
@@ -122,20 +127,13 @@ impl Agent {
             .map_err(StartError::Thread)?;
 
         let metrics = Metrics::default();
+        let (limits, feeds) = (config.serve.clone(), Arc::new(Semaphore::new(config.serve.feeds)));
         let context =
-            Arc::new(Context { config, node: handle, peers, runner, files, noted, metrics });
+            Arc::new(Context { config, node: handle, peers, runner, files, noted, metrics, feeds });
         let router = api::router(context.clone());
         context.peers.serve(router.clone());
-        let (stop, mut stopping) = watch::channel(false);
-        let server = tokio::spawn(async move {
-            let stopped = async move {
-                let _ = stopping.wait_for(|stop| *stop).await;
-            };
-            if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stopped).await
-            {
-                tracing::error!("the API has stopped: {error}");
-            }
-        });
+        let (stop, stopping) = watch::channel(false);
+        let server = tokio::spawn(api::serve(listener, router, limits, stopping));
         let sweeper = tokio::spawn(sweep(context.clone()));
         let (site, peers) = (context.here(), context.peers.address());
         tracing::info!(%site, %api, %peers, "the agent is at work");

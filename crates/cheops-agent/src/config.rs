@@ -6,6 +6,7 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -20,6 +21,11 @@ pub const PEERS_PORT: u16 = 8078;
 /// The most bytes of an output that may go into a reply, so that one fits into a message and into
 /// the store, with a lot of room to spare.
 pub const MOST_OUTPUT: usize = 4 << 20;
+
+/// The most connections that the API may be told to serve.
+pub const MOST_CONNECTIONS: usize = 1 << 20;
+/// How many bytes of headers a request may be allowed; with fewer, not even ordinary ones fit.
+const HEADER_BYTES: RangeInclusive<usize> = 8 << 10..=1 << 20;
 
 /// Everything that an agent is told when it starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,12 +42,33 @@ pub struct Config {
     pub peers: SocketAddr,
     /// The other sites, and where their agents listen: `host:port`.
     pub sites: BTreeMap<SiteId, String>,
+    /// What clients of the API may take.
+    pub serve: Serve,
     /// How commands are run.
     pub runs: Runs,
     /// How links are kept.
     pub links: Links,
     /// How much is stored.
     pub store: Store,
+}
+
+/// What clients of the API may take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Serve {
+    /// How many connections are served at the same time.
+    pub connections: usize,
+    /// How many follow the change feed at the same time.
+    pub feeds: usize,
+    /// How many requests of one connection are served at the same time (HTTP/2).
+    pub streams: u32,
+    /// How long the headers of a request may take to arrive.
+    pub headers: Duration,
+    /// How many bytes they may have.
+    pub header_bytes: usize,
+    /// How long a connection may be open without a request.
+    pub idle: Duration,
+    /// How long a client may take nothing of its answer, or send nothing of its body.
+    pub stall: Duration,
 }
 
 /// How commands are run.
@@ -93,6 +120,15 @@ impl Config {
             api: SocketAddr::from(([127, 0, 0, 1], API_PORT)),
             peers: SocketAddr::from(([0, 0, 0, 0], PEERS_PORT)),
             sites: BTreeMap::new(),
+            serve: Serve {
+                connections: 1_024,
+                feeds: 128,
+                streams: 128,
+                headers: Duration::from_secs(10),
+                header_bytes: 64 << 10,
+                idle: Duration::from_secs(75),
+                stall: Duration::from_secs(30),
+            },
             runs: Runs {
                 parallel: 8,
                 timeout: Duration::from_mins(5),
@@ -132,7 +168,14 @@ impl Config {
             let name = peer.name.parse().map_err(|error| format!("`peer.name`: {error}"))?;
             config.add_site(name, peer.address)?;
         }
-        let Config { runs, links, store, .. } = &mut config;
+        let Config { serve, runs, links, store, .. } = &mut config;
+        set(&mut serve.connections, file.api.connections);
+        set(&mut serve.feeds, file.api.feeds);
+        set(&mut serve.streams, file.api.streams);
+        set(&mut serve.headers, span("api.headers", file.api.headers)?);
+        set(&mut serve.header_bytes, file.api.header_bytes);
+        set(&mut serve.idle, span("api.idle", file.api.idle)?);
+        set(&mut serve.stall, span("api.stall", file.api.stall)?);
         set(&mut runs.parallel, file.runs.parallel);
         set(&mut runs.output, file.runs.output);
         set(&mut runs.output_file, file.runs.output_file);
@@ -168,6 +211,24 @@ impl Config {
 
     /// Whether the settings make sense together.
     pub fn check(&self) -> Result<(), String> {
+        let Serve { connections, feeds, streams, headers, header_bytes, idle, stall } = self.serve;
+        if connections == 0 || feeds == 0 || streams == 0 {
+            return Err(
+                "`api.connections`, `api.feeds` and `api.streams` must be at least 1".into()
+            );
+        }
+        if connections > MOST_CONNECTIONS || feeds > MOST_CONNECTIONS {
+            return Err(format!(
+                "`api.connections` and `api.feeds` must be at most {MOST_CONNECTIONS}: each takes memory and a file of the system"
+            ));
+        }
+        if headers.is_zero() || idle.is_zero() || stall.is_zero() {
+            return Err("`api.headers`, `api.idle` and `api.stall` must be longer than 0s".into());
+        }
+        if !HEADER_BYTES.contains(&header_bytes) {
+            let (least, most) = (HEADER_BYTES.start(), HEADER_BYTES.end());
+            return Err(format!("`api.header_bytes` must be from {least} to {most}"));
+        }
         if self.runs.parallel == 0 {
             return Err("`runs.parallel` must be at least 1, or nothing would ever run".into());
         }
@@ -229,6 +290,8 @@ struct File {
     #[serde(default, rename = "peer")]
     peers: Vec<PeerSection>,
     #[serde(default)]
+    api: ApiSection,
+    #[serde(default)]
     runs: RunsSection,
     #[serde(default)]
     links: LinksSection,
@@ -248,6 +311,18 @@ struct ListenSection {
 struct PeerSection {
     name: String,
     address: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct ApiSection {
+    connections: Option<usize>,
+    feeds: Option<usize>,
+    streams: Option<u32>,
+    headers: Option<String>,
+    header_bytes: Option<usize>,
+    idle: Option<String>,
+    stall: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -303,6 +378,14 @@ mod tests {
             [[peer]]
             name = "site2"
             address = "10.0.0.2:8078"
+            [api]
+            connections = 5
+            feeds = 6
+            streams = 7
+            headers = "1s"
+            header_bytes = 10000
+            idle = "2s"
+            stall = "3s"
             [runs]
             parallel = 3
             timeout = "1m"
@@ -323,6 +406,17 @@ mod tests {
         assert_eq!(config.data, Path::new("/var/lib/cheops"));
         assert_eq!(config.work, Path::new("/etc/cheops/here"));
         assert_eq!(config.sites[&"site2".parse().unwrap()], "10.0.0.2:8078");
+        let seconds = Duration::from_secs;
+        let serve = Serve {
+            connections: 5,
+            feeds: 6,
+            streams: 7,
+            headers: seconds(1),
+            header_bytes: 10_000,
+            idle: seconds(2),
+            stall: seconds(3),
+        };
+        assert_eq!(config.serve, serve);
         assert_eq!(config.runs.timeout, Duration::from_mins(1));
         assert_eq!((config.runs.output, config.runs.output_file), (10, 20));
         assert_eq!(config.links.silence, Duration::from_secs(3));
@@ -339,6 +433,10 @@ mod tests {
             ("site = 'a'\n[[peer]]\nname = 'b'\naddress = 'h'", "is not HOST:PORT"),
             ("site = 'a'\n[runs]\ntimeout = 'soon'", "`runs.timeout`"),
             ("site = 'a'\n[runs]\nparallel = 0", "must be at least 1"),
+            ("site = 'a'\n[api]\nfeeds = 0", "must be at least 1"),
+            ("site = 'a'\n[api]\nconnections = 2000000", "at most 1048576"),
+            ("site = 'a'\n[api]\nidle = '0s'", "must be longer than 0s"),
+            ("site = 'a'\n[api]\nheader_bytes = 10", "`api.header_bytes` must be from 8192"),
             ("site = 'a'\n[runs]\noutput = 4194305", "`runs.output` must be at most 4194304"),
             ("site = 'a'\n[links]\nheartbeat = '9s'", "`links.silence` must be longer"),
         ] {

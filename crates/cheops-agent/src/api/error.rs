@@ -22,6 +22,9 @@ use crate::{
     peers::CallError,
 };
 
+/// After how many seconds it may be worth asking again an agent that serves as many as it may.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("5");
+
 /// A request that was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError(pub Box<Problem>);
@@ -91,6 +94,11 @@ impl ApiError {
         )
     }
 
+    /// This agent serves as many as it may.
+    pub fn too_many(kind: &str, detail: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, kind, detail, hint)
+    }
+
     /// Whether what was asked for can't have reached the site that it was for.
     pub fn is_unreachable(&self) -> bool {
         self.0.kind == "unreachable"
@@ -108,6 +116,9 @@ impl IntoResponse for ApiError {
         let mut response = (self.status(), body).into_response();
         let kind = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        if self.0.kind.starts_with("too-many-") {
+            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
         response
     }
 }

@@ -601,7 +601,7 @@ pub struct Change {
 pub enum Happened {
     /// The feed begins after this number: its first line.
     Following,
-    /// The feed can't be read on, and ends.
+    /// The feed ends: it can't be read on, or the reader took nothing of it.
     Broken {
         /// Why.
         why: String,
