@@ -118,7 +118,7 @@ impl Acknowledged {
 /// What the engine and its readers share.
 struct Shared {
     directory: PathBuf,
-    /// None while it is opened again.
+    /// None while it is opened again, and after the engine is gone.
     store: RwLock<Option<Store>>,
     /// The number of the last value that is durable.
     last: AtomicU64,
@@ -138,7 +138,7 @@ impl Shared {
     }
 
     fn closed(&self) -> EngineError {
-        error(&self.directory, "it is being opened again after a failure: try again")
+        error(&self.directory, "it is closed, or being opened again after a failure: try again")
     }
 
     fn fail(&self, trouble: &Trouble) -> EngineError {
@@ -299,6 +299,13 @@ impl Embedded {
     }
 }
 
+impl Drop for Embedded {
+    /// Closes the store, even if somebody still has a reader: whoever opens it next finds it free.
+    fn drop(&mut self) {
+        self.shared.replace(None);
+    }
+}
+
 impl Engine for Embedded {
     fn append(&mut self, batch: &[Durable]) -> Result<Seq, EngineError> {
         if batch.is_empty() {
@@ -347,10 +354,11 @@ impl Engine for Embedded {
 
 impl Reader for Shared {
     fn after(&self, seq: Seq, most: usize) -> Result<Vec<(Seq, Durable)>, EngineError> {
+        let Some(from) = seq.checked_add(1) else { return Ok(Vec::new()) };
         let guard = self.store();
         let store = guard.as_ref().ok_or_else(|| self.closed())?;
         let mut names = Names::default();
-        match store.records(seq + 1, most, &mut names) {
+        match store.records(from, most, &mut names) {
             Ok(mut records) => {
                 let last = self.last();
                 records.retain(|(seq, _)| *seq <= last);
@@ -362,7 +370,7 @@ impl Reader for Shared {
         // A range ends at what can't be read, and the numbers after that can be asked for one by
         // one.
         let mut records = Vec::new();
-        for seq in seq + 1..=self.last() {
+        for seq in from..=self.last() {
             if records.len() == most {
                 break;
             }
