@@ -151,28 +151,29 @@ async fn a_gigabyte_of_output_takes_neither_memory_nor_disk() {
     assert_eq!(reply.outcome, Outcome::Ok);
     let more = (1_u64 << 30) - 1_000;
     let expected = format!(
-        "{}[{more} more bytes were printed; the first 1048576 bytes are in a file at this site]",
-        "y\n".repeat(500)
+        "{}[{more} more bytes were printed; the first 1048576 bytes are in a file at this site, and {} were dropped]",
+        "y\n".repeat(500),
+        (1 << 30) - (1 << 20),
     );
     assert_eq!(&*reply.output, expected);
-    let output = site.runner.output(&run_id("r", 1)).unwrap();
-    assert_eq!(fs::metadata(&output).unwrap().len(), 1 << 20);
+    let dropped = Some((1 << 30) - (1 << 20));
+    let kept = |run: &RunId| site.runner.output(run).unwrap().map(|o| (o.length, o.dropped));
+    assert_eq!(kept(&run_id("r", 1)), Some((1 << 20, dropped)));
+    let places = || fs::read_dir(site.config.data.join("runs/r")).unwrap().count();
 
     // The next operation makes the place of this one go; its output stays. What the next prints is
     // in its reply, and goes with its place.
     let next = site.exec("r", "echo short", None).await;
-    eventually(async || (!output.exists()).then_some(())).await;
-    let kept = site.runner.output(&run_id("r", 1)).unwrap();
-    assert_eq!(fs::metadata(kept).unwrap().len(), 1 << 20);
-    let short = run_id("r", next.op.number);
-    assert!(site.runner.output(&short).is_some());
-    site.exec("r", "true", None).await;
-    let places = || fs::read_dir(site.config.data.join("runs/r")).unwrap().count();
     eventually(async || (places() == 1).then_some(())).await;
-    assert_eq!(site.runner.output(&short), None);
+    assert_eq!(kept(&run_id("r", 1)), Some((1 << 20, dropped)));
+    let short = run_id("r", next.op.number);
+    assert_eq!(kept(&short), Some((6, Some(0))));
+    site.exec("r", "true", None).await;
+    eventually(async || (places() == 1).then_some(())).await;
+    assert_eq!(kept(&short), None);
 
     site.runner.forget(&"r".parse().unwrap());
-    eventually(async || (site.runner.output(&run_id("r", 1)).is_none()).then_some(())).await;
+    eventually(async || kept(&run_id("r", 1)).is_none().then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
