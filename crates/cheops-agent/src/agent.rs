@@ -41,7 +41,7 @@ use crate::{
     node::{self, Clock, Hands},
     peers::Peers,
     problems::Noted,
-    run::{Runner, Setup},
+    run::{self, Runner, Setup},
 };
 
 /// How long requests may take to end when the agent stops.
@@ -64,6 +64,17 @@ pub enum StartError {
         path: PathBuf,
         /// Why not.
         error: io::Error,
+    },
+    /// The shell can't be used.
+    #[error(
+        "the shell {} can't be run: {why}; name one that can in `runs.shell`, like /bin/sh",
+        path.display()
+    )]
+    Shell {
+        /// The shell.
+        path: PathBuf,
+        /// Why not.
+        why: String,
     },
     /// A thread can't be started.
     #[error("a thread can't be started: {0}")]
@@ -93,6 +104,8 @@ pub struct Agent {
 impl Agent {
     /// Starts an agent. When this returns, it accepts requests.
     pub async fn start(config: Config) -> Result<Self, StartError> {
+        let shell = config.runs.shell.clone();
+        run::can_run(&shell).map_err(|why| StartError::Shell { path: shell, why })?;
         for path in [&config.data, &config.work] {
             let failed = |error| StartError::Directory { path: path.clone(), error };
             tokio::fs::create_dir_all(path).await.map_err(failed)?;
@@ -143,6 +156,11 @@ impl Agent {
     /// Where its API listens.
     pub fn api(&self) -> SocketAddr {
         self.api
+    }
+
+    /// Where it listens for other agents.
+    pub fn peers(&self) -> SocketAddr {
+        self.context.peers.address()
     }
 
     /// Waits until the agent has come to an end by itself: only a fault makes it.

@@ -157,6 +157,10 @@ impl Config {
     /// The configuration in a text; paths are relative to a directory.
     pub fn from_toml(text: &str, beside: &Path) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|error| worded(text, &error))?;
+        Self::from_file(file, beside).map_err(|problem| placed(text, problem))
+    }
+
+    fn from_file(file: File, beside: &Path) -> Result<Self, String> {
         let site: SiteId = file.site.parse().map_err(|error| format!("`site`: {error}"))?;
         let mut config = Self::new(site, beside.join(file.data.unwrap_or("data".into())));
         if let Some(work) = file.work {
@@ -179,7 +183,11 @@ impl Config {
         set(&mut runs.parallel, file.runs.parallel);
         set(&mut runs.output, file.runs.output);
         set(&mut runs.output_file, file.runs.output_file);
-        set(&mut runs.shell, file.runs.shell);
+        // A name alone is looked for in PATH.
+        let in_place = |shell: PathBuf| {
+            if shell.components().count() > 1 { beside.join(shell) } else { shell }
+        };
+        set(&mut runs.shell, file.runs.shell.map(in_place));
         set(&mut runs.timeout, span("runs.timeout", file.runs.timeout)?);
         set(&mut links.heartbeat, span("links.heartbeat", file.links.heartbeat)?);
         set(&mut links.silence, span("links.silence", file.links.silence)?);
@@ -266,6 +274,26 @@ fn worded(text: &str, error: &toml::de::Error) -> String {
         }
         _ => error.message().to_owned(),
     }
+}
+
+/// A problem with a setting that it begins with, and the line of that setting.
+fn placed(text: &str, problem: String) -> String {
+    let setting = problem.strip_prefix('`').and_then(|rest| rest.split_once('`'));
+    let Some((setting, _)) = setting else { return problem };
+    let (section, name) = setting.rsplit_once('.').unwrap_or(("", setting));
+    let mut within = "";
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.starts_with('[') {
+            within = line.trim_matches(['[', ']']).trim();
+        }
+        let key = line.split_once('=').map(|(key, _)| key.trim());
+        let whole = within.is_empty() && key == Some(setting);
+        if whole || (within == section && key == Some(name)) {
+            return format!("line {}: {problem}", number + 1);
+        }
+    }
+    problem
 }
 
 fn set<T>(setting: &mut T, value: Option<T>) {
@@ -424,6 +452,16 @@ mod tests {
     }
 
     #[test]
+    fn a_shell_with_a_path_is_beside_the_file_and_one_without_is_looked_for() {
+        for (shell, expected) in
+            [("/bin/bash", "/bin/bash"), ("bin/sh", "/etc/cheops/bin/sh"), ("bash", "bash")]
+        {
+            let config = read(&format!("site = 'a'\n[runs]\nshell = '{shell}'")).unwrap();
+            assert_eq!(config.runs.shell, Path::new(expected));
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         for (text, expected) in [
             ("", "missing field `site`"),
@@ -431,8 +469,10 @@ mod tests {
             ("site = 'a'\nsitee = 1", "line 2: unknown field `sitee`"),
             ("site = 'a'\n[[peer]]\nname = 'a'\naddress = 'h:1'", "is this site itself"),
             ("site = 'a'\n[[peer]]\nname = 'b'\naddress = 'h'", "is not HOST:PORT"),
-            ("site = 'a'\n[runs]\ntimeout = 'soon'", "`runs.timeout`"),
-            ("site = 'a'\n[runs]\nparallel = 0", "must be at least 1"),
+            ("site = 'a'\n[runs]\ntimeout = 'soon'", "line 3: `runs.timeout`"),
+            ("\nsite = 'a&b'", "line 2: `site`"),
+            ("site = 'a'\nruns.timeout = 'soon'", "line 2: `runs.timeout`"),
+            ("site = 'a'\n[runs]\nparallel = 0", "line 3: `runs.parallel` must be at least 1"),
             ("site = 'a'\n[api]\nfeeds = 0", "must be at least 1"),
             ("site = 'a'\n[api]\nconnections = 2000000", "at most 1048576"),
             ("site = 'a'\n[api]\nidle = '0s'", "must be longer than 0s"),
