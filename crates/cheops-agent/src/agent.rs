@@ -141,8 +141,17 @@ impl Agent {
 
         let metrics = Metrics::default();
         let (limits, feeds) = (config.serve.clone(), Arc::new(Semaphore::new(config.serve.feeds)));
-        let context =
-            Arc::new(Context { config, node: handle, peers, runner, files, noted, metrics, feeds });
+        let context = Arc::new(Context {
+            config,
+            node: handle,
+            peers,
+            runner,
+            files,
+            noted,
+            metrics,
+            feeds,
+            rehearsals: Semaphore::new(1),
+        });
         let router = api::router(context.clone());
         context.peers.serve(router.clone());
         let (stop, stopping) = watch::channel(false);

@@ -75,6 +75,8 @@ pub struct Context {
     pub metrics: Metrics,
     /// How many more may follow the change feed.
     pub feeds: Arc<Semaphore>,
+    /// Whose turn it is to rehearse: one at a time, so that the replica has time for others.
+    pub rehearsals: Semaphore,
 }
 
 /// The context, for everyone.

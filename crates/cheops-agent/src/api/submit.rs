@@ -3,7 +3,10 @@
 //! Whatever door a request comes through, it becomes a [`Conversation`]: the operation, and what is
 //! heard of it as it is heard.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use axum::{
     body::{Body, Bytes},
@@ -622,10 +625,18 @@ async fn rehearse(
     let now = context.node.now();
     let look = move |replica: &Replica| {
         let rehearsal = replica.rehearse(&submission, now)?;
-        Ok(worded(&rehearsal, replica.resource(&submission.resource)))
+        let kinds = kinds(&rehearsal, replica.resource(&submission.resource));
+        Ok((rehearsal, kinds))
     };
-    let site = match context.node.read(look).await? {
-        Ok(rehearsal) => return Ok(axum::Json(rehearsal).into_response()),
+    let rehearsed = {
+        // It copies the resource, and others wait for the replica meanwhile.
+        let _turn = context.rehearsals.acquire().await;
+        context.node.read(look).await?
+    };
+    let site = match rehearsed {
+        Ok((rehearsal, kinds)) => {
+            return Ok(axum::Json(worded(&rehearsal, &kinds)).into_response());
+        }
         Err(Refusal::Elsewhere { sites, .. }) if !passed => {
             let reachable = context.reachable(sites.iter());
             let gone = || ApiError::unreachable(format!("none of {sites} can be reached"));
@@ -638,11 +649,22 @@ async fn rehearse(
     pass::post(context, &site, &path, "application/json", asked, pass::ANSWER).await
 }
 
-fn worded(rehearsal: &replica::Rehearsal, now: Option<&replica::Resource>) -> Rehearsal {
-    let kind = |id: &OpId| {
-        let known = now.and_then(|now| now.log().find(id).map(|ix| now.log().op(ix)));
-        known.map_or(&rehearsal.op.kind, |op| &op.kind).to_string()
+/// The kinds of the operations that would be run.
+fn kinds(rehearsal: &replica::Rehearsal, now: Option<&replica::Resource>) -> BTreeMap<OpId, Kind> {
+    let run = |step: &replica::Planned| match step {
+        replica::Planned::Run { op, .. } => Some(op.clone()),
+        _ => None,
     };
+    let kind = |id: OpId| {
+        let known = now.and_then(|now| now.log().find(&id).map(|ix| now.log().op(ix)));
+        let kind = known.map_or(&rehearsal.op.kind, |op| &op.kind).clone();
+        (id, kind)
+    };
+    rehearsal.sites.values().flatten().filter_map(run).map(kind).collect()
+}
+
+fn worded(rehearsal: &replica::Rehearsal, kinds: &BTreeMap<OpId, Kind>) -> Rehearsal {
+    let kind = |id: &OpId| kinds.get(id).unwrap_or(&rehearsal.op.kind).to_string();
     let step = |planned: &replica::Planned| match planned {
         replica::Planned::Run { op, fresh, again } => PlannedStep::Run {
             operation: op.to_string(),
