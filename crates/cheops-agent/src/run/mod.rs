@@ -122,7 +122,7 @@ pub fn can_run(program: &Path) -> Result<(), String> {
 
 /// How much there is to do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Busy {
+pub struct Workload {
     /// Commands that run.
     pub running: usize,
     /// Commands that wait: for others to end, or for a file.
@@ -273,10 +273,10 @@ impl Runner {
     }
 
     /// How much there is to do.
-    pub fn busy(&self) -> Busy {
+    pub fn workload(&self) -> Workload {
         let Counts { running, waiting, stuck } = &self.0.counts;
         let count = |count: &AtomicUsize| count.load(Ordering::Relaxed);
-        Busy { running: count(running), waiting: count(waiting), stuck: count(stuck) }
+        Workload { running: count(running), waiting: count(waiting), stuck: count(stuck) }
     }
 }
 
