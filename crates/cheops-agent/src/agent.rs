@@ -112,6 +112,7 @@ impl Agent {
         }
         let noted = Noted::default();
         let (replica, engine) = restore(&config, &noted).await?;
+        let wary = engine.lost_unknown();
         let listener = listen(config.api, "the API").await?;
         let api = listener.local_addr().unwrap_or(config.api);
 
@@ -151,6 +152,7 @@ impl Agent {
             metrics,
             feeds,
             rehearsals: Semaphore::new(1),
+            wary,
         });
         let router = api::router(context.clone());
         context.peers.serve(router.clone());

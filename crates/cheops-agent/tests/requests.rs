@@ -70,6 +70,39 @@ async fn a_body_that_is_no_object_is_refused_whatever_could_be_made_of_it() {
     agent.stop().await;
 }
 
+#[tokio::test]
+async fn a_site_that_lost_nobody_knows_what_hears_others_before_it_creates_a_resource() {
+    let directory = tempfile::tempdir().unwrap();
+    let plan = || {
+        let mut config = config("here", &directory);
+        config.add_site("there".parse().unwrap(), "127.0.0.1:1".into()).unwrap();
+        config
+    };
+    let shared = json!({ "command": "true", "sites": "here & there", "wait": "0s" }).to_string();
+    let alone = json!({ "command": "true", "sites": "here", "wait": "0s" }).to_string();
+    let agent = Agent::start(plan()).await.unwrap();
+    assert_eq!(ask(&agent, "lost", shared.clone()).await.0, 202);
+    agent.stop().await;
+    // The number of the last record is known, and nothing else.
+    let store = directory.path().join("here/store");
+    for entry in std::fs::read_dir(store.join("db")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            std::fs::remove_dir_all(path).unwrap();
+        } else {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    for start in ["the first", "a later"] {
+        let agent = Agent::start(plan()).await.unwrap();
+        let (status, answer) = ask(&agent, "lost", shared.clone()).await;
+        assert_eq!((status, &answer["type"]), (503, &json!("damaged")), "{start}: {answer}");
+        assert!(answer["detail"].as_str().unwrap().ends_with("of it: there"), "{answer}");
+        assert_eq!(ask(&agent, "alone", alone.clone()).await.0, 202, "{start}");
+        agent.stop().await;
+    }
+}
+
 /// The agents of a site that says nothing more: when it is asked, or after it has accepted.
 fn silent() -> Router {
     let never = async || -> String { std::future::pending().await };

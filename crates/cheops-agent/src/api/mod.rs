@@ -77,6 +77,9 @@ pub struct Context {
     pub feeds: Arc<Semaphore>,
     /// Whose turn it is to rehearse: one at a time, so that the replica has time for others.
     pub rehearsals: Semaphore,
+    /// There may have been resources here of which nothing is left: what others have of a resource
+    /// has to be heard before it is created here, or numbers would be used twice.
+    pub wary: bool,
 }
 
 /// The context, for everyone.

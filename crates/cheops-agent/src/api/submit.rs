@@ -256,6 +256,7 @@ pub(super) async fn converse(
 ) -> ApiResult<Conversation> {
     let Manner { passed, progress } = manner;
     let submission = submission(&context, &id, &asked)?;
+    hear_first(&context, &submission).await?;
     let wait = submission.wait;
     let mut answers = context.node.submit(submission).await?;
     let patience = GRACE + Duration::from_millis(wait.0);
@@ -287,6 +288,35 @@ pub(super) async fn converse(
             Health::Well | Health::Full { .. } => Stopping.into(),
         }),
     }
+}
+
+/// Refuses to create a resource that may have been here before, as long as another of its sites may
+/// know more of it. Once the two have agreed, all that it knows is known here.
+async fn hear_first(context: &Context, submission: &Submission) -> ApiResult<()> {
+    let here = context.here();
+    let sites = submission.sites.iter().filter(|sites| context.wary && sites.contains(here));
+    let peers = context.peers.view();
+    let heard = |site: &SiteId| peers.iter().any(|peer| peer.site == *site && peer.lag.is_some());
+    let unheard: Vec<String> = sites
+        .flat_map(Sites::iter)
+        .filter(|site| *site != here && !heard(site))
+        .map(ToString::to_string)
+        .collect();
+    let id = submission.resource.clone();
+    if unheard.is_empty()
+        || context.node.read(move |replica| replica.resource(&id).is_some()).await?
+    {
+        return Ok(());
+    }
+    let (id, unheard) = (&submission.resource, unheard.join(", "));
+    Err(ApiError::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "damaged",
+        format!(
+            "records were lost at this site, and nobody knows of which resources; before `{id}` is created here, this site must hear what others have of it: {unheard}"
+        ),
+        "see to it that these sites can be reached, or ask one of them",
+    ))
 }
 
 fn unconfirmed() -> ApiError {

@@ -79,6 +79,8 @@ pub struct Embedded {
     damage: Vec<Damage>,
     /// What is lost of resources that are not known: noted as told with the next batch.
     untold: Vec<Gone>,
+    /// Whether something of a resource that is not known was ever lost.
+    lost_unknown: bool,
     /// Held as long as the store is open.
     _lock: File,
 }
@@ -172,7 +174,8 @@ impl Embedded {
             last: AtomicU64::new(last),
         });
         let (state, untold) = (State::Ready, Vec::new());
-        Ok(Self { shared, options, tail, next: last + 1, state, damage, untold, _lock: lock })
+        let (next, lost_unknown) = (last + 1, false);
+        Ok(Self { shared, options, tail, next, state, damage, untold, lost_unknown, _lock: lock })
     }
 
     /// Reads all that was written, in order. To be read to its end before anything is appended:
@@ -187,6 +190,12 @@ impl Embedded {
     /// appended. What is not known to be of a resource is reported until something is appended.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
+    }
+
+    /// Whether something of a resource that is not known was ever lost, known once all was
+    /// [read](Self::written): there may have been resources of which nothing is left.
+    pub fn lost_unknown(&self) -> bool {
+        self.lost_unknown
     }
 
     /// Closes the store, rebuilds it, and opens it again. Says the last number that is there. Whether
