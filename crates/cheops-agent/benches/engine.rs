@@ -4,7 +4,12 @@
 //! a batch: the limit of this disk at this minute. Rounds are interleaved and the median is taken,
 //! since machines are noisy. `cargo bench -p cheops-agent --bench engine`; with `-- 1000000` as the
 //! number of operations in the store that is opened (200,000 otherwise).
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a bench prints, and fails by panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a bench prints, and fails by panic"
+)]
 #![allow(clippy::cast_precision_loss, reason = "these are measurements")]
 
 use std::{
@@ -12,7 +17,6 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::Path,
     process::{Command, Stdio},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -23,14 +27,11 @@ use cheops_agent::{
     },
     wire,
 };
-use cheops_core::{
-    id::OpId,
-    operation::{Action, Operation},
-    replica::{Durable, Record},
-    time::{Millis, Timestamp},
-};
+use cheops_core::replica::Durable;
 
-const WEIGHT: usize = 500;
+#[path = "../tests/storage/mod.rs"]
+mod storage;
+
 const ROUNDS: usize = 15;
 const ROUND: Duration = Duration::from_millis(300);
 const RESOURCES: u64 = 1_000;
@@ -172,19 +173,6 @@ fn open(directory: &Path) -> Embedded {
 }
 
 fn operation(number: u64) -> Durable {
-    let operation = |line: &str| Operation {
-        id: OpId { site: format!("site{:02}", number % 10).parse().unwrap(), number },
-        resource: format!("resource-{}", number % RESOURCES).parse().unwrap(),
-        kind: "inc".parse().unwrap(),
-        author: "operator".parse().unwrap(),
-        at: Timestamp::at(Millis(1_800_000_000_000 + number)),
-        parents: [].into(),
-        action: Action::command(line),
-        reset: false,
-        keep_going: false,
-        key: None,
-        declares: None,
-    };
-    let line = "x".repeat(WEIGHT - operation("").weight());
-    Durable::Record(Record::Operation(Arc::new(operation(&line))))
+    let resource = format!("resource-{}", number % RESOURCES).parse().unwrap();
+    storage::operation_of(number, &format!("site{:02}", number % 10), &resource)
 }

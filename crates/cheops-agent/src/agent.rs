@@ -23,7 +23,12 @@ use cheops_core::{
     time::Millis,
 };
 use futures_util::{TryStreamExt, future::BoxFuture, stream::BoxStream};
-use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time};
+use tokio::{
+    net::TcpListener,
+    sync::{Semaphore, watch},
+    task::JoinHandle,
+    time,
+};
 
 use crate::{
     api::{self, Context, Shared},
@@ -37,7 +42,7 @@ use crate::{
     node::{self, Clock, Hands},
     peers::Peers,
     problems::Noted,
-    run::{Runner, Setup},
+    run::{self, Runner, Setup},
 };
 
 /// How long requests may take to end when the agent stops.
@@ -60,6 +65,17 @@ pub enum StartError {
         path: PathBuf,
         /// Why not.
         error: io::Error,
+    },
+    /// The shell can't be used.
+    #[error(
+        "the shell {} can't be run: {why}; name one that can in `runs.shell`, like /bin/sh",
+        path.display()
+    )]
+    Shell {
+        /// The shell.
+        path: PathBuf,
+        /// Why not.
+        why: String,
     },
     /// A thread can't be started.
     #[error("a thread can't be started: {0}")]
@@ -89,12 +105,15 @@ pub struct Agent {
 impl Agent {
     /// Starts an agent. When this returns, it accepts requests.
     pub async fn start(config: Config) -> Result<Self, StartError> {
+        let shell = config.runs.shell.clone();
+        run::can_run(&shell).map_err(|why| StartError::Shell { path: shell, why })?;
         for path in [&config.data, &config.work] {
             let failed = |error| StartError::Directory { path: path.clone(), error };
             tokio::fs::create_dir_all(path).await.map_err(failed)?;
         }
         let noted = Noted::default();
         let (replica, engine) = restore(&config, &noted).await?;
+        let wary = engine.lost_unknown();
         let listener = listen(config.api, "the API").await?;
         let api = listener.local_addr().unwrap_or(config.api);
 
@@ -123,20 +142,23 @@ impl Agent {
             .map_err(StartError::Thread)?;
 
         let metrics = Metrics::default();
-        let context =
-            Arc::new(Context { config, node: handle, peers, runner, files, noted, metrics });
+        let (limits, feeds) = (config.serve.clone(), Arc::new(Semaphore::new(config.serve.feeds)));
+        let context = Arc::new(Context {
+            config,
+            node: handle,
+            peers,
+            runner,
+            files,
+            noted,
+            metrics,
+            feeds,
+            rehearsals: Semaphore::new(1),
+            wary,
+        });
         let router = api::router(context.clone());
         context.peers.serve(router.clone());
-        let (stop, mut stopping) = watch::channel(false);
-        let server = tokio::spawn(async move {
-            let stopped = async move {
-                let _ = stopping.wait_for(|stop| *stop).await;
-            };
-            if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stopped).await
-            {
-                tracing::error!("the API has stopped: {error}");
-            }
-        });
+        let (stop, stopping) = watch::channel(false);
+        let server = tokio::spawn(api::serve(listener, router, limits, stopping));
         let sweeper = tokio::spawn(sweep(context.clone()));
         let (site, peers) = (context.here(), context.peers.address());
         tracing::info!(%site, %api, %peers, "the agent is at work");
@@ -146,6 +168,11 @@ impl Agent {
     /// Where its API listens.
     pub fn api(&self) -> SocketAddr {
         self.api
+    }
+
+    /// Where it listens for other agents.
+    pub fn peers(&self) -> SocketAddr {
+        self.context.peers.address()
     }
 
     /// Waits until the agent has come to an end by itself: only a fault makes it.

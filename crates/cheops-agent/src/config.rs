@@ -6,6 +6,7 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -20,6 +21,11 @@ pub const PEERS_PORT: u16 = 8078;
 /// The most bytes of an output that may go into a reply, so that one fits into a message and into
 /// the store, with a lot of room to spare.
 pub const MOST_OUTPUT: usize = 4 << 20;
+
+/// The most connections that the API may be told to serve.
+pub const MOST_CONNECTIONS: usize = 1 << 20;
+/// How many bytes of headers a request may be allowed; with fewer, not even ordinary ones fit.
+const HEADER_BYTES: RangeInclusive<usize> = 8 << 10..=1 << 20;
 
 /// Everything that an agent is told when it starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,12 +42,33 @@ pub struct Config {
     pub peers: SocketAddr,
     /// The other sites, and where their agents listen: `host:port`.
     pub sites: BTreeMap<SiteId, String>,
+    /// What clients of the API may take.
+    pub serve: Serve,
     /// How commands are run.
     pub runs: Runs,
     /// How links are kept.
     pub links: Links,
     /// How much is stored.
     pub store: Store,
+}
+
+/// What clients of the API may take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Serve {
+    /// How many connections are served at the same time.
+    pub connections: usize,
+    /// How many follow the change feed at the same time.
+    pub feeds: usize,
+    /// How many requests of one connection are served at the same time (HTTP/2).
+    pub streams: u32,
+    /// How long the headers of a request may take to arrive.
+    pub headers: Duration,
+    /// How many bytes they may have.
+    pub header_bytes: usize,
+    /// How long a connection may be open without a request.
+    pub idle: Duration,
+    /// How long a client may take nothing of its answer, or send nothing of its body.
+    pub stall: Duration,
 }
 
 /// How commands are run.
@@ -96,6 +123,15 @@ impl Config {
             api: SocketAddr::from(([127, 0, 0, 1], API_PORT)),
             peers: SocketAddr::from(([0, 0, 0, 0], PEERS_PORT)),
             sites: BTreeMap::new(),
+            serve: Serve {
+                connections: 1_024,
+                feeds: 128,
+                streams: 128,
+                headers: Duration::from_secs(10),
+                header_bytes: 64 << 10,
+                idle: Duration::from_secs(75),
+                stall: Duration::from_secs(30),
+            },
             runs: Runs {
                 parallel: 8,
                 timeout: Duration::from_mins(5),
@@ -125,6 +161,10 @@ impl Config {
     /// The configuration in a text; paths are relative to a directory.
     pub fn from_toml(text: &str, beside: &Path) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|error| worded(text, &error))?;
+        Self::from_file(file, beside).map_err(|problem| placed(text, problem))
+    }
+
+    fn from_file(file: File, beside: &Path) -> Result<Self, String> {
         let site: SiteId = file.site.parse().map_err(|error| format!("`site`: {error}"))?;
         let mut config = Self::new(site, beside.join(file.data.unwrap_or("data".into())));
         if let Some(work) = file.work {
@@ -136,11 +176,22 @@ impl Config {
             let name = peer.name.parse().map_err(|error| format!("`peer.name`: {error}"))?;
             config.add_site(name, peer.address)?;
         }
-        let Config { runs, links, store, .. } = &mut config;
+        let Config { serve, runs, links, store, .. } = &mut config;
+        set(&mut serve.connections, file.api.connections);
+        set(&mut serve.feeds, file.api.feeds);
+        set(&mut serve.streams, file.api.streams);
+        set(&mut serve.headers, span("api.headers", file.api.headers)?);
+        set(&mut serve.header_bytes, file.api.header_bytes);
+        set(&mut serve.idle, span("api.idle", file.api.idle)?);
+        set(&mut serve.stall, span("api.stall", file.api.stall)?);
         set(&mut runs.parallel, file.runs.parallel);
         set(&mut runs.output, file.runs.output);
         set(&mut runs.output_file, file.runs.output_file);
-        set(&mut runs.shell, file.runs.shell);
+        // A name alone is looked for in PATH.
+        let in_place = |shell: PathBuf| {
+            if shell.components().count() > 1 { beside.join(shell) } else { shell }
+        };
+        set(&mut runs.shell, file.runs.shell.map(in_place));
         if let Some(quiet) = span("runs.show_after", file.runs.show_after)? {
             runs.show_after = Some(quiet).filter(|quiet| !quiet.is_zero());
         }
@@ -175,6 +226,24 @@ impl Config {
 
     /// Whether the settings make sense together.
     pub fn check(&self) -> Result<(), String> {
+        let Serve { connections, feeds, streams, headers, header_bytes, idle, stall } = self.serve;
+        if connections == 0 || feeds == 0 || streams == 0 {
+            return Err(
+                "`api.connections`, `api.feeds` and `api.streams` must be at least 1".into()
+            );
+        }
+        if connections > MOST_CONNECTIONS || feeds > MOST_CONNECTIONS {
+            return Err(format!(
+                "`api.connections` and `api.feeds` must be at most {MOST_CONNECTIONS}: each takes memory and a file of the system"
+            ));
+        }
+        if headers.is_zero() || idle.is_zero() || stall.is_zero() {
+            return Err("`api.headers`, `api.idle` and `api.stall` must be longer than 0s".into());
+        }
+        if !HEADER_BYTES.contains(&header_bytes) {
+            let (least, most) = (HEADER_BYTES.start(), HEADER_BYTES.end());
+            return Err(format!("`api.header_bytes` must be from {least} to {most}"));
+        }
         if self.runs.parallel == 0 {
             return Err("`runs.parallel` must be at least 1, or nothing would ever run".into());
         }
@@ -214,6 +283,26 @@ fn worded(text: &str, error: &toml::de::Error) -> String {
     }
 }
 
+/// A problem with a setting that it begins with, and the line of that setting.
+fn placed(text: &str, problem: String) -> String {
+    let setting = problem.strip_prefix('`').and_then(|rest| rest.split_once('`'));
+    let Some((setting, _)) = setting else { return problem };
+    let (section, name) = setting.rsplit_once('.').unwrap_or(("", setting));
+    let mut within = "";
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.starts_with('[') {
+            within = line.trim_matches(['[', ']']).trim();
+        }
+        let key = line.split_once('=').map(|(key, _)| key.trim());
+        let whole = within.is_empty() && key == Some(setting);
+        if whole || (within == section && key == Some(name)) {
+            return format!("line {}: {problem}", number + 1);
+        }
+    }
+    problem
+}
+
 fn set<T>(setting: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *setting = value;
@@ -236,6 +325,8 @@ struct File {
     #[serde(default, rename = "peer")]
     peers: Vec<PeerSection>,
     #[serde(default)]
+    api: ApiSection,
+    #[serde(default)]
     runs: RunsSection,
     #[serde(default)]
     links: LinksSection,
@@ -255,6 +346,18 @@ struct ListenSection {
 struct PeerSection {
     name: String,
     address: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct ApiSection {
+    connections: Option<usize>,
+    feeds: Option<usize>,
+    streams: Option<u32>,
+    headers: Option<String>,
+    header_bytes: Option<usize>,
+    idle: Option<String>,
+    stall: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -311,6 +414,14 @@ mod tests {
             [[peer]]
             name = "site2"
             address = "10.0.0.2:8078"
+            [api]
+            connections = 5
+            feeds = 6
+            streams = 7
+            headers = "1s"
+            header_bytes = 10000
+            idle = "2s"
+            stall = "3s"
             [runs]
             parallel = 3
             timeout = "1m"
@@ -332,11 +443,32 @@ mod tests {
         assert_eq!(config.data, Path::new("/var/lib/cheops"));
         assert_eq!(config.work, Path::new("/etc/cheops/here"));
         assert_eq!(config.sites[&"site2".parse().unwrap()], "10.0.0.2:8078");
+        let seconds = Duration::from_secs;
+        let serve = Serve {
+            connections: 5,
+            feeds: 6,
+            streams: 7,
+            headers: seconds(1),
+            header_bytes: 10_000,
+            idle: seconds(2),
+            stall: seconds(3),
+        };
+        assert_eq!(config.serve, serve);
         assert_eq!(config.runs.timeout, Duration::from_mins(1));
         assert_eq!((config.runs.output, config.runs.output_file), (10, 20));
         assert_eq!(config.runs.show_after, None);
         assert_eq!(config.links.silence, Duration::from_secs(3));
         assert_eq!((config.store.reserve, config.store.file), (40, 50));
+    }
+
+    #[test]
+    fn a_shell_with_a_path_is_beside_the_file_and_one_without_is_looked_for() {
+        for (shell, expected) in
+            [("/bin/bash", "/bin/bash"), ("bin/sh", "/etc/cheops/bin/sh"), ("bash", "bash")]
+        {
+            let config = read(&format!("site = 'a'\n[runs]\nshell = '{shell}'")).unwrap();
+            assert_eq!(config.runs.shell, Path::new(expected));
+        }
     }
 
     #[test]
@@ -347,8 +479,14 @@ mod tests {
             ("site = 'a'\nsitee = 1", "line 2: unknown field `sitee`"),
             ("site = 'a'\n[[peer]]\nname = 'a'\naddress = 'h:1'", "is this site itself"),
             ("site = 'a'\n[[peer]]\nname = 'b'\naddress = 'h'", "is not HOST:PORT"),
-            ("site = 'a'\n[runs]\ntimeout = 'soon'", "`runs.timeout`"),
-            ("site = 'a'\n[runs]\nparallel = 0", "must be at least 1"),
+            ("site = 'a'\n[runs]\ntimeout = 'soon'", "line 3: `runs.timeout`"),
+            ("\nsite = 'a&b'", "line 2: `site`"),
+            ("site = 'a'\nruns.timeout = 'soon'", "line 2: `runs.timeout`"),
+            ("site = 'a'\n[runs]\nparallel = 0", "line 3: `runs.parallel` must be at least 1"),
+            ("site = 'a'\n[api]\nfeeds = 0", "must be at least 1"),
+            ("site = 'a'\n[api]\nconnections = 2000000", "at most 1048576"),
+            ("site = 'a'\n[api]\nidle = '0s'", "must be longer than 0s"),
+            ("site = 'a'\n[api]\nheader_bytes = 10", "`api.header_bytes` must be from 8192"),
             ("site = 'a'\n[runs]\noutput = 4194305", "`runs.output` must be at most 4194304"),
             ("site = 'a'\n[links]\nheartbeat = '9s'", "`links.silence` must be longer"),
         ] {

@@ -120,10 +120,10 @@ impl Metrics {
         ops.set(signed(operations));
         written.set(i64::try_from(context.node.feed().last()).unwrap_or(i64::MAX));
         can_write.set((context.node.health() == Health::Well).into());
-        let busy = context.runner.busy();
-        running.set(signed(busy.running));
-        waiting.set(signed(busy.waiting));
-        stuck.set(signed(busy.stuck));
+        let workload = context.runner.workload();
+        running.set(signed(workload.running));
+        waiting.set(signed(workload.waiting));
+        stuck.set(signed(workload.stuck));
         for peer in context.peers.view() {
             self.link(&peer);
         }

@@ -108,7 +108,7 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
     let site = context.here();
     let mut all = context.noted.troubles(site);
     all.extend(disk(site, &context.node.health()));
-    all.extend(runs(site, context.runner.busy().stuck));
+    all.extend(runs(site, context.runner.workload().stuck));
     for peer in context.peers.view() {
         all.extend(link(site, &peer));
         all.extend(clock(site, &peer));

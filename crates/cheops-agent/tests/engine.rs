@@ -102,6 +102,29 @@ fn a_store_with_many_tables_is_opened_again_without_a_rebuild() {
 }
 
 #[test]
+fn nothing_comes_after_the_last_number_there_can_be() {
+    let directory = directory();
+    let mut engine = open(directory.path());
+    engine.append(&[operation(1)]).unwrap();
+    for after in [1, Seq::MAX - 1, Seq::MAX] {
+        assert_eq!(engine.reader().after(after, usize::MAX).unwrap(), [], "{after}");
+    }
+    assert_eq!(engine.reader().after(0, usize::MAX).unwrap().len(), 1);
+}
+
+#[test]
+fn a_reader_does_not_keep_a_store_open_whose_engine_is_gone() {
+    let directory = directory();
+    let mut engine = open(directory.path());
+    engine.append(&[operation(1)]).unwrap();
+    let reader = engine.reader();
+    drop(engine);
+    let error = reader.after(0, 1).unwrap_err().to_string();
+    assert!(error.contains("it is closed"), "{error}");
+    assert_eq!(read(&mut open(directory.path())), [operation(1)]);
+}
+
+#[test]
 fn a_reader_reads_while_others_write() {
     let directory = directory();
     let mut engine = open(directory.path());

@@ -369,7 +369,7 @@ async fn a_command_finds_its_files_and_others_do_not_wait_for_them() {
         async move { site.submit(site.request("r", action, &["site2"])).await }
     });
     eventually(async || (!world.asked().is_empty()).then_some(())).await;
-    assert_eq!(site.runner.busy().waiting, 1);
+    assert_eq!(site.runner.workload().waiting, 1);
     assert_eq!(site.exec("other", "true", None).await.outcome, Outcome::Ok);
     world.set("site2", Does::Sends(content.clone()));
     let reply = waits.await.unwrap();

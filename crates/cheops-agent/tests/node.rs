@@ -2,17 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
-use std::{
-    io,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+#[path = "support/disk.rs"]
+mod disk;
+
+use std::time::Duration;
 
 use cheops_agent::{
-    engine::{Engine, EngineError, Reader, Seq},
+    engine::Seq,
     node::{self, Busy, Clock, Handle, Hands, Health, Running, Told},
 };
 use cheops_core::{
@@ -24,62 +20,10 @@ use cheops_core::{
     },
     time::Millis,
 };
+use disk::{Disk, hold};
 use tokio::{sync::mpsc, time};
 
 const SOON: Duration = Duration::from_secs(10);
-
-/// A disk in memory that fails, or takes its time, when it is told to.
-#[derive(Clone, Default)]
-struct Disk {
-    written: Arc<Mutex<Vec<Durable>>>,
-    appends: Arc<AtomicU64>,
-    broken: Arc<AtomicBool>,
-    slow: Arc<AtomicBool>,
-    free: Arc<AtomicU64>,
-}
-
-impl Engine for Disk {
-    fn append(&mut self, batch: &[Durable]) -> Result<Seq, EngineError> {
-        while self.slow.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        if self.broken.load(Ordering::SeqCst) {
-            return Err(EngineError {
-                place: "memory".into(),
-                problem: "it is broken".into(),
-                permanent: false,
-            });
-        }
-        self.appends.fetch_add(1, Ordering::SeqCst);
-        let mut written = self.written.lock().unwrap();
-        written.extend_from_slice(batch);
-        Ok(written.len() as Seq)
-    }
-
-    fn recover(&mut self) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn reader(&self) -> Arc<dyn Reader> {
-        Arc::new(self.clone())
-    }
-}
-
-impl Reader for Disk {
-    fn after(&self, seq: Seq, most: usize) -> Result<Vec<(Seq, Durable)>, EngineError> {
-        let written = self.written.lock().unwrap();
-        let rest = (1..).zip(written.iter().cloned()).skip(usize::try_from(seq).unwrap());
-        Ok(rest.take(most).collect())
-    }
-
-    fn last(&self) -> Seq {
-        self.written.lock().unwrap().len() as Seq
-    }
-
-    fn free(&self) -> io::Result<u64> {
-        Ok(self.free.load(Ordering::SeqCst))
-    }
-}
 
 /// What was done, and how much was durable by then.
 #[derive(Clone)]
@@ -90,7 +34,7 @@ struct Seen {
 
 impl Seen {
     fn note(&self, effect: Effect) {
-        let durable = self.disk.written.lock().unwrap().len();
+        let durable = self.disk.written().len();
         let _ = self.done.send((effect, durable));
     }
 }
@@ -122,7 +66,7 @@ fn site(n: usize) -> SiteId {
 
 fn world() -> World {
     let disk = Disk::default();
-    disk.free.store(1_000, Ordering::SeqCst);
+    disk.set_free(1_000);
     let (handle, inbox) = node::channel(Clock::default());
     let (to_done, done) = mpsc::unbounded_channel();
     let hands = Seen { disk: disk.clone(), done: to_done };
@@ -161,7 +105,7 @@ async fn an_operation_is_durable_before_it_is_sent_run_or_accepted() {
     soon(feed.recv()).await.unwrap();
     let mut answers = world.handle.submit(submission("x")).await.unwrap();
     let Some(Answer::Accepted(op, _)) = soon(answers.recv()).await else { panic!("not accepted") };
-    assert_eq!(world.disk.written.lock().unwrap().len(), 2, "the operation and the intent");
+    assert_eq!(world.disk.written().len(), 2, "the operation and the intent");
     let (sent, durable) = soon(world.done.recv()).await.unwrap();
     assert!(matches!(sent, Effect::Send { .. }) && durable == 2, "{sent:?}");
     let (run, durable) = soon(world.done.recv()).await.unwrap();
@@ -172,20 +116,20 @@ async fn an_operation_is_durable_before_it_is_sent_run_or_accepted() {
         Report { outcome: cheops_core::plan::Outcome::Ok, took: Millis(1), output: "".into() };
     world.handle.tell(Input::Ran { run, report }).await.unwrap();
     assert!(matches!(soon(answers.recv()).await, Some(Answer::Reply(_))));
-    let written = world.disk.written.lock().unwrap().clone();
+    let written = world.disk.written();
     assert!(matches!(written[2], Durable::Record(Record::Reply(_))));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_waits_for_the_disk_that_it_rests_on() {
     let world = world();
-    world.disk.slow.store(true, Ordering::SeqCst);
+    let slow = hold(&world.disk);
     let mut answers = world.handle.submit(submission("x")).await.unwrap();
     let handle = world.handle.clone();
     let read = tokio::spawn(async move { handle.read(|r| r.resources().count()).await.unwrap() });
     time::sleep(Duration::from_millis(50)).await;
     assert!(!read.is_finished() && answers.try_recv().is_err(), "nothing is seen yet");
-    world.disk.slow.store(false, Ordering::SeqCst);
+    drop(slow);
     assert_eq!(soon(read).await.unwrap(), 1);
     assert!(matches!(soon(answers.recv()).await, Some(Answer::Accepted(_, _))));
 }
@@ -193,17 +137,17 @@ async fn a_read_waits_for_the_disk_that_it_rests_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_comes_while_the_disk_works_is_written_together() {
     let world = world();
-    world.disk.slow.store(true, Ordering::SeqCst);
+    let slow = hold(&world.disk);
     let mut all = Vec::new();
     for n in 0..100 {
         all.push(world.handle.submit(submission(&format!("r{n}"))).await.unwrap());
     }
-    world.disk.slow.store(false, Ordering::SeqCst);
+    drop(slow);
     for mut answers in all {
         assert!(matches!(soon(answers.recv()).await, Some(Answer::Accepted(_, _))));
     }
-    assert_eq!(world.disk.written.lock().unwrap().len(), 200);
-    let appends = world.disk.appends.load(Ordering::SeqCst);
+    assert_eq!(world.disk.written().len(), 200);
+    let appends = world.disk.appends();
     assert!(appends <= 10, "{appends} appends for 100 operations");
 }
 
@@ -212,7 +156,7 @@ async fn a_disk_that_fails_refuses_requests_serves_reads_and_loses_nothing() {
     let world = world();
     let mut first = world.handle.submit(submission("before")).await.unwrap();
     assert!(matches!(soon(first.recv()).await, Some(Answer::Accepted(_, _))));
-    world.disk.broken.store(true, Ordering::SeqCst);
+    world.disk.set_broken(true);
     let mut in_flight = world.handle.submit(submission("in-flight")).await.unwrap();
     soon(async {
         while world.handle.health() == Health::Well {
@@ -225,7 +169,7 @@ async fn a_disk_that_fails_refuses_requests_serves_reads_and_loses_nothing() {
     let id: ResourceId = "before".parse().unwrap();
     assert!(soon(world.handle.read(move |r| r.resource(&id).is_some())).await.unwrap());
     assert!(in_flight.try_recv().is_err(), "it is not accepted");
-    world.disk.broken.store(false, Ordering::SeqCst);
+    world.disk.set_broken(false);
     assert!(matches!(soon(in_flight.recv()).await, Some(Answer::Accepted(_, _))));
     let mut after = world.handle.submit(submission("after")).await.unwrap();
     assert!(matches!(soon(after.recv()).await, Some(Answer::Accepted(_, _))));
@@ -236,7 +180,7 @@ async fn a_disk_that_fails_refuses_requests_serves_reads_and_loses_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_without_room_takes_no_operation_and_goes_on_when_there_is_some() {
     let world = world();
-    world.disk.free.store(RESERVE - 1, Ordering::SeqCst);
+    world.disk.set_free(RESERVE - 1);
     soon(async {
         while world.handle.health() == Health::Well {
             time::sleep(Duration::from_millis(1)).await;
@@ -245,7 +189,7 @@ async fn a_disk_without_room_takes_no_operation_and_goes_on_when_there_is_some()
     .await;
     let refused = world.handle.submit(submission("x")).await;
     assert_eq!(refused.err(), Some(Busy::Full(RESERVE - 1)));
-    world.disk.free.store(RESERVE, Ordering::SeqCst);
+    world.disk.set_free(RESERVE);
     soon(async {
         while world.handle.health() != Health::Well {
             time::sleep(Duration::from_millis(1)).await;
@@ -269,7 +213,7 @@ async fn a_node_that_stops_has_written_all_that_it_was_told() {
     }
     world.handle.stop();
     soon(world.running.stopped()).await;
-    assert_eq!(world.disk.written.lock().unwrap().len(), 40);
+    assert_eq!(world.disk.written().len(), 40);
     assert!(world.handle.read(|_| ()).await.is_err());
     assert!(matches!(world.handle.submit(submission("late")).await, Err(Busy::Stopping)));
 }
@@ -297,7 +241,7 @@ async fn the_feed_tells_what_is_durable_in_order() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_stops_even_if_the_disk_fails() {
     let world = world();
-    world.disk.broken.store(true, Ordering::SeqCst);
+    world.disk.set_broken(true);
     let mut in_flight = world.handle.submit(submission("x")).await.unwrap();
     soon(async {
         while world.handle.health() == Health::Well {
@@ -313,7 +257,7 @@ async fn a_node_stops_even_if_the_disk_fails() {
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_that_wait_for_a_disk_that_fails_are_let_go() {
     let world = world();
-    world.disk.slow.store(true, Ordering::SeqCst);
+    let slow = hold(&world.disk);
     // One batch is under way, the next waits in the channel, and one more is being filled.
     let mut reads = Vec::new();
     for n in 0..3 {
@@ -322,8 +266,8 @@ async fn reads_that_wait_for_a_disk_that_fails_are_let_go() {
         reads.push(tokio::spawn(async move { handle.read(|r| r.resources().count()).await }));
         time::sleep(Duration::from_millis(20)).await;
     }
-    world.disk.broken.store(true, Ordering::SeqCst);
-    world.disk.slow.store(false, Ordering::SeqCst);
+    world.disk.set_broken(true);
+    drop(slow);
     for read in reads {
         assert!(soon(read).await.unwrap().is_ok());
     }

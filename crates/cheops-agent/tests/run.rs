@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cheops_agent::run::Busy;
+use cheops_agent::run::Workload;
 use cheops_core::{
     id::OpId,
     matrix,
@@ -17,7 +17,7 @@ use cheops_core::{
     plan::Outcome,
     replica::{Durable, RunId},
 };
-use site::{Log, Plan, Site, eventually};
+use site::{Disk, Plan, Site, eventually};
 use tempfile::TempDir;
 
 #[path = "support/site.rs"]
@@ -151,28 +151,29 @@ async fn a_gigabyte_of_output_takes_neither_memory_nor_disk() {
     assert_eq!(reply.outcome, Outcome::Ok);
     let more = (1_u64 << 30) - 1_000;
     let expected = format!(
-        "{}[{more} more bytes were printed; the first 1048576 bytes are in a file at this site]",
-        "y\n".repeat(500)
+        "{}[{more} more bytes were printed; the first 1048576 bytes are in a file at this site, and {} were dropped]",
+        "y\n".repeat(500),
+        (1 << 30) - (1 << 20),
     );
     assert_eq!(&*reply.output, expected);
-    let output = site.runner.output(&run_id("r", 1)).unwrap();
-    assert_eq!(fs::metadata(&output).unwrap().len(), 1 << 20);
+    let dropped = Some((1 << 30) - (1 << 20));
+    let kept = |run: &RunId| site.runner.output(run).unwrap().map(|o| (o.length, o.dropped));
+    assert_eq!(kept(&run_id("r", 1)), Some((1 << 20, dropped)));
+    let places = || fs::read_dir(site.config.data.join("runs/r")).unwrap().count();
 
     // The next operation makes the place of this one go; its output stays. What the next prints is
     // in its reply, and goes with its place.
     let next = site.exec("r", "echo short", None).await;
-    eventually(async || (!output.exists()).then_some(())).await;
-    let kept = site.runner.output(&run_id("r", 1)).unwrap();
-    assert_eq!(fs::metadata(kept).unwrap().len(), 1 << 20);
-    let short = run_id("r", next.op.number);
-    assert!(site.runner.output(&short).is_some());
-    site.exec("r", "true", None).await;
-    let places = || fs::read_dir(site.config.data.join("runs/r")).unwrap().count();
     eventually(async || (places() == 1).then_some(())).await;
-    assert_eq!(site.runner.output(&short), None);
+    assert_eq!(kept(&run_id("r", 1)), Some((1 << 20, dropped)));
+    let short = run_id("r", next.op.number);
+    assert_eq!(kept(&short), Some((6, Some(0))));
+    site.exec("r", "true", None).await;
+    eventually(async || (places() == 1).then_some(())).await;
+    assert_eq!(kept(&short), None);
 
     site.runner.forget(&"r".parse().unwrap());
-    eventually(async || (site.runner.output(&run_id("r", 1)).is_none()).then_some(())).await;
+    eventually(async || kept(&run_id("r", 1)).is_none().then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -256,7 +257,7 @@ async fn resources_run_side_by_side_up_to_the_limit_and_each_in_order() {
     let begun = |name: &fs::DirEntry| name.file_name().as_encoded_bytes().starts_with(b"on-");
     let work = || fs::read_dir(&site.config.work).into_iter().flatten().filter_map(Result::ok);
     eventually(async || (work().filter(begun).count() == 3).then_some(())).await;
-    assert_eq!((site.runner.busy().running, site.runner.busy().waiting > 0), (3, true));
+    assert_eq!((site.runner.workload().running, site.runner.workload().waiting > 0), (3, true));
     fs::write(site.config.work.join("go"), "").unwrap();
     for task in tasks {
         assert_eq!(task.await.unwrap(), Outcome::Ok);
@@ -268,7 +269,7 @@ async fn resources_run_side_by_side_up_to_the_limit_and_each_in_order() {
     let numbers: Vec<u64> =
         order.lines().map(|line| line.parse::<OpId>().unwrap().number).collect();
     assert!(numbers.is_sorted() && numbers.len() == 2, "{numbers:?}");
-    eventually(async || (site.runner.busy() == Busy::default()).then_some(())).await;
+    eventually(async || (site.runner.workload() == Workload::default()).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -309,7 +310,7 @@ async fn what_can_not_be_written_down_is_tried_again_until_it_can() {
     fs::write(&way, "").unwrap();
     let exec = site.exec("r", "echo 1 >> ran", None);
     let free = async {
-        eventually(async || (site.runner.busy().stuck == 1).then_some(())).await;
+        eventually(async || (site.runner.workload().stuck == 1).then_some(())).await;
         fs::remove_file(&way).unwrap();
     };
     let (reply, ()) = tokio::join!(exec, free);
@@ -365,7 +366,7 @@ async fn a_run_that_did_not_start_is_started_and_one_in_doubt_is_not() {
         (None, "one", Outcome::Unknown, false),
     ] {
         let (_directory, site) = site_with(|plan| {
-            plan.log = Log::of(written.clone());
+            plan.log = Disk::of(written.clone());
             fs::create_dir_all(plan.config.data.join("runs")).unwrap();
             if let Some(before) = before {
                 fs::write(plan.config.data.join("runs/@boot"), before).unwrap();
@@ -390,7 +391,7 @@ async fn a_check_decides_about_a_run_in_doubt_and_one_that_can_not_does_not() {
     ] {
         let config = matrix::Config { check: Some(check.to_owned()), ..matrix::Config::default() };
         let written = intended("echo 1 >> ran", config).await;
-        let (_directory, site) = site_with(|plan| plan.log = Log::of(written));
+        let (_directory, site) = site_with(|plan| plan.log = Disk::of(written));
         let reply = site.reply("r", 1).await;
         assert_eq!(reply.outcome, outcome, "{check}: {}", reply.output);
         assert_eq!(site.config.work.join("ran").exists(), ran, "{check}");
@@ -415,7 +416,7 @@ async fn a_clearing_never_overlaps_an_earlier_one() {
     let directory = tempfile::tempdir().unwrap();
     let start = || {
         let mut plan = Plan::new(directory.path(), PROGRAM);
-        plan.log = Log::of(written.clone());
+        plan.log = Disk::of(written.clone());
         plan.start()
     };
     let first = start();
@@ -423,7 +424,7 @@ async fn a_clearing_never_overlaps_an_earlier_one() {
     eventually(async || cleared.exists().then_some(())).await;
     first.stop().await;
     let second = start();
-    eventually(async || (second.runner.busy() != Busy::default()).then_some(())).await;
+    eventually(async || (second.runner.workload() != Workload::default()).then_some(())).await;
     fs::write(second.config.work.join("go"), "").unwrap();
     assert_eq!(second.reply("r", 1).await.outcome, Outcome::Ok);
     assert_eq!(fs::read_to_string(&cleared).unwrap().lines().count(), 1, "it was waited for");

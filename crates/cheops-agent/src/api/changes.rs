@@ -1,7 +1,8 @@
 //! The change feed, as server-sent events or as lines of JSON.
 //!
 //! What must stay true: a reader that asks with `since` gets every change with a greater number,
-//! once, in order. One that is too slow for the live feed is served from the disk instead.
+//! once, in order. One that is too slow for the live feed is served from the disk instead; one that
+//! takes nothing at all is told where to go on, and let go.
 
 use std::time::Duration;
 
@@ -11,13 +12,18 @@ use axum::{
     http::{HeaderMap, StatusCode},
     response::Response,
 };
+use cheops_core::duration;
 use tokio::{
-    sync::{broadcast::error::RecvError, mpsc},
+    sync::{
+        OwnedSemaphorePermit,
+        broadcast::error::RecvError,
+        mpsc::{self, error::SendTimeoutError},
+    },
     time,
 };
 
 use super::{
-    Shared,
+    Context, Shared,
     error::{ApiError, ApiResult, Asked},
     model::{Change, ChangesQuery, Happened, Problem},
     resource_id,
@@ -28,6 +34,8 @@ use crate::{engine::Seq, node::Told};
 
 /// How many records are read from the disk at a time.
 const PAGE: usize = 1_000;
+/// How many changes are made ready ahead of what the reader takes.
+const AHEAD: usize = 16;
 /// How often something is sent if nothing happens, so that both ends notice a broken connection.
 const QUIET: Duration = Duration::from_secs(15);
 
@@ -56,12 +64,22 @@ pub(super) async fn follow(
             "ask without `since`, or with since=0 for all that there is",
         ));
     }
+    let place = context.feeds.clone().try_acquire_owned().map_err(|_| too_many(&context))?;
     let events = accepts(&headers, SSE);
-    let (to_parts, parts) = mpsc::channel(16);
+    let (to_parts, parts) = mpsc::channel(AHEAD);
     let resource = resource.map(|id| id.to_string());
-    let reader = Reader { context, resource, events, to_parts };
+    let reader = Reader { context, resource, events, to_parts, _place: place };
     tokio::spawn(reader.work(since, query.once));
     Ok(stream(if events { SSE } else { NDJSON }, received(parts)))
+}
+
+fn too_many(context: &Context) -> ApiError {
+    let most = context.config.serve.feeds;
+    ApiError::too_many(
+        "too-many-readers",
+        format!("{most} others follow the changes of this site, which is the most that it serves"),
+        "end some, try again, or ask another site; `api.feeds` in its configuration is the limit",
+    )
 }
 
 struct Reader {
@@ -69,21 +87,36 @@ struct Reader {
     resource: Option<String>,
     events: bool,
     to_parts: mpsc::Sender<Bytes>,
+    /// Its place among those who follow.
+    _place: OwnedSemaphorePermit,
 }
 
-/// The reader is gone.
-struct Gone;
+/// Why no more is told.
+enum Over {
+    /// The reader is gone, or all is told.
+    Gone,
+    /// It takes nothing.
+    Slow,
+}
 
 impl Reader {
     async fn work(self, since: Seq, once: bool) {
-        // Whoever reads may leave at any time.
-        let _ = self.tell_all(since, once).await;
+        let mut seq = since;
+        // Room for a last word, for a reader that leaves no room for others.
+        let Ok(last_word) = self.to_parts.clone().reserve_owned().await else { return };
+        if let Err(Over::Slow) = self.tell_all(&mut seq, once).await {
+            let stall = duration::print(self.context.config.serve.stall);
+            let why = format!(
+                "the reader took nothing for {stall}, and was let go; go on with since={seq}"
+            );
+            last_word.send(self.part(&self.broken(why)));
+        }
     }
 
-    async fn tell_all(&self, mut seq: Seq, once: bool) -> Result<(), Gone> {
+    async fn tell_all(&self, seq: &mut Seq, once: bool) -> Result<(), Over> {
         let here = self.context.here();
         self.tell(&Change {
-            seq: Some(seq),
+            seq: Some(*seq),
             site: here.to_string(),
             resource: None,
             what: Happened::Following,
@@ -91,7 +124,7 @@ impl Reader {
         .await?;
         loop {
             let mut live = self.context.node.feed().follow();
-            seq = self.catch_up(seq).await?;
+            self.catch_up(seq).await?;
             if once {
                 return Ok(());
             }
@@ -99,17 +132,17 @@ impl Reader {
                 let next = tokio::select! {
                     next = time::timeout(QUIET, live.recv()) => next,
                     () = self.context.node.stopping() => return Ok(()),
+                    () = self.to_parts.closed() => return Err(Over::Gone),
                 };
                 match next {
-                    Err(_) => self.to_parts.send(self.quiet()).await.map_err(|_| Gone)?,
-                    Ok(Ok(Told::Wrote(number, _))) if number <= seq => {}
+                    Err(_) => self.send(self.quiet()).await?,
+                    Ok(Ok(Told::Wrote(number, _))) if number <= *seq => {}
                     Ok(Ok(told)) => {
-                        if let Told::Wrote(number, _) = told {
-                            seq = number;
-                        }
+                        let number = if let Told::Wrote(number, _) = told { number } else { *seq };
                         if let Some(change) = view::told(here, told) {
                             self.tell(&change).await?;
                         }
+                        *seq = number;
                     }
                     Ok(Err(RecvError::Lagged(_))) => break,
                     Ok(Err(RecvError::Closed)) => return Ok(()),
@@ -119,38 +152,54 @@ impl Reader {
     }
 
     /// Tells what was written down after a number, up to now.
-    async fn catch_up(&self, mut seq: Seq) -> Result<Seq, Gone> {
+    async fn catch_up(&self, seq: &mut Seq) -> Result<(), Over> {
         loop {
-            let feed = self.context.node.feed().clone();
-            let read = tokio::task::spawn_blocking(move || feed.after(seq, PAGE)).await;
+            let (feed, after) = (self.context.node.feed().clone(), *seq);
+            let read = tokio::task::spawn_blocking(move || feed.after(after, PAGE)).await;
             let written = match read {
                 Ok(Ok(written)) => written,
                 Ok(Err(error)) => {
                     tracing::warn!("the change feed can't be read: {error}");
-                    let what = Happened::Broken { why: error.to_string() };
-                    let site = self.context.here().to_string();
-                    self.tell(&Change { seq: None, site, resource: None, what }).await?;
-                    return Err(Gone);
+                    self.tell(&self.broken(error.to_string())).await?;
+                    return Err(Over::Gone);
                 }
-                Err(_) => return Err(Gone),
+                Err(_) => return Err(Over::Gone),
             };
-            let Some((last, _)) = written.last() else { return Ok(seq) };
-            seq = *last;
-            for (number, durable) in &written {
-                if let Some(change) = view::wrote(self.context.here(), *number, durable) {
+            if written.is_empty() {
+                return Ok(());
+            }
+            for (number, durable) in written {
+                if let Some(change) = view::wrote(self.context.here(), number, &durable) {
                     self.tell(&change).await?;
                 }
+                *seq = number;
             }
         }
     }
 
-    async fn tell(&self, change: &Change) -> Result<(), Gone> {
+    fn broken(&self, why: String) -> Change {
+        let site = self.context.here().to_string();
+        Change { seq: None, site, resource: None, what: Happened::Broken { why } }
+    }
+
+    async fn tell(&self, change: &Change) -> Result<(), Over> {
         let others = change.resource.is_some() && self.resource != change.resource;
         if self.resource.is_some() && others {
             return Ok(());
         }
-        let part = if self.events { event(change) } else { line(change) };
-        self.to_parts.send(part).await.map_err(|_| Gone)
+        self.send(self.part(change)).await
+    }
+
+    async fn send(&self, part: Bytes) -> Result<(), Over> {
+        match self.to_parts.send_timeout(part, self.context.config.serve.stall).await {
+            Ok(()) => Ok(()),
+            Err(SendTimeoutError::Closed(_)) => Err(Over::Gone),
+            Err(SendTimeoutError::Timeout(_)) => Err(Over::Slow),
+        }
+    }
+
+    fn part(&self, change: &Change) -> Bytes {
+        if self.events { event(change) } else { line(change) }
     }
 
     fn quiet(&self) -> Bytes {

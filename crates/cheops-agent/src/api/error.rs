@@ -5,7 +5,7 @@
 //! a while, and goes when nothing names it.
 
 use axum::{
-    body::Body,
+    body::{Body, Bytes},
     extract::{
         FromRequest, FromRequestParts, Path, Query, Request,
         rejection::{JsonRejection, PathRejection, QueryRejection},
@@ -21,6 +21,9 @@ use crate::{
     node::{Busy, Stopping},
     peers::CallError,
 };
+
+/// After how many seconds it may be worth asking again an agent that serves as many as it may.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("5");
 
 /// A request that was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,9 +94,29 @@ impl ApiError {
         )
     }
 
+    /// Another site is there and does not answer. What it was asked for may have been carried out.
+    pub fn late(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::GATEWAY_TIMEOUT,
+            "no-answer",
+            detail,
+            "an operation may have been accepted: look first, or send it again with the same idempotency key",
+        )
+    }
+
+    /// This agent serves as many as it may.
+    pub fn too_many(kind: &str, detail: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, kind, detail, hint)
+    }
+
     /// Whether what was asked for can't have reached the site that it was for.
     pub fn is_unreachable(&self) -> bool {
         self.0.kind == "unreachable"
+    }
+
+    /// Whether another site is at fault for that there is no answer.
+    pub fn is_silence(&self) -> bool {
+        matches!(self.status(), StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT)
     }
 
     /// The status, which is always one that exists.
@@ -108,6 +131,9 @@ impl IntoResponse for ApiError {
         let mut response = (self.status(), body).into_response();
         let kind = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        if self.0.kind.starts_with("too-many-") {
+            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
         response
     }
 }
@@ -204,18 +230,34 @@ impl From<Refusal> for ApiError {
     }
 }
 
-/// A JSON body.
+/// A JSON body: an object, whatever else could be read as one.
 pub(super) struct Json<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request<Body>, state: &S) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        let bytes = Bytes::from_request(Request::from_parts(parts.clone(), body), state).await;
+        let bytes = bytes.map_err(|rejection| bad_json(&rejection.into()))?;
+        // Values without names would be taken for the fields in their order.
+        let begins = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
+        let is_object = begins.is_none_or(|byte| *byte == b'{');
+        let request = Request::from_parts(parts, Body::from(bytes));
         match axum::Json::<T>::from_request(request, state).await {
+            Ok(_) | Err(JsonRejection::JsonDataError(_)) if !is_object => Err(no_object()),
             Ok(axum::Json(value)) => Ok(Self(value)),
             Err(rejection) => Err(bad_json(&rejection)),
         }
     }
+}
+
+fn no_object() -> ApiError {
+    ApiError::bad(
+        "bad-request",
+        "the body is JSON, but no object",
+        "send one object with named fields, like {\"command\": \"…\"}; see /openapi.json",
+    )
 }
 
 fn bad_json(rejection: &JsonRejection) -> ApiError {

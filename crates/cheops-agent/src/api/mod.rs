@@ -15,6 +15,7 @@ mod original;
 mod pass;
 mod problems;
 mod resources;
+mod serve;
 mod show;
 mod sites;
 mod submit;
@@ -34,6 +35,7 @@ use cheops_core::{
     id::{ResourceId, SiteId},
     scope::Catalogue,
 };
+use tokio::sync::Semaphore;
 use utoipa::OpenApi;
 use utoipa_axum::{
     router::{OpenApiRouter, UtoipaMethodRouterExt},
@@ -41,6 +43,7 @@ use utoipa_axum::{
 };
 
 pub use self::error::ApiError;
+pub(crate) use self::serve::serve;
 use crate::{
     config::Config,
     files::Files,
@@ -70,6 +73,13 @@ pub struct Context {
     pub noted: Noted,
     /// What is counted.
     pub metrics: Metrics,
+    /// How many more may follow the change feed.
+    pub feeds: Arc<Semaphore>,
+    /// Whose turn it is to rehearse: one at a time, so that the replica has time for others.
+    pub rehearsals: Semaphore,
+    /// There may have been resources here of which nothing is left: what others have of a resource
+    /// has to be heard before it is created here, or numbers would be used twice.
+    pub wary: bool,
 }
 
 /// The context, for everyone.

@@ -6,6 +6,8 @@
 //! - times are RFC 3339 in UTC, spans are milliseconds, sites and ids are their names;
 //! - what is not known is `null` or left out, never a made-up zero.
 
+mod read;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -302,7 +304,7 @@ pub enum RunStatus {
     /// It failed.
     #[serde(rename = "KO")]
     Ko,
-    /// A power cut left it unknown whether it took effect.
+    /// Its supervisor is gone (a power cut, a reboot, or killed), and nobody knows if it took effect.
     #[serde(rename = "UNKNOWN")]
     Unknown,
     /// It is under way.
@@ -329,14 +331,15 @@ pub struct Submit {
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "type")]
     pub kind: Option<String>,
     /// Where the resource is to exist: a place of the scope language, `site1 & site2`. Needed to
-    /// create it; the sites of one that exists stay as they are.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// create it; the sites of one that exists stay as they are. A list of names is each of them.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "read::place")]
+    #[schema(schema_with = read::place_schema)]
     pub sites: Option<String>,
     /// The resource's configuration, if that is new.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<serde_json::Value>,
     /// Files that were sent to `/api/v1/files` before.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "read::objects")]
     pub files: Vec<File>,
     /// It resets: the operator declares a repair.
     #[serde(default)]
@@ -344,8 +347,10 @@ pub struct Submit {
     /// It counts even if it fails at the site that receives it.
     #[serde(default)]
     pub keep_going: bool,
-    /// How long to wait for the replies of all sites: `30s`, the default; `0s` not at all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// How long to wait for the replies of all sites: `30s`, the default; `0s` not at all. A number
+    /// is seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "read::span")]
+    #[schema(schema_with = read::span_schema)]
     pub wait: Option<String>,
     /// Who asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -605,7 +610,7 @@ pub struct Change {
 pub enum Happened {
     /// The feed begins after this number: its first line.
     Following,
-    /// The feed can't be read on, and ends.
+    /// The feed ends: it can't be read on, or the reader took nothing of it.
     Broken {
         /// Why.
         why: String,
@@ -643,7 +648,7 @@ pub enum Happened {
     Deleted,
     /// What was run has left the block, and there is no way back.
     NeedsDecision,
-    /// A power cut left it unknown whether an operation took effect here.
+    /// The supervisor of a run is gone, and nobody knows if its operation took effect here.
     Unknown {
         /// The operation.
         operation: String,

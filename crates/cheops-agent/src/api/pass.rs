@@ -1,6 +1,7 @@
 //! Passing a request on to a site that can answer it.
 //!
-//! What must stay true: what was passed on carries a mark, and is not passed on again.
+//! What must stay true: what was passed on carries a mark, and is not passed on again; nobody waits
+//! for a site for ever, even if its link holds.
 
 use std::time::Duration;
 
@@ -9,7 +10,10 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header},
     response::Response,
 };
-use cheops_core::id::{ResourceId, SiteId};
+use cheops_core::{
+    duration,
+    id::{ResourceId, SiteId},
+};
 use futures_util::future::join_all;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
@@ -27,6 +31,10 @@ const PASSED_BY: HeaderName = HeaderName::from_static("x-cheops-passed-by");
 
 /// How long a site may take to answer what it knows by heart.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a site may take until its answer begins, if it has to wait for nobody.
+pub(super) const ANSWER: Duration = Duration::from_secs(30);
+/// The fewest bytes of a file that have to reach a site in a second.
+const SLOWEST: u64 = 64 << 10;
 /// The longest answer that is read whole, in bytes.
 const MAX_ANSWER: usize = 32 << 20;
 
@@ -57,7 +65,26 @@ fn request(context: &Context, method: Method, path: &str) -> ApiResult<Request<B
 
 /// Asks a site, and gives its answer as it is.
 pub(super) async fn get(context: &Context, site: &SiteId, path: &str) -> ApiResult<Response> {
-    Ok(context.peers.call(site, request(context, Method::GET, path)?).await?)
+    call(context, site, request(context, Method::GET, path)?, ANSWER).await
+}
+
+/// Sends a request to a site, whose answer has to begin in time.
+async fn call(
+    context: &Context,
+    site: &SiteId,
+    request: Request<Body>,
+    limit: Duration,
+) -> ApiResult<Response> {
+    let answered = timeout(limit, context.peers.call(site, request)).await;
+    Ok(answered.map_err(|_| late(site, limit))??)
+}
+
+/// A site that was asked, and did not answer in time.
+pub(super) fn late(site: &SiteId, limit: Duration) -> ApiError {
+    let limit = duration::print(limit);
+    ApiError::late(format!(
+        "`{site}`, which the request was passed on to, has a link to this site but did not answer within {limit}"
+    ))
 }
 
 /// Asks a site something that it can answer at once, and reads the answer.
@@ -77,32 +104,34 @@ pub(super) async fn ask<T: DeserializeOwned>(
     timeout(PATIENCE, asked).await.map_err(silent)?
 }
 
-/// Sends JSON to a site, and gives its answer as it is.
+/// Sends JSON to a site, and gives its answer as it is, if it begins in time.
 pub(super) async fn post(
     context: &Context,
     site: &SiteId,
     path: &str,
     accept: &'static str,
     body: &impl Serialize,
+    limit: Duration,
 ) -> ApiResult<Response> {
     let mut request = request(context, Method::POST, path)?;
     let json = HeaderValue::from_static("application/json");
     request.headers_mut().insert(header::CONTENT_TYPE, json);
     request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static(accept));
     *request.body_mut() = Body::from(serde_json::to_vec(body).unwrap_or_default());
-    Ok(context.peers.call(site, request).await?)
+    call(context, site, request, limit).await
 }
 
-/// Sends a body as it is to a site.
+/// Sends a body of so many bytes as it is to a site.
 pub(super) async fn send(
     context: &Context,
     site: &SiteId,
     path: &str,
     body: Body,
+    length: u64,
 ) -> ApiResult<Response> {
     let mut request = request(context, Method::POST, path)?;
     *request.body_mut() = body;
-    Ok(context.peers.call(site, request).await?)
+    call(context, site, request, ANSWER + Duration::from_secs(length / SLOWEST)).await
 }
 
 /// A site that knows a resource: the nearest that says so.

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use axum::{
     body::Body,
     extract::State,
-    http::{HeaderMap, header},
+    http::{HeaderMap, HeaderName, HeaderValue, header},
     response::{IntoResponse, Response},
 };
 use cheops_core::{
@@ -13,6 +13,7 @@ use cheops_core::{
     replica::{Replica, RunId},
 };
 use serde::Deserialize;
+use tokio::io::AsyncReadExt as _;
 use tokio_util::io::ReaderStream;
 use utoipa::IntoParams;
 
@@ -23,6 +24,7 @@ use super::{
     model::{Operation, Problem, Resource, ResourceQuery, Resources, ResourcesQuery},
     pass, resource_id, view,
 };
+use crate::run::Output;
 
 /// How many resources are looked at before others get a turn at the replica.
 const ROUND: usize = 1_000;
@@ -188,11 +190,16 @@ pub(super) struct OutputQuery {
     attempt: Option<u32>,
 }
 
+/// How many bytes of an output were dropped after what is kept.
+const DROPPED: HeaderName = HeaderName::from_static("x-cheops-dropped-bytes");
+
 /// All that an operation printed at a site, as far as it is kept there.
 #[utoipa::path(get, path = "/api/v1/resources/{id}/operations/{operation}/output", tag = "operations",
     params(("id" = String, Path, description = "The resource"),
         ("operation" = String, Path, description = "The operation: SITE:NUMBER"), OutputQuery),
-    responses((status = OK, content_type = "application/octet-stream", body = Vec<u8>),
+    responses((status = OK, content_type = "application/octet-stream", body = Vec<u8>,
+            headers(("X-Cheops-Dropped-Bytes" = u64,
+                description = "How many bytes were printed after these, and dropped; not there if that is not known"))),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn output(
     State(context): State<Shared>,
@@ -220,16 +227,22 @@ pub(super) async fn output(
     };
     let (last, short) = context.node.read(look).await?.ok_or_else(none)?;
     let attempt = query.attempt.unwrap_or(last);
-    let kept =
-        context.runner.output(&RunId { resource: resource.clone(), op: op.clone(), attempt });
-    let body = match kept {
-        Some(path) => match tokio::fs::File::open(path).await {
-            Ok(file) => Body::from_stream(ReaderStream::new(file)),
-            Err(_) if attempt == last => Body::from(short),
-            Err(_) => return Err(none()),
-        },
-        None if attempt == last => Body::from(short),
-        None => return Err(none()),
-    };
-    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], body).into_response())
+    let run = RunId { resource: resource.clone(), op: op.clone(), attempt };
+    let runner = context.runner.clone();
+    let kept = tokio::task::spawn_blocking(move || runner.output(&run)).await;
+    let kept = kept.ok().and_then(Result::ok).flatten();
+    let binary = [(header::CONTENT_TYPE, "application/octet-stream")];
+    match kept {
+        Some(Output { file, length, dropped }) => {
+            // One that still runs may print on: what is there now is the answer.
+            let file = tokio::fs::File::from_std(file).take(length);
+            let mut response = (binary, Body::from_stream(ReaderStream::new(file))).into_response();
+            let headers = response.headers_mut();
+            headers.insert(header::CONTENT_LENGTH, length.into());
+            headers.extend(dropped.map(|dropped| (DROPPED, HeaderValue::from(dropped))));
+            Ok(response)
+        }
+        None if attempt == last => Ok((binary, Body::from(short)).into_response()),
+        None => Err(none()),
+    }
 }

@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use axum::{
-    extract::State,
-    http::{HeaderMap, StatusCode},
-};
+use axum::{extract::State, http::HeaderMap};
 use cheops_core::{
     id::{ResourceId, SiteId, Sites},
     plan::Outcome,
@@ -111,7 +108,7 @@ async fn at(context: &Context, site: &SiteId, id: &ResourceId, command: &str) ->
     match shown.map(|mut shown| shown.sites.remove(site.as_str())) {
         Ok(Some(shown)) => shown,
         Ok(None) => timeout(format!("`{site}` gave no answer that makes sense")),
-        Err(error) if error.0.status == StatusCode::BAD_GATEWAY => timeout(error.0.detail),
+        Err(error) if error.is_silence() => timeout(error.0.detail),
         Err(error) => ShownAt { status: "KO".to_owned(), output: error.0.detail },
     }
 }
@@ -123,7 +120,9 @@ fn timeout(output: String) -> ShownAt {
 /// Asks another agent to show a resource.
 async fn ask(context: &Context, site: &SiteId, id: &ResourceId, asked: &Show) -> ApiResult<Shown> {
     let path = format!("/api/v1/resources/{id}/show");
-    let response = pass::post(context, site, &path, "application/json", asked).await?;
+    // The other site may have to wait for others itself.
+    let limit = LONGEST + 2 * GRACE;
+    let response = pass::post(context, site, &path, "application/json", asked, limit).await?;
     let response = expect_ok(response).await?;
     let body = axum::body::to_bytes(response.into_body(), super::MAX_BODY * 4).await;
     let shown = body.ok().and_then(|body| serde_json::from_slice::<Shown>(&body).ok());

@@ -3,7 +3,10 @@
 //! Whatever door a request comes through, it becomes a [`Conversation`]: the operation, and what is
 //! heard of it as it is heard.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use axum::{
     body::{Body, Bytes},
@@ -12,6 +15,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use cheops_core::{
+    duration,
     id::{Author, Key, Kind, OpId, ResourceId, SiteId, Sites},
     json::{self, Node},
     matrix,
@@ -22,7 +26,10 @@ use cheops_core::{
     time::Millis,
 };
 use futures_util::StreamExt;
-use tokio::{sync::mpsc, time};
+use tokio::{
+    sync::mpsc,
+    time::{self, Instant},
+};
 use tokio_util::io::ReaderStream;
 
 use super::{
@@ -44,6 +51,8 @@ pub(super) const WAIT: Duration = Duration::from_secs(30);
 const MAX_WAIT: Duration = Duration::from_hours(1);
 /// How long a disk that is slow may take to accept an operation, beyond the wait.
 const GRACE: Duration = Duration::from_secs(10);
+/// How much longer a site that a request was passed on to may take, for the way there and back.
+const MARGIN: Duration = Duration::from_secs(5);
 /// How often sites that are silent are asked whether they have begun.
 const LOOK: Duration = Duration::from_millis(500);
 /// The longest command, in bytes: what the system takes as one argument, with room for the paths of
@@ -216,6 +225,14 @@ fn broke_off(operation: &str) -> ApiError {
     ))
 }
 
+/// Whoever told us of an operation tells no more.
+fn unfinished(operation: &str, limit: Duration) -> ApiError {
+    let limit = duration::print(limit);
+    ApiError::late(format!(
+        "{operation} is accepted, but the site that it was passed on to did not tell all replies within {limit}"
+    ))
+}
+
 /// A site that has not answered in time.
 pub(super) fn silent(site: String) -> Run {
     Run { site, status: RunStatus::Timeout, attempt: None, took_ms: None, output: None }
@@ -239,6 +256,7 @@ pub(super) async fn converse(
 ) -> ApiResult<Conversation> {
     let Manner { passed, progress } = manner;
     let submission = submission(&context, &id, &asked)?;
+    hear_first(&context, &submission).await?;
     let wait = submission.wait;
     let mut answers = context.node.submit(submission).await?;
     let patience = GRACE + Duration::from_millis(wait.0);
@@ -249,7 +267,7 @@ pub(super) async fn converse(
         }
         Some(replica::Answer::Refused(Refusal::Elsewhere { sites, .. })) if !passed => {
             for site in context.reachable(sites.iter()) {
-                match there(context.clone(), site, id.clone(), &asked).await {
+                match there(context.clone(), site, id.clone(), &asked, patience + MARGIN).await {
                     // It can't have accepted what did not reach it: the next one is asked.
                     Err(Unheard::NotReached(_)) => {}
                     Err(Unheard::Refused(error)) => return Err(error),
@@ -261,7 +279,8 @@ pub(super) async fn converse(
         }
         Some(replica::Answer::Refused(Refusal::NoSites(_))) if !passed => {
             let site = pass::find(&context, &id).await?;
-            there(context, site, id, &asked).await.map_err(Unheard::into_error)
+            let heard = there(context, site, id, &asked, patience + MARGIN).await;
+            heard.map_err(Unheard::into_error)
         }
         Some(replica::Answer::Refused(refusal)) => Err(refusal.into()),
         Some(_) | None => Err(match context.node.health() {
@@ -269,6 +288,35 @@ pub(super) async fn converse(
             Health::Well | Health::Full { .. } => Stopping.into(),
         }),
     }
+}
+
+/// Refuses to create a resource that may have been here before, as long as another of its sites may
+/// know more of it. Once the two have agreed, all that it knows is known here.
+async fn hear_first(context: &Context, submission: &Submission) -> ApiResult<()> {
+    let here = context.here();
+    let sites = submission.sites.iter().filter(|sites| context.wary && sites.contains(here));
+    let peers = context.peers.view();
+    let heard = |site: &SiteId| peers.iter().any(|peer| peer.site == *site && peer.lag.is_some());
+    let unheard: Vec<String> = sites
+        .flat_map(Sites::iter)
+        .filter(|site| *site != here && !heard(site))
+        .map(ToString::to_string)
+        .collect();
+    let id = submission.resource.clone();
+    if unheard.is_empty()
+        || context.node.read(move |replica| replica.resource(&id).is_some()).await?
+    {
+        return Ok(());
+    }
+    let (id, unheard) = (&submission.resource, unheard.join(", "));
+    Err(ApiError::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "damaged",
+        format!(
+            "records were lost at this site, and nobody knows of which resources; before `{id}` is created here, this site must hear what others have of it: {unheard}"
+        ),
+        "see to it that these sites can be reached, or ask one of them",
+    ))
 }
 
 fn unconfirmed() -> ApiError {
@@ -507,23 +555,34 @@ impl Unheard {
     }
 }
 
-/// Passes the request on to a site of the resource, with its files.
+/// Passes the request on to a site of the resource, with its files. It has to tell all within the
+/// limit.
 async fn there(
     context: Shared,
     site: SiteId,
     id: ResourceId,
     asked: &Submit,
+    limit: Duration,
 ) -> Result<Conversation, Unheard> {
     for file in &asked.files {
         // A file that was sent twice is still one file, and no operation.
         send_file(&context, &site, file).await.map_err(Unheard::NotReached)?;
     }
     let path = format!("/api/v1/resources/{id}/operations");
-    let response = pass::post(&context, &site, &path, NDJSON, asked).await;
+    let deadline = Instant::now() + limit;
+    let response = pass::post(&context, &site, &path, NDJSON, asked, limit).await;
     let response = response.map_err(Unheard::of)?;
     let response = expect_ok(response).await.map_err(Unheard::Refused)?;
     let (to_answers, mut answers) = mpsc::channel(16);
-    tokio::spawn(relay(response, to_answers));
+    let late = pass::late(&site, limit);
+    tokio::spawn(async move {
+        let mut told = None;
+        let relayed = time::timeout_at(deadline, relay(response, &mut told, &to_answers)).await;
+        if relayed.is_err() {
+            let late = told.map_or(late, |operation| unfinished(&operation, limit));
+            let _ = to_answers.send(Answer::Error(*late.0)).await;
+        }
+    });
     match answers.recv().await {
         Some(Answer::Accepted { operation, sites }) => {
             Ok(Conversation { operation, sites, answers })
@@ -539,14 +598,15 @@ async fn send_file(context: &Context, site: &SiteId, file: &File) -> ApiResult<(
     let unknown = |why: String| ApiError::not_found("unknown-file", why, "send it again");
     let hash = blake3::Hash::from_hex(&file.content).map_err(|e| unknown(e.to_string()))?;
     let opened = context.files.open_at(hash.as_bytes(), 0).await;
-    let (stored, _) = opened.map_err(|error| unknown(error.to_string()))?;
+    let (stored, length) = opened.map_err(|error| unknown(error.to_string()))?;
     let body = Body::from_stream(ReaderStream::with_capacity(stored, 64 << 10));
-    expect_ok(pass::send(context, site, "/api/v1/files", body).await?).await?;
+    expect_ok(pass::send(context, site, "/api/v1/files", body, length).await?).await?;
     Ok(())
 }
 
-/// Gives on what another agent answers, line by line. If it breaks off, that is the last answer.
-async fn relay(response: Response, to_answers: mpsc::Sender<Answer>) {
+/// Gives on what another agent answers, line by line, and notes the operation once it is told. If
+/// it breaks off, that is the last answer.
+async fn relay(response: Response, told: &mut Option<String>, to_answers: &mpsc::Sender<Answer>) {
     let mut parts = response.into_body().into_data_stream();
     let mut text = Vec::new();
     while let Some(Ok(part)) = parts.next().await {
@@ -555,6 +615,9 @@ async fn relay(response: Response, to_answers: mpsc::Sender<Answer>) {
             let line: Vec<u8> = text.drain(..=end).collect();
             let Ok(answer) = serde_json::from_slice::<Answer>(&line) else { continue };
             let last = matches!(answer, Answer::Done | Answer::Error(_));
+            if let Answer::Accepted { operation, .. } = &answer {
+                *told = Some(operation.clone());
+            }
             if to_answers.send(answer).await.is_err() || last {
                 return;
             }
@@ -592,10 +655,18 @@ async fn rehearse(
     let now = context.node.now();
     let look = move |replica: &Replica| {
         let rehearsal = replica.rehearse(&submission, now)?;
-        Ok(worded(&rehearsal, replica.resource(&submission.resource)))
+        let kinds = kinds(&rehearsal, replica.resource(&submission.resource));
+        Ok((rehearsal, kinds))
     };
-    let site = match context.node.read(look).await? {
-        Ok(rehearsal) => return Ok(axum::Json(rehearsal).into_response()),
+    let rehearsed = {
+        // It copies the resource, and others wait for the replica meanwhile.
+        let _turn = context.rehearsals.acquire().await;
+        context.node.read(look).await?
+    };
+    let site = match rehearsed {
+        Ok((rehearsal, kinds)) => {
+            return Ok(axum::Json(worded(&rehearsal, &kinds)).into_response());
+        }
         Err(Refusal::Elsewhere { sites, .. }) if !passed => {
             let reachable = context.reachable(sites.iter());
             let gone = || ApiError::unreachable(format!("none of {sites} can be reached"));
@@ -605,14 +676,25 @@ async fn rehearse(
         Err(refusal) => return Err(refusal.into()),
     };
     let path = format!("/api/v1/resources/{id}/operations");
-    pass::post(context, &site, &path, "application/json", asked).await
+    pass::post(context, &site, &path, "application/json", asked, pass::ANSWER).await
 }
 
-fn worded(rehearsal: &replica::Rehearsal, now: Option<&replica::Resource>) -> Rehearsal {
-    let kind = |id: &OpId| {
-        let known = now.and_then(|now| now.log().find(id).map(|ix| now.log().op(ix)));
-        known.map_or(&rehearsal.op.kind, |op| &op.kind).to_string()
+/// The kinds of the operations that would be run.
+fn kinds(rehearsal: &replica::Rehearsal, now: Option<&replica::Resource>) -> BTreeMap<OpId, Kind> {
+    let run = |step: &replica::Planned| match step {
+        replica::Planned::Run { op, .. } => Some(op.clone()),
+        _ => None,
     };
+    let kind = |id: OpId| {
+        let known = now.and_then(|now| now.log().find(&id).map(|ix| now.log().op(ix)));
+        let kind = known.map_or(&rehearsal.op.kind, |op| &op.kind).clone();
+        (id, kind)
+    };
+    rehearsal.sites.values().flatten().filter_map(run).map(kind).collect()
+}
+
+fn worded(rehearsal: &replica::Rehearsal, kinds: &BTreeMap<OpId, Kind>) -> Rehearsal {
+    let kind = |id: &OpId| kinds.get(id).unwrap_or(&rehearsal.op.kind).to_string();
     let step = |planned: &replica::Planned| match planned {
         replica::Planned::Run { op, fresh, again } => PlannedStep::Run {
             operation: op.to_string(),

@@ -2,7 +2,8 @@
 //!
 //! Pure. What must stay true: only `{id}`, `__ID__` and `{NAME}` of an attached file are replaced,
 //! in one pass, so that what was filled in is not looked at again; all other braces, those of the
-//! shell (`${x}`) among them, stay as they are.
+//! shell (`${x}`) among them, stay as they are. What is filled in means the same within quotes of
+//! either sort and without, as long as the path of the directory is [plain](is_plain).
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -47,10 +48,14 @@ fn placeholder(
     Some((name.len() + 2, quote(&files[name].to_string_lossy())))
 }
 
+/// Whether a character means itself to the shell, wherever in a path it stands.
+pub(super) fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "/._-+:@%,=~".contains(c)
+}
+
 /// A word for the shell, in quotes if it needs them.
 fn quote(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
+    if !word.is_empty() && word.chars().all(is_plain) {
         word.to_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))

@@ -117,7 +117,7 @@ impl Inner {
             }
         };
         let output = format!(
-            "the site lost power during the run, and the Check command could not tell ({why}); nobody knows if it took effect"
+            "the end of the run is not known: its supervisor is gone (a power cut, a reboot, or killed), and the Check command could not tell ({why}); nobody knows if it took effect"
         );
         let report = Report { outcome: Outcome::Unknown, took: Millis(0), output: output.into() };
         self.tell(Input::Ran { run, report }).await;

@@ -15,8 +15,25 @@ use super::place::{Lock, Place, Runs, entries, missing};
 
 /// At most so many outputs are kept in files.
 const MOST: usize = 1_000;
+/// What the name of a file ends with that says how many bytes were printed.
+const PRINTED: &str = "printed";
 /// At most so many bytes of them.
 const MOST_BYTES: u64 = 1 << 30;
+
+/// Beside an output that is kept: how many bytes were printed in all. The name of a run ends with a
+/// number, so none ends like this.
+fn printed_path(output: &Path) -> PathBuf {
+    output.with_added_extension(PRINTED)
+}
+
+fn is_printed_path(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == PRINTED)
+}
+
+/// How many bytes were printed in all by the run whose output is kept there, if that is known.
+pub(super) fn printed(output: &Path) -> Option<u64> {
+    fs::read_to_string(printed_path(output)).ok()?.parse().ok()
+}
 
 /// The outputs that are kept.
 pub(super) struct Kept {
@@ -36,7 +53,7 @@ impl Kept {
     pub(super) fn find(runs: &Runs) -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         for resource in entries(&runs.kept())? {
-            found.extend(entries(&resource)?);
+            found.extend(entries(&resource)?.into_iter().filter(|path| !is_printed_path(path)));
         }
         found.extend(runs.all()?.iter().map(Place::output));
         Ok(found)
@@ -73,6 +90,7 @@ impl Kept {
             self.remove(&path);
             if path.starts_with(self.runs.kept()) {
                 fs::remove_file(&path).map(Some).or_else(missing)?;
+                fs::remove_file(printed_path(&path)).map(Some).or_else(missing)?;
                 // Only an empty directory goes.
                 let _ = path.parent().map(fs::remove_dir);
             } else if let Some(file) =
@@ -100,6 +118,9 @@ impl Kept {
         {
             let kept = self.runs.kept().join(name);
             kept.parent().map(fs::create_dir_all).transpose()?;
+            if let Some(status) = place.read_status()? {
+                fs::write(printed_path(&kept), status.printed.to_string())?;
+            }
             fs::rename(output, &kept)?;
             self.note(kept)?;
         }
@@ -122,6 +143,8 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use super::*;
 
     fn outputs(root: &Path) -> (Kept, Runs) {
@@ -155,6 +178,27 @@ mod tests {
         }
         assert_eq!(entries(&runs.kept().join("r")).unwrap(), [runs.kept().join("r/a-1-1")]);
         assert_eq!((kept.files.len(), kept.bytes), (1, 100));
+    }
+
+    #[test]
+    fn how_much_was_printed_is_known_as_long_as_the_output_is_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut kept, runs) = outputs(root.path());
+        let place = place(root.path(), "r/a-1-1", 100);
+        let (end, took) = (super::super::job::End::Exit(0), std::time::Duration::ZERO);
+        let status = super::super::job::Status { end, took, printed: 5_000, kept: 100 };
+        fs::write(place.status(), status.encode()).unwrap();
+        kept.note(place.output()).unwrap();
+        kept.retire(&place).unwrap();
+        let output = runs.kept().join("r/a-1-1");
+        assert_eq!(printed(&output), Some(5_000));
+        assert_eq!(
+            Kept::find(&runs).unwrap(),
+            slice::from_ref(&output),
+            "only outputs are counted"
+        );
+        kept.fit(0, 0).unwrap();
+        assert_eq!((printed(&output), entries(&runs.kept()).unwrap()), (None, Vec::new()));
     }
 
     #[test]

@@ -102,9 +102,27 @@ impl Setup {
     }
 }
 
+/// Whether a program is there and may be run: a file, or a name that is found in `PATH`.
+pub fn can_run(program: &Path) -> Result<(), String> {
+    use rustix::fs::{Access, access};
+    let runs = |path: &Path| match fs::metadata(path) {
+        Err(error) => Err(error.to_string()),
+        Ok(about) if !about.is_file() => Err("it is no file".to_owned()),
+        Ok(_) => {
+            access(path, Access::EXEC_OK).map_err(|_| "this user may not execute it".to_owned())
+        }
+    };
+    if program.components().count() > 1 {
+        return runs(program);
+    }
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&paths).any(|place| runs(&place.join(program)).is_ok());
+    if found { Ok(()) } else { Err("it is not in any directory of PATH".to_owned()) }
+}
+
 /// How much there is to do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Busy {
+pub struct Workload {
     /// Commands that run.
     pub running: usize,
     /// Commands that wait: for others to end, or for a file.
@@ -112,6 +130,17 @@ pub struct Busy {
     /// Commands that can't be started, because there is no room to write down what to do or no
     /// process to do it. They are tried again every second.
     pub stuck: usize,
+}
+
+/// What a run has printed, as far as it is kept.
+#[derive(Debug)]
+pub struct Output {
+    /// From its beginning.
+    pub file: fs::File,
+    /// How many bytes are kept.
+    pub length: u64,
+    /// How many bytes after them were printed and dropped, if that is known: not while it runs.
+    pub dropped: Option<u64>,
 }
 
 /// Runs commands. All clones are one.
@@ -157,6 +186,12 @@ impl Runner {
         let (work, scratch) = (std::path::absolute(work)?, std::path::absolute(scratch)?);
         fs::create_dir_all(&work)?;
         fs::create_dir_all(&scratch)?;
+        if !scratch.to_string_lossy().chars().all(fill::is_plain) {
+            tracing::warn!(
+                "the path {} has characters that are special to a shell: in commands, put no quotes around the names of attached files",
+                scratch.display(),
+            );
+        }
         let runs = Runs::new(scratch);
         let boot = Boot::read(&boot_id, runs.boot())?;
         let kept = Kept::new(runs.clone(), settings.output as u64);
@@ -216,10 +251,23 @@ impl Runner {
         self.0.show(resource, command, timeout).await
     }
 
-    /// The file with the output of a run, if it is kept.
-    pub fn output(&self, run: &RunId) -> Option<PathBuf> {
-        let paths = [self.0.runs.place(run).output(), self.0.runs.kept_output(run)];
-        paths.into_iter().find(|path| path.is_file())
+    /// The output of a run, if it is kept. Reads the disk.
+    pub fn output(&self, run: &RunId) -> io::Result<Option<Output>> {
+        let place = self.0.runs.place(run);
+        let kept = self.0.runs.kept_output(run);
+        // It moves from the one to the other when the next run begins, and not back.
+        for (path, kept) in [(place.output(), false), (kept, true)] {
+            let Some(file) = fs::File::open(&path).map(Some).or_else(missing)? else { continue };
+            let length = file.metadata()?.len();
+            let printed = if kept {
+                kept::printed(&path)
+            } else {
+                place.read_status()?.map(|status| status.printed)
+            };
+            let dropped = printed.map(|printed| printed.saturating_sub(length));
+            return Ok(Some(Output { file, length, dropped }));
+        }
+        Ok(None)
     }
 
     /// Removes what is kept of a resource that was forgotten. Does not block.
@@ -232,10 +280,10 @@ impl Runner {
     }
 
     /// How much there is to do.
-    pub fn busy(&self) -> Busy {
+    pub fn workload(&self) -> Workload {
         let Counts { running, waiting, stuck } = &self.0.counts;
         let count = |count: &AtomicUsize| count.load(Ordering::Relaxed);
-        Busy { running: count(running), waiting: count(waiting), stuck: count(stuck) }
+        Workload { running: count(running), waiting: count(waiting), stuck: count(stuck) }
     }
 }
 

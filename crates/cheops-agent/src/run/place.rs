@@ -10,6 +10,7 @@
 //!          output   what was printed, up to a limit
 //!          status   how it ended
 //!          files/   the attached files, by name
+//!          plain/   those among them whose names need quotes, under names that need none
 //! runs/RESOURCE/clear/                      the same, for the `Reset` command
 //! ```
 //!

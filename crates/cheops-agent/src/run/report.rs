@@ -26,10 +26,13 @@ pub(super) fn report(account: &Account<'_>, most: usize) -> Report {
     let left = status.printed.saturating_sub(used as u64);
     if left > 0 {
         let kept = status.kept;
-        let where_ = if kept > used as u64 {
-            format!("; the first {kept} bytes are in a file at this site")
-        } else {
-            String::new()
+        let dropped = status.printed.saturating_sub(kept);
+        let where_ = match (kept > used as u64, dropped) {
+            (false, _) => String::new(),
+            (true, 0) => "; all of it is in a file at this site".to_owned(),
+            (true, _) => format!(
+                "; the first {kept} bytes are in a file at this site, and {dropped} were dropped"
+            ),
         };
         add(&mut output, &format!("[{left} more bytes were printed{where_}]"));
     }
@@ -127,15 +130,22 @@ mod tests {
                 0,
                 6,
                 4,
-                "abcd\n[2 more bytes were printed; the first 6 bytes are in a file at this site]",
+                "abcd\n[2 more bytes were printed; all of it is in a file at this site]",
             ),
             (b"abcd", 96, 4, 4, "abcd\n[96 more bytes were printed]"),
+            (
+                b"abcd",
+                96,
+                10,
+                4,
+                "abcd\n[96 more bytes were printed; the first 10 bytes are in a file at this site, and 90 were dropped]",
+            ),
             (
                 "aé".as_bytes(),
                 0,
                 3,
                 2,
-                "a\n[2 more bytes were printed; the first 3 bytes are in a file at this site]",
+                "a\n[2 more bytes were printed; all of it is in a file at this site]",
             ),
             (b"a\xffb", 0, 3, 9, "a\u{fffd}b"),
             (
@@ -143,15 +153,9 @@ mod tests {
                 0,
                 2,
                 4,
-                "\u{fffd}\n[1 more bytes were printed; the first 2 bytes are in a file at this site]",
+                "\u{fffd}\n[1 more bytes were printed; all of it is in a file at this site]",
             ),
-            (
-                b"ab",
-                0,
-                2,
-                0,
-                "[2 more bytes were printed; the first 2 bytes are in a file at this site]",
-            ),
+            (b"ab", 0, 2, 0, "[2 more bytes were printed; all of it is in a file at this site]"),
         ] {
             let (outcome, output) = says(End::Exit(0), printed, more, kept, most);
             assert_eq!((outcome, output.as_str()), (Outcome::Ok, expected));

@@ -15,8 +15,13 @@ use cheops_core::{
     operation::{Action, Attachment, Operation},
 };
 
-use super::fill::fill;
+use super::fill::{fill, is_plain};
 use crate::files::{Content, Files};
+
+/// The directory of files under names that need no quotes, beside the one with their own names.
+const PLAIN: &str = "plain";
+/// How many bytes of its own name such a file keeps.
+const MOST_OF_NAME: usize = 200;
 
 /// What is to be run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,9 +102,7 @@ impl Task {
 
     /// The command lines for the shell, and all variables, if the files are in this directory.
     pub(super) fn at(&self, files: &Path) -> (Vec<String>, Vec<(String, Option<OsString>)>) {
-        let path = |name: &str| files.join(name);
-        let paths: BTreeMap<&str, PathBuf> =
-            self.files.keys().map(|name| (&**name, path(name))).collect();
+        let paths: BTreeMap<&str, PathBuf> = self.paths(files).collect();
         let lines = self.lines.iter().map(|line| fill(line, &self.resource, &paths)).collect();
         let mut environment = self.environment.clone();
         if !self.files.is_empty() {
@@ -108,23 +111,46 @@ impl Task {
         (lines, environment)
     }
 
-    /// Puts the files into a directory. Says which one is not in the store, if one is not.
+    /// The path of each file that stands for it in a command line. A name that the shell would not
+    /// take as it is has another beside it that it does, so that nobody has to know where in the
+    /// line quotes are open.
+    fn paths(&self, files: &Path) -> impl Iterator<Item = (&str, PathBuf)> {
+        let plain = files.with_file_name(PLAIN);
+        self.files.keys().enumerate().map(move |(number, name)| {
+            if name.chars().all(is_plain) {
+                return (&**name, files.join(&**name));
+            }
+            let like: String = name.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+            // The end of a name says what sort of file it is. The number makes it the only one.
+            let from = like.len().saturating_sub(MOST_OF_NAME);
+            (&**name, plain.join(format!("{number}-{}", &like[from..])))
+        })
+    }
+
+    /// Puts the files into a directory, and those that need another name beside it. Says which one is not in the store, if one is not.
     pub(super) fn link(&self, files: &Files, into: &Path) -> io::Result<Option<Content>> {
         if self.files.is_empty() {
             return Ok(None);
         }
         fs::create_dir_all(into)?;
-        for (name, file) in &self.files {
+        for (name, path) in self.paths(into) {
+            let Some(file) = self.files.get(name) else { continue };
             let Some(stored) = files.path(&file.content) else { return Ok(Some(file.content)) };
-            let link = into.join(&**name);
-            match fs::hard_link(&stored, &link) {
-                // Somebody has removed it since.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Ok(Some(file.content));
+            let named = into.join(name);
+            if path != named {
+                path.parent().map(fs::create_dir_all).transpose()?;
+            }
+            for link in [Some(&named), Some(&path).filter(|path| **path != named)] {
+                let Some(link) = link else { continue };
+                match fs::hard_link(&stored, link) {
+                    // Somebody has removed it since.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        return Ok(Some(file.content));
+                    }
+                    // The store is on another disk, or the file system has no such links.
+                    Err(_) => std::os::unix::fs::symlink(&stored, link)?,
+                    Ok(()) => {}
                 }
-                // The store is on another disk, or the file system has no such links.
-                Err(_) => std::os::unix::fs::symlink(stored, link)?,
-                Ok(()) => {}
             }
         }
         Ok(None)
@@ -205,6 +231,52 @@ mod tests {
             ("CHEOPS_FILES", "/f"),
         ] {
             assert_eq!(seen[name].as_deref(), Some(value), "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_is_found_by_its_name_within_quotes_of_either_sort_and_without() {
+        let directory = tempfile::tempdir().unwrap();
+        let limits = crate::config::Config::new("a".parse().unwrap(), "").store;
+        let store = Files::open(directory.path().join("store"), limits).unwrap();
+        let long = format!("{}.yaml", "é ".repeat(80));
+        let names = [
+            "plain.txt",
+            "my file",
+            "my_file",
+            "it's",
+            "a\"b",
+            "$HOME `x`",
+            "é\n",
+            "*",
+            "~",
+            &long,
+        ];
+        let mut files = Vec::new();
+        for name in names {
+            let content = futures_util::stream::iter([Ok::<_, String>(format!("<{name}>").into())]);
+            let (content, length) = store.put(content).await.unwrap();
+            files.push(Attachment { name: name.into(), content, length });
+        }
+        let into = directory.path().join("r/files");
+        for name in names {
+            for line in [
+                format!("cat {{{name}}}"),
+                format!("cat \"{{{name}}}\""),
+                format!("cat '{{{name}}}'"),
+                format!("sh -c 'cat \"{{{name}}}\"'"),
+                format!("cat <<END\n$(cat {{{name}}})\nEND"),
+            ] {
+                let _ = fs::remove_dir_all(directory.path().join("r"));
+                let task = task(command(&line, &files)).unwrap();
+                assert_eq!(task.link(&store, &into).unwrap(), None);
+                let (lines, _) = task.at(&into);
+                let shell = std::process::Command::new("/bin/sh").arg("-c").arg(&lines[0]).output();
+                let printed = String::from_utf8(shell.unwrap().stdout).unwrap();
+                assert_eq!(printed.trim_end(), format!("<{name}>"), "{line}: {lines:?}");
+                let content = fs::read_to_string(into.join(name)).unwrap();
+                assert_eq!(content, format!("<{name}>"), "by its own name");
+            }
         }
     }
 

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
 mod calls;
+#[path = "../support/disk.rs"]
+mod disk;
 mod fake;
 mod greeting;
 mod proxy;

@@ -3,12 +3,10 @@
 use std::{
     collections::BTreeMap,
     future::Future,
-    io,
     net::SocketAddr,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU8, AtomicU16, Ordering},
-        mpsc,
     },
     time::{Duration, Instant},
 };
@@ -16,7 +14,6 @@ use std::{
 use axum::Router;
 use cheops_agent::{
     config::Config,
-    engine::{Engine, EngineError, Reader, Seq},
     node::{self, Clock, Hands, Running},
     peers::{Peer, Peers, State},
 };
@@ -25,59 +22,14 @@ use cheops_core::{
     operation::Action,
     plan::Outcome,
     replica::{
-        Answer, Durable, Effect, Event, Input, Message, Replica, Report, Settings, Stretch,
-        Submission, Ticket,
+        Answer, Effect, Event, Input, Message, Replica, Report, Settings, Stretch, Submission,
+        Ticket,
     },
     time::Millis,
 };
 use tokio::runtime::Handle;
 
-/// What a site has written down.
-#[derive(Clone, Default)]
-pub(crate) struct Disk {
-    written: Arc<Mutex<Vec<Durable>>>,
-    /// Held by whoever wants the disk to be slow.
-    pub(crate) gate: Arc<Mutex<()>>,
-}
-
-impl Disk {
-    /// Another disk with the same on it.
-    pub(crate) fn copy(&self) -> Self {
-        let written = self.written.lock().unwrap().clone();
-        Self { written: Arc::new(Mutex::new(written)), gate: Arc::default() }
-    }
-}
-
-impl Engine for Disk {
-    fn append(&mut self, batch: &[Durable]) -> Result<Seq, EngineError> {
-        let _gate = self.gate.lock().unwrap();
-        let mut written = self.written.lock().unwrap();
-        written.extend_from_slice(batch);
-        Ok(written.len() as u64)
-    }
-
-    fn recover(&mut self) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn reader(&self) -> Arc<dyn Reader> {
-        Arc::new(self.clone())
-    }
-}
-
-impl Reader for Disk {
-    fn after(&self, _: Seq, _: usize) -> Result<Vec<(Seq, Durable)>, EngineError> {
-        Ok(Vec::new())
-    }
-
-    fn last(&self) -> Seq {
-        self.written.lock().unwrap().len() as u64
-    }
-
-    fn free(&self) -> io::Result<u64> {
-        Ok(u64::MAX)
-    }
-}
+pub(crate) use crate::disk::{Disk, hold};
 
 struct TestHands {
     peers: Peers,
@@ -170,7 +122,7 @@ impl Plan {
             runtime: Handle::current(),
             compared: compared.clone(),
         };
-        let written = self.disk.written.lock().unwrap().clone();
+        let written = self.disk.written();
         let replica = Replica::restore(self.config.site.clone(), self.settings.clone(), written);
         let running =
             node::start(inbox, replica, Box::new(self.disk.clone()), Box::new(hands), 0).unwrap();
@@ -273,24 +225,4 @@ pub(crate) async fn linked(sites: &[&Site]) {
         })
         .await;
     }
-}
-
-/// Holds the gate of a disk until it is dropped.
-pub(crate) fn hold(disk: &Disk) -> impl Drop + use<> {
-    struct Held(Option<mpsc::Sender<()>>);
-    impl Drop for Held {
-        fn drop(&mut self) {
-            self.0.take();
-        }
-    }
-    let gate = disk.gate.clone();
-    let (release, released) = mpsc::channel::<()>();
-    let (to_held, held) = mpsc::channel();
-    std::thread::spawn(move || {
-        let _gate = gate.lock().unwrap();
-        to_held.send(()).unwrap();
-        let _ = released.recv();
-    });
-    held.recv().unwrap();
-    Held(Some(release))
 }

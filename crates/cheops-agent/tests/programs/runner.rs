@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 async fn agent(directory: &Path, resources: u32, operations: u32) {
     std::fs::create_dir_all(directory).unwrap();
     let mut plan = site::Plan::new(directory, "/proc/self/exe");
-    plan.log = site::Log::open(&directory.join("log"));
+    plan.log = site::Disk::open(&directory.join("log"));
     plan.config.runs.parallel = 3;
     let site = std::sync::Arc::new(plan.start());
     let tasks: Vec<_> = (0..resources)

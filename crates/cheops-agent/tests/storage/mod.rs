@@ -59,9 +59,14 @@ pub(crate) fn resource(number: u64) -> ResourceId {
 /// An operation of 500 bytes. Each third one is of this site.
 pub(crate) fn operation(number: u64) -> Durable {
     let site = if number.is_multiple_of(3) { "here" } else { "there" };
+    operation_of(number, site, &resource(number))
+}
+
+/// The same, of any site and resource.
+pub(crate) fn operation_of(number: u64, site: &str, resource: &ResourceId) -> Durable {
     let operation = |line: &str| Operation {
         id: OpId { site: site.parse().unwrap(), number },
-        resource: resource(number),
+        resource: resource.clone(),
         kind: "inc".parse().unwrap(),
         author: "operator".parse().unwrap(),
         at: Timestamp::at(Millis(1_800_000_000_000 + number)),

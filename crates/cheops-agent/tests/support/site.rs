@@ -2,30 +2,27 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
+mod disk;
+
 use std::{
-    fs::{File, OpenOptions},
-    io::{self, Read, Write},
+    io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use bytes::Bytes;
 use cheops_agent::{
     config::Config,
-    engine::{Engine, EngineError, Reader, Seq},
     files::{Fetch, Files},
     node::{self, Clock, Handle, Hands, Running},
     run::{Runner, Setup},
-    wire,
 };
 use cheops_core::{
     id::{ResourceId, SiteId, Sites},
     matrix,
     operation::Action,
-    replica::{
-        Answer, Durable, Effect, Event, Message, Replica, Reply, Settings, Submission, Ticket,
-    },
+    replica::{Answer, Effect, Event, Message, Replica, Reply, Settings, Submission, Ticket},
     time::Millis,
 };
 use futures_util::{
@@ -33,83 +30,7 @@ use futures_util::{
     stream::BoxStream,
 };
 
-/// What was written: in memory, and in a file if there is one.
-#[derive(Clone, Default)]
-pub struct Log {
-    written: Arc<Mutex<Vec<Durable>>>,
-    file: Option<Arc<Mutex<File>>>,
-}
-
-impl Log {
-    /// A log in memory that begins with this.
-    pub fn of(written: Vec<Durable>) -> Self {
-        Self { written: Arc::new(Mutex::new(written)), file: None }
-    }
-
-    /// A log in a file. What a killed process has left unfinished is cut off.
-    pub fn open(path: &Path) -> Self {
-        let mut options = OpenOptions::new();
-        let mut file = options.read(true).append(true).create(true).open(path).unwrap();
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).unwrap();
-        let (mut at, mut written, mut names) = (0, Vec::new(), wire::Names::default());
-        while let Some(length) = bytes.get(at..at + 4) {
-            let length = u32::from_le_bytes(length.try_into().unwrap()) as usize;
-            let Some(record) = bytes.get(at + 4..at + 4 + length) else { break };
-            written.push(wire::decode_durable(record, &mut names).unwrap());
-            at += 4 + length;
-        }
-        file.set_len(at as u64).unwrap();
-        let file = Some(Arc::new(Mutex::new(file)));
-        Self { written: Arc::new(Mutex::new(written)), file }
-    }
-
-    /// All that was written.
-    pub fn written(&self) -> Vec<Durable> {
-        self.written.lock().unwrap().clone()
-    }
-}
-
-impl Engine for Log {
-    fn append(&mut self, batch: &[Durable]) -> Result<Seq, EngineError> {
-        if let Some(file) = &self.file {
-            let mut bytes = Vec::new();
-            for durable in batch {
-                let record = wire::encode_durable(durable).unwrap();
-                bytes.extend(u32::try_from(record.len()).unwrap().to_le_bytes());
-                bytes.extend(record);
-            }
-            file.lock().unwrap().write_all(&bytes).unwrap();
-        }
-        let mut written = self.written.lock().unwrap();
-        written.extend_from_slice(batch);
-        Ok(written.len() as Seq)
-    }
-
-    fn recover(&mut self) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn reader(&self) -> Arc<dyn Reader> {
-        Arc::new(self.clone())
-    }
-}
-
-impl Reader for Log {
-    fn after(&self, seq: Seq, most: usize) -> Result<Vec<(Seq, Durable)>, EngineError> {
-        let from = usize::try_from(seq).unwrap();
-        let written = self.written.lock().unwrap();
-        Ok((seq + 1..).zip(written.iter().skip(from).take(most).cloned()).collect())
-    }
-
-    fn last(&self) -> Seq {
-        self.written.lock().unwrap().len() as Seq
-    }
-
-    fn free(&self) -> io::Result<u64> {
-        Ok(u64::MAX)
-    }
-}
+pub use self::disk::Disk;
 
 struct OnlyRuns(Runner);
 
@@ -144,7 +65,7 @@ impl Fetch for Nowhere {
 /// How a site is to be.
 pub struct Plan {
     pub config: Config,
-    pub log: Log,
+    pub log: Disk,
     pub fetch: Arc<dyn Fetch>,
     pub program: PathBuf,
     pub boot_id: Option<PathBuf>,
@@ -154,7 +75,7 @@ impl Plan {
     pub fn new(directory: &Path, program: impl Into<PathBuf>) -> Self {
         Self {
             config: Config::new("site1".parse().unwrap(), directory),
-            log: Log::default(),
+            log: Disk::default(),
             fetch: Arc::new(Nowhere),
             program: program.into(),
             boot_id: None,
@@ -184,7 +105,7 @@ impl Plan {
 /// A site at work.
 pub struct Site {
     pub config: Config,
-    pub log: Log,
+    pub log: Disk,
     pub files: Files,
     pub node: Handle,
     pub runner: Runner,
@@ -248,7 +169,7 @@ impl Site {
     }
 
     /// Stops the node; what runs goes on.
-    pub async fn stop(self) -> Log {
+    pub async fn stop(self) -> Disk {
         self.node.stop();
         if let Some(running) = self.running.into_inner() {
             running.stopped().await;

@@ -234,7 +234,8 @@ impl Replica {
             out.run(Effect::Check { run: run.clone(), command, timeout: resource.timeout() });
         } else {
             out.tell(Event::Unknown(run.clone()));
-            let output = "the site lost power during the run; nobody knows if it took effect";
+            let output = "the end of the run is not known: its supervisor is gone (a power cut, a \
+                          reboot, or killed); nobody knows if it took effect";
             let report = Report {
                 outcome: Outcome::Unknown,
                 took: Millis(0),

@@ -79,6 +79,8 @@ pub struct Embedded {
     damage: Vec<Damage>,
     /// What is lost of resources that are not known: noted as told with the next batch.
     untold: Vec<Gone>,
+    /// Whether something of a resource that is not known was ever lost.
+    lost_unknown: bool,
     /// Held as long as the store is open.
     _lock: File,
 }
@@ -118,7 +120,7 @@ impl Acknowledged {
 /// What the engine and its readers share.
 struct Shared {
     directory: PathBuf,
-    /// None while it is opened again.
+    /// None while it is opened again, and after the engine is gone.
     store: RwLock<Option<Store>>,
     /// The number of the last value that is durable.
     last: AtomicU64,
@@ -138,7 +140,7 @@ impl Shared {
     }
 
     fn closed(&self) -> EngineError {
-        error(&self.directory, "it is being opened again after a failure: try again")
+        error(&self.directory, "it is closed, or being opened again after a failure: try again")
     }
 
     fn fail(&self, trouble: &Trouble) -> EngineError {
@@ -172,7 +174,8 @@ impl Embedded {
             last: AtomicU64::new(last),
         });
         let (state, untold) = (State::Ready, Vec::new());
-        Ok(Self { shared, options, tail, next: last + 1, state, damage, untold, _lock: lock })
+        let (next, lost_unknown) = (last + 1, false);
+        Ok(Self { shared, options, tail, next, state, damage, untold, lost_unknown, _lock: lock })
     }
 
     /// Reads all that was written, in order. To be read to its end before anything is appended:
@@ -187,6 +190,12 @@ impl Embedded {
     /// appended. What is not known to be of a resource is reported until something is appended.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
+    }
+
+    /// Whether something of a resource that is not known was ever lost, known once all was
+    /// [read](Self::written): there may have been resources of which nothing is left.
+    pub fn lost_unknown(&self) -> bool {
+        self.lost_unknown
     }
 
     /// Closes the store, rebuilds it, and opens it again. Says the last number that is there. Whether
@@ -299,6 +308,13 @@ impl Embedded {
     }
 }
 
+impl Drop for Embedded {
+    /// Closes the store, even if somebody still has a reader: whoever opens it next finds it free.
+    fn drop(&mut self) {
+        self.shared.replace(None);
+    }
+}
+
 impl Engine for Embedded {
     fn append(&mut self, batch: &[Durable]) -> Result<Seq, EngineError> {
         if batch.is_empty() {
@@ -347,10 +363,11 @@ impl Engine for Embedded {
 
 impl Reader for Shared {
     fn after(&self, seq: Seq, most: usize) -> Result<Vec<(Seq, Durable)>, EngineError> {
+        let Some(from) = seq.checked_add(1) else { return Ok(Vec::new()) };
         let guard = self.store();
         let store = guard.as_ref().ok_or_else(|| self.closed())?;
         let mut names = Names::default();
-        match store.records(seq + 1, most, &mut names) {
+        match store.records(from, most, &mut names) {
             Ok(mut records) => {
                 let last = self.last();
                 records.retain(|(seq, _)| *seq <= last);
@@ -362,7 +379,7 @@ impl Reader for Shared {
         // A range ends at what can't be read, and the numbers after that can be asked for one by
         // one.
         let mut records = Vec::new();
-        for seq in seq + 1..=self.last() {
+        for seq in from..=self.last() {
             if records.len() == most {
                 break;
             }

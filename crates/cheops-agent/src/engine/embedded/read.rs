@@ -131,6 +131,8 @@ impl<'a> Written<'a> {
         if let Why::Lost(loss) = &gone.why {
             if let Some(resource) = &loss.resource {
                 self.withheld.insert(resource.clone());
+            } else {
+                self.engine.lost_unknown = true;
             }
             if loss.resource.is_some() || !loss.told {
                 self.lost.push(gone);

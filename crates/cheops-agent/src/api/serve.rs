@@ -1,0 +1,331 @@
+//! The door for people and programs: connections, within limits.
+//!
+//! Whoever connects may be slow, broken or hostile, and must not keep others out. What must stay
+//! true:
+//! - there are never more connections than the limit; one more is told so, and let go;
+//! - a connection on which nothing happens that should is cut: headers that do not come, a body that
+//!   stops in the middle, an answer that nobody takes, a client that has nothing more to ask;
+//! - a request that waits for the sites is none of these: it may take as long as it asks for.
+
+use std::{
+    convert::Infallible,
+    io::{self, Write as _},
+    pin::{Pin, pin},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, Response, Version},
+    response::IntoResponse as _,
+};
+use http_body_util::BodyExt as _;
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto::Builder,
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, watch},
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
+use tower_http::timeout::TimeoutBody;
+
+use super::ApiError;
+use crate::config;
+
+/// How many fields the headers of a request may have.
+const FIELDS: usize = 128;
+/// How long to wait after a failure to accept: most often there are no more files to be had.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long a client that is one too many has to take its answer.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// How many such clients are answered at once; more are let go without a word.
+const FAREWELLS: usize = 64;
+/// Connections are looked at so many times within the shortest of the limits.
+const LOOKS: u32 = 4;
+
+/// Serves the API until it is to stop, and waits until requests under way have ended.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: config::Serve,
+    mut stop: watch::Receiver<bool>,
+) {
+    let (places, farewells) =
+        (Arc::new(Semaphore::new(limits.connections)), Arc::new(Semaphore::new(FAREWELLS)));
+    let limits = Arc::new(limits);
+    let tasks = TaskTracker::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let tcp = match accepted {
+            Ok((tcp, _)) => tcp,
+            Err(error) => {
+                tracing::warn!("the API can't accept a connection: {error}");
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        if let Ok(place) = places.clone().try_acquire_owned() {
+            let (router, limits, stop) = (router.clone(), limits.clone(), stop.clone());
+            tasks.spawn(async move {
+                attend(tcp, router, &limits, stop).await;
+                drop(place);
+            });
+        } else if let Ok(place) = farewells.clone().try_acquire_owned() {
+            let most = limits.connections;
+            tasks.spawn(async move {
+                let _ = timeout(FAREWELL, turn_away(tcp, most)).await;
+                drop(place);
+            });
+        }
+    }
+    drop(listener);
+    tasks.close();
+    tasks.wait().await;
+}
+
+/// Tells a client that it is one too many. What it sends is read to its end, or the system would
+/// throw the answer away with it.
+async fn turn_away(mut tcp: TcpStream, most: usize) -> io::Result<()> {
+    let (head, body) = too_many(most).into_response().into_parts();
+    let body = body.collect().await.map_or_else(|_| Vec::new(), |body| body.to_bytes().to_vec());
+    let mut answer = Vec::new();
+    write!(answer, "HTTP/1.1 {}\r\nconnection: close\r\n", head.status)?;
+    for (name, value) in &head.headers {
+        write!(answer, "{name}: {}\r\n", value.to_str().unwrap_or_default())?;
+    }
+    write!(answer, "content-length: {}\r\n\r\n", body.len())?;
+    answer.extend_from_slice(&body);
+    tcp.write_all(&answer).await?;
+    tcp.shutdown().await?;
+    let mut rest = [0; 1024];
+    while tcp.read(&mut rest).await? > 0 {}
+    Ok(())
+}
+
+fn too_many(most: usize) -> ApiError {
+    ApiError::too_many(
+        "too-many-connections",
+        format!("this agent serves {most} connections at once, and has them all"),
+        "close some, or try again; `api.connections` in its configuration is the limit",
+    )
+}
+
+/// Serves one connection to its end.
+async fn attend(
+    tcp: TcpStream,
+    router: Router,
+    limits: &config::Serve,
+    mut stop: watch::Receiver<bool>,
+) {
+    // An answer of a few bytes is not to wait for more.
+    let _ = tcp.set_nodelay(true);
+    let pulse = Pulse::new();
+    let io = TokioIo::new(Watched { tcp, pulse: pulse.clone() });
+    let (stall, heard) = (limits.stall, pulse.clone());
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (router, pulse) = (router.clone(), heard.clone());
+        async move { Ok::<_, Infallible>(answer(router, &pulse, request, stall).await) }
+    });
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().max_buf_size(limits.header_bytes).max_headers(FIELDS);
+    builder
+        .http2()
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX));
+    let mut connection = pin!(builder.serve_connection(io, service));
+    let shortest = limits.headers.min(limits.idle).min(limits.stall);
+    let look = (shortest / LOOKS).max(Duration::from_millis(1));
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            // What goes wrong on a connection is the client's to notice.
+            _ = connection.as_mut() => return,
+            () = sleep(look) => {
+                if let Some(why) = pulse.lock().over(limits) {
+                    tracing::debug!("a connection to the API was cut: {why}");
+                    return;
+                }
+            }
+            _ = stop.wait_for(|stop| *stop), if !stopping => {
+                stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+async fn answer(
+    router: Router,
+    pulse: &Pulse,
+    request: Request<Incoming>,
+    stall: Duration,
+) -> Response<Body> {
+    let under_way = pulse.begin(request.version());
+    // A body counts as stalled only while somebody waits for it.
+    let request = request.map(|body| Body::new(TimeoutBody::new(stall, body)));
+    let response = match router.oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    };
+    // It is under way until its last byte was handed over.
+    response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _ = &under_way;
+            frame
+        }))
+    })
+}
+
+/// What happens on a connection, seen from both sides: the socket and the requests.
+#[derive(Clone)]
+struct Pulse(Arc<Mutex<Beats>>);
+
+#[derive(Debug)]
+struct Beats {
+    /// Requests whose answer is not complete.
+    under_way: usize,
+    /// Since when there are none.
+    quiet: Instant,
+    /// When the first byte came after that.
+    first_byte: Option<Instant>,
+    /// Since when bytes wait that the client does not take.
+    blocked: Option<Instant>,
+    /// Requests come in frames: bytes do not tell that one begins.
+    framed: bool,
+    /// There was a request already.
+    greeted: bool,
+}
+
+impl Pulse {
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new(Beats {
+            under_way: 0,
+            quiet: Instant::now(),
+            first_byte: None,
+            blocked: None,
+            framed: false,
+            greeted: false,
+        })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Beats> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, version: Version) -> UnderWay {
+        let mut beats = self.lock();
+        beats.under_way += 1;
+        beats.framed = version >= Version::HTTP_2;
+        beats.greeted = true;
+        UnderWay(self.clone())
+    }
+}
+
+impl Beats {
+    /// Why the connection is to be cut, if so.
+    fn over(&self, limits: &config::Serve) -> Option<&'static str> {
+        if self.blocked.is_some_and(|since| since.elapsed() >= limits.stall) {
+            return Some("the client does not take its answer");
+        }
+        if self.under_way > 0 {
+            return None;
+        }
+        if !self.greeted && self.quiet.elapsed() >= limits.headers {
+            return Some("no request came");
+        }
+        let began = self.first_byte.filter(|_| !self.framed);
+        if began.is_some_and(|since| since.elapsed() >= limits.headers) {
+            return Some("the headers of a request did not come");
+        }
+        (self.quiet.elapsed() >= limits.idle).then_some("the client asks for nothing more")
+    }
+}
+
+/// A request under way, until it is dropped.
+struct UnderWay(Pulse);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut beats = self.0.lock();
+        beats.under_way -= 1;
+        beats.quiet = Instant::now();
+        beats.first_byte = None;
+    }
+}
+
+/// A socket that notes when bytes come, and when they can't go.
+struct Watched {
+    tcp: TcpStream,
+    pulse: Pulse,
+}
+
+impl Watched {
+    fn note<T>(&self, sent: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let mut beats = self.pulse.lock();
+        if sent.is_pending() {
+            beats.blocked.get_or_insert_with(Instant::now);
+        } else {
+            beats.blocked = None;
+        }
+        sent
+    }
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.tcp).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.pulse.lock().first_byte.get_or_insert_with(Instant::now);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let sent = Pin::new(&mut self.tcp).poll_write(context, bytes);
+        self.note(sent)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let sent = Pin::new(&mut self.tcp).poll_write_vectored(context, bytes);
+        self.note(sent)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.tcp.is_write_vectored()
+    }
+}
