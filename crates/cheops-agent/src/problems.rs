@@ -275,7 +275,13 @@ fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
         replica::State::Failed => (
             Urgency::Medium,
             "failed",
-            format!("what was asked for last of `{id}` has failed everywhere"),
+            if resource.block().next().is_none() {
+                format!(
+                    "all that was asked for of `{id}` failed where it was received, and is void"
+                )
+            } else {
+                format!("what was asked for last of `{id}` has failed everywhere")
+            },
             format!("see why: cheops describe {id}"),
         ),
         replica::State::Diverged if resource.replied() != replica::State::Diverged => (

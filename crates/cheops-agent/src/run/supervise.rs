@@ -54,7 +54,7 @@ pub fn supervise(directory: &Path) -> ExitCode {
     let place = Place::at(directory);
     match carry_out(&place) {
         Ok(()) => ExitCode::SUCCESS,
-        // Nothing was started. The agent finds no marker, and tries again.
+        // Nothing was started, or nobody wants to know. An agent that finds no marker tries again.
         Err(_) => ExitCode::FAILURE,
     }
 }
@@ -75,10 +75,14 @@ fn carry_out(place: &Place) -> io::Result<()> {
     }
     let status = Status { end, took: start.elapsed(), printed: sink.printed, kept: sink.kept };
     let text = status.encode();
-    while write_status(place, &text, job.agent).is_err() {
-        thread::sleep(PAUSE);
+    loop {
+        match write_status(place, &text, job.agent) {
+            Ok(()) => return Ok(()),
+            // The place was removed: nobody will ask for it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
+            Err(_) => thread::sleep(PAUSE),
+        }
     }
-    Ok(())
 }
 
 /// Runs one command line to its end.
@@ -238,4 +242,33 @@ fn write_status(place: &Place, text: &str, agent: u32) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_supervisor_whose_place_was_removed_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::at(&directory.path().join("place"));
+        std::fs::create_dir(place.directory()).unwrap();
+        let job = Job {
+            boot: String::new(),
+            agent: std::process::id(),
+            shell: "/bin/sh".into(),
+            work: directory.path().to_owned(),
+            timeout: Duration::from_secs(10),
+            keep: 0,
+            environment: Vec::new(),
+            lines: vec!["rm -r place".to_owned()],
+        };
+        place.write_job(&job).unwrap();
+        let (to_ended, ended) = mpsc::channel();
+        thread::spawn(move || to_ended.send(carry_out(&place)));
+        let ended = ended.recv_timeout(Duration::from_secs(10)).expect("it goes on for ever");
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
 }
