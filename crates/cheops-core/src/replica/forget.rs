@@ -25,7 +25,7 @@ use crate::{
     id::{OpId, ResourceId, SiteId},
     log::Ix,
     operation::Declaration,
-    plan::Outcome,
+    plan::{Journal, Outcome},
     resolve::Fate,
     time::{Now, Timestamp},
 };
@@ -140,11 +140,11 @@ impl Resource {
     /// Drops what lies within a version, and counts it as known. Nothing changes, and the answer is
     /// no, as long as the application's state depends on what would be dropped.
     pub(super) fn trim(&mut self, version: &Version) -> bool {
-        let over = |op: Ix| covers(version, &self.log.op(op).id);
-        if !self.log.iter().any(|(op, _)| over(op)) {
+        if !self.has_within(version) {
             self.skip(version);
             return true;
         }
+        let over = |op: Ix| covers(version, &self.log.op(op).id);
         let block = self.resolution.block();
         let gone = block.iter().take_while(|&&op| over(op)).count();
         let ends_empty = match self.journal.base() {
@@ -155,12 +155,32 @@ impl Resource {
             return false;
         }
         let mut fresh = self.without(version);
-        let place = |op: Ix| fresh.log.find(&self.log.op(op).id);
-        let Some(journal) = self.journal.moved(place) else { return false };
+        let Some(journal) = self.journal_for(&fresh) else { return false };
         fresh.journal = journal;
         fresh.waiting = core::mem::take(&mut self.waiting);
         *self = fresh;
         true
+    }
+
+    /// Drops, when the site starts, what it had dropped before it stopped. That is not asked again:
+    /// the log may have been shorter then, if a delete was run again, so the block was another.
+    pub(super) fn trim_again(&mut self, version: &Version) {
+        if !self.has_within(version) {
+            return self.skip(version);
+        }
+        let mut fresh = self.without(version);
+        fresh.journal = self.journal_for(&fresh).unwrap_or_else(|| self.journal.anew());
+        *self = fresh;
+    }
+
+    /// Whether an operation of the log lies within a version.
+    fn has_within(&self, version: &Version) -> bool {
+        self.log.iter().any(|(_, op)| covers(version, &op.id))
+    }
+
+    /// The journal, for what is left of the log; nothing if the state depends on the rest.
+    fn journal_for(&self, left: &Self) -> Option<Journal> {
+        self.journal.moved(|op| left.log.find(&self.log.op(op).id))
     }
 
     /// Drops what lies within a version but for a delete, which is run again: what others have
