@@ -259,6 +259,32 @@ fn created_again_at_both_sites_both_operations_stay() {
     }
 }
 
+/// Each site knows of the other's delete, and not of what follows it there. If each forgot by the
+/// other's, each would forget what it received itself.
+#[test]
+fn deleted_and_created_again_at_both_sites_apart_nothing_is_lost() {
+    let mut two = Two::new();
+    for (n, lines) in [(0, ["delete x", "set 5"]), (1, ["delete y", "set 6"])] {
+        two.submit(n, lines[0]);
+        let deleted = two.places[n].sent.len();
+        two.force(n, lines[1]);
+        two.places[n].sent.truncate(deleted);
+    }
+    for from in [0, 1] {
+        while !two.places[from].sent.is_empty() {
+            two.deliver(from);
+            two.places[1 - from].sent.retain(|message| !matches!(message, Message::Forgotten(_)));
+        }
+    }
+    assert!(two.exists(0) && two.exists(1));
+    two.connect();
+    two.agree(&["set 5", "set 6"]);
+    two.submit(0, "delete z");
+    two.talk();
+    two.agree(&[]);
+    assert!(!two.exists(0) && !two.exists(1), "what follows both ends both");
+}
+
 /// `b` has run something after the delete that is over where it is forgotten, and runs the delete
 /// again to be rid of it. When it starts again it is still rid of it.
 #[test]

@@ -7,7 +7,8 @@
 //!
 //! What must stay true:
 //! - a site forgets by itself only what each site of the resource has run the delete after, and only
-//!   if it knows of nothing that follows the delete;
+//!   if it knows of nothing that follows the delete, or follows a concurrent one alone: so all that
+//!   forget by one of two deletes forget the same;
 //! - what follows the delete outlives it: a site that knows of such a thing, and hears that another
 //!   has forgotten, *trims*: it drops what the other one has forgotten and keeps the rest;
 //! - after either, sites that know the same have the same log.
@@ -108,7 +109,18 @@ impl Resource {
     /// The delete after which nothing came, at any site, if there is one.
     fn forgettable(&self, here: &SiteId) -> Option<Ix> {
         let delete = self.deleted(here).filter(|&delete| !self.log.is_followed(delete))?;
-        self.sites().iter().all(|site| self.rests_on(delete, site)).then_some(delete)
+        let ends = self.sites().iter().all(|site| self.rests_on(delete, site));
+        (ends && !self.lives_apart(delete)).then_some(delete)
+    }
+
+    /// Whether the resource lives again after another delete, of which whoever lives there need not
+    /// have known this one. Others may forget by that delete, and would forget what follows this one;
+    /// here it would be the other way round, and nothing would be left that both have.
+    fn lives_apart(&self, delete: Ix) -> bool {
+        let apart =
+            |other: Ix| self.fate(other) != Fate::Void && self.log.concurrent(delete, other);
+        let mut others = self.log.iter().filter(|(_, op)| op.kind.is_delete());
+        others.any(|(other, _)| apart(other) && self.log.is_followed(other))
     }
 
     /// The resource without what lies within a version, which counts as known.
