@@ -28,7 +28,7 @@ fn resource() -> ResourceId {
 struct Place {
     replica: Replica,
     disk: Vec<Durable>,
-    /// All that it ever wrote under numbers of its own.
+    /// All that it ever wrote about the resource under numbers of its own.
     used: BTreeMap<u64, Record>,
     ran: Vec<String>,
     recalled: Vec<RunId>,
@@ -114,10 +114,14 @@ impl Two {
 
     /// Asks a site for an operation; the first answer.
     fn submit(&mut self, n: usize, line: &str, force: bool) -> Answer {
+        self.submit_for(n, resource(), line, force)
+    }
+
+    fn submit_for(&mut self, n: usize, resource: ResourceId, line: &str, force: bool) -> Answer {
         self.seconds += 1;
         let submission = Submission {
             ticket: Ticket(self.seconds),
-            resource: resource(),
+            resource,
             sites: Some(Sites::new([site(0), site(1)]).unwrap()),
             config: None,
             kind: line.split(' ').next().unwrap().parse().unwrap(),
@@ -209,6 +213,7 @@ impl Place {
     fn write(&mut self, n: usize, durable: Durable) {
         if let Durable::Record(record) = &durable
             && record.id().site == site(n)
+            && *record.resource() == resource()
         {
             let first = self.used.entry(record.id().number).or_insert_with(|| record.clone());
             assert_eq!(first, record, "a number is used twice");
@@ -416,5 +421,21 @@ fn sites_that_were_heard_before_the_resource_is_there_again_count() {
     two.submit(1, "set 3", true);
     assert_eq!(two.places[0].ran, ["set 3"]);
     assert!(!two.is_withheld());
+    two.agree("after the reset");
+}
+
+/// So many that they are compared by the digests of stretches.
+#[test]
+fn a_site_is_asked_to_show_one_resource_among_many() {
+    let mut two = Two::new();
+    for n in 0..400 {
+        let id = format!("{}{n}", if n % 2 == 0 { "a" } else { "z" }).parse().unwrap();
+        two.submit_for(n % 2, id, "set 1", false);
+    }
+    two.lose(two.places[0].disk.len());
+    assert_eq!(two.places[0].replica.unheard(&resource()), [site(1)]);
+    two.link();
+    assert!(two.places[0].replica.unheard(&resource()).is_empty());
+    two.force("set 5");
     two.agree("after the reset");
 }
