@@ -117,6 +117,12 @@ impl Two {
         self.input(n, Input::Submit(Box::new(request(line))));
     }
 
+    /// Asks for an operation that resets.
+    fn force(&mut self, n: usize, line: &str) {
+        self.seconds += 1;
+        self.input(n, Input::Submit(Box::new(Submission { force: true, ..request(line) })));
+    }
+
     /// Delivers one message that a site has sent.
     fn deliver(&mut self, from: usize) {
         let message = self.places[from].sent.pop_front().unwrap();
@@ -251,6 +257,57 @@ fn created_again_at_both_sites_both_operations_stay() {
     for place in &two.places {
         assert_eq!(place.ran.iter().filter(|line| line.starts_with("inc")).count(), 2);
     }
+}
+
+/// Each site knows of the other's delete, and not of what follows it there. If each forgot by the
+/// other's, each would forget what it received itself.
+#[test]
+fn deleted_and_created_again_at_both_sites_apart_nothing_is_lost() {
+    let mut two = Two::new();
+    for (n, lines) in [(0, ["delete x", "set 5"]), (1, ["delete y", "set 6"])] {
+        two.submit(n, lines[0]);
+        let deleted = two.places[n].sent.len();
+        two.force(n, lines[1]);
+        two.places[n].sent.truncate(deleted);
+    }
+    for from in [0, 1] {
+        while !two.places[from].sent.is_empty() {
+            two.deliver(from);
+            two.places[1 - from].sent.retain(|message| !matches!(message, Message::Forgotten(_)));
+        }
+    }
+    assert!(two.exists(0) && two.exists(1));
+    two.connect();
+    two.agree(&["set 5", "set 6"]);
+    two.submit(0, "delete z");
+    two.talk();
+    two.agree(&[]);
+    assert!(!two.exists(0) && !two.exists(1), "what follows both ends both");
+}
+
+/// `b` has run something after the delete that is over where it is forgotten, and runs the delete
+/// again to be rid of it. When it starts again it is still rid of it.
+#[test]
+fn what_was_dropped_stays_dropped_after_a_restart() {
+    let mut two = Two::new();
+    two.submit(1, "delete x");
+    let deleted = two.places[1].sent.len();
+    two.force(1, "set 7");
+    two.places[1].sent.truncate(deleted);
+    two.submit(0, "inc 2");
+    let late: Vec<Message> = two.places[0].sent.drain(..).collect();
+    while two.exists(0) {
+        two.deliver(1);
+    }
+    two.places[0].sent.clear();
+    for message in late {
+        two.input(1, Input::Received { from: site(0), message });
+    }
+    assert_eq!(two.block(1), ["set 7", "inc 2"], "what fell to the delete is back");
+    two.connect();
+    let runs = &two.places[1].ran;
+    assert_eq!(runs.iter().filter(|line| *line == "delete x").count(), 2, "{runs:?}");
+    two.agree(&["set 7"]);
 }
 
 #[test]

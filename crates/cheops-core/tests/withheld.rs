@@ -10,7 +10,7 @@ use cheops_core::{
     plan::Outcome,
     replica::{
         Answer, Durable, Effect, Input, Lost, Message, Record, Refusal, Replica, Report, RunId,
-        Settings, Submission, Ticket,
+        Settings, Stretch, Submission, Ticket,
     },
     time::{Millis, Now},
 };
@@ -28,7 +28,7 @@ fn resource() -> ResourceId {
 struct Place {
     replica: Replica,
     disk: Vec<Durable>,
-    /// All that it ever wrote under numbers of its own.
+    /// All that it ever wrote about the resource under numbers of its own.
     used: BTreeMap<u64, Record>,
     ran: Vec<String>,
     recalled: Vec<RunId>,
@@ -47,6 +47,16 @@ struct Two {
 impl Two {
     /// Both have run `set 1`, `inc 2` of `a` and `inc 3` of `b`.
     fn new() -> Self {
+        let mut two = Self::apart();
+        two.link();
+        two.submit(0, "set 1", false);
+        two.submit(0, "inc 2", false);
+        two.submit(1, "inc 3", false);
+        two
+    }
+
+    /// Both know nothing, and there is no link.
+    fn apart() -> Self {
         let place = |n| Place {
             replica: Replica::new(site(n), Settings::default()),
             disk: Vec::new(),
@@ -56,12 +66,7 @@ impl Two {
             answers: Vec::new(),
             sent: VecDeque::new(),
         };
-        let mut two = Self { places: [place(0), place(1)], linked: false, seconds: 0 };
-        two.link();
-        two.submit(0, "set 1", false);
-        two.submit(0, "inc 2", false);
-        two.submit(1, "inc 3", false);
-        two
+        Self { places: [place(0), place(1)], linked: false, seconds: 0 }
     }
 
     fn link(&mut self) {
@@ -109,10 +114,14 @@ impl Two {
 
     /// Asks a site for an operation; the first answer.
     fn submit(&mut self, n: usize, line: &str, force: bool) -> Answer {
+        self.submit_for(n, resource(), line, force)
+    }
+
+    fn submit_for(&mut self, n: usize, resource: ResourceId, line: &str, force: bool) -> Answer {
         self.seconds += 1;
         let submission = Submission {
             ticket: Ticket(self.seconds),
-            resource: resource(),
+            resource,
             sites: Some(Sites::new([site(0), site(1)]).unwrap()),
             config: None,
             kind: line.split(' ').next().unwrap().parse().unwrap(),
@@ -204,6 +213,7 @@ impl Place {
     fn write(&mut self, n: usize, durable: Durable) {
         if let Durable::Record(record) = &durable
             && record.id().site == site(n)
+            && *record.resource() == resource()
         {
             let first = self.used.entry(record.id().number).or_insert_with(|| record.clone());
             assert_eq!(first, record, "a number is used twice");
@@ -353,4 +363,79 @@ fn a_run_that_makes_the_state_anew_goes_on_after_a_restart() {
         assert_eq!(two.is_withheld(), withheld, "{outcome:?}, after a restart");
         two.agree("after the run");
     }
+}
+
+/// `b` has got the second of two records of `a`, and waits for the first. Then `a` loses the second,
+/// hears that `b` has none, and goes on before `b` has got the first.
+#[test]
+fn what_waits_elsewhere_does_not_come_in_after_the_site_that_lost_it_goes_on() {
+    let mut two = Two::new();
+    two.linked = false;
+    two.submit(0, "inc 4", false);
+    let kept = two.places[0].disk.len();
+    two.linked = true;
+    two.submit(0, "inc 5", false);
+    let b = two.places[1].replica.resource(&resource()).unwrap();
+    assert!(b.waiting() > 0, "inc 4 is missing there");
+    two.lose(kept);
+    two.linked = true;
+    two.input(0, Input::PeerUp(site(1)));
+    for from in [0, 1] {
+        let message = two.places[from].sent.pop_front().unwrap();
+        two.input(1 - from, Input::Received { from: site(from), message });
+    }
+    let answer = two.submit(0, "set 6", true);
+    assert!(matches!(answer, Answer::Accepted(..)), "{answer:?}");
+    two.link();
+    two.agree("after what was lost");
+    let ran = &two.places[1].ran;
+    assert!(ran.iter().all(|line| line != "inc 5"), "{ran:?}");
+}
+
+/// Digests leave out what waits.
+#[test]
+fn a_site_with_an_equal_digest_is_asked_to_show_what_it_has() {
+    let mut two = Two::new();
+    two.lose(two.places[0].disk.len());
+    let equal = two.places[1].replica.shared_digest(&site(0));
+    assert_eq!(two.places[0].replica.shared_digest(&site(1)), equal);
+    let message = Message::Compare(vec![(Stretch::default(), equal)]);
+    two.input(0, Input::Received { from: site(1), message });
+    assert_eq!(two.places[0].replica.unheard(&resource()), [site(1)]);
+    let asked = |message: &Message| matches!(message, Message::Compare(_));
+    assert!(two.places[0].sent.iter().any(asked), "{:?}", two.places[0].sent);
+    two.link();
+    assert!(two.places[0].replica.unheard(&resource()).is_empty());
+}
+
+#[test]
+fn sites_that_were_heard_before_the_resource_is_there_again_count() {
+    let mut two = Two::apart();
+    two.submit(0, "set 1", false);
+    two.lose(0);
+    let nothing = Message::Have(Stretch::default(), Vec::new(), 0);
+    two.input(0, Input::Received { from: site(1), message: nothing });
+    two.link();
+    two.submit(1, "set 2", false);
+    two.places[0].ran.clear();
+    two.submit(1, "set 3", true);
+    assert_eq!(two.places[0].ran, ["set 3"]);
+    assert!(!two.is_withheld());
+    two.agree("after the reset");
+}
+
+/// So many that they are compared by the digests of stretches.
+#[test]
+fn a_site_is_asked_to_show_one_resource_among_many() {
+    let mut two = Two::new();
+    for n in 0..400 {
+        let id = format!("{}{n}", if n % 2 == 0 { "a" } else { "z" }).parse().unwrap();
+        two.submit_for(n % 2, id, "set 1", false);
+    }
+    two.lose(two.places[0].disk.len());
+    assert_eq!(two.places[0].replica.unheard(&resource()), [site(1)]);
+    two.link();
+    assert!(two.places[0].replica.unheard(&resource()).is_empty());
+    two.force("set 5");
+    two.agree("after the reset");
 }

@@ -7,7 +7,8 @@
 //!
 //! What must stay true:
 //! - a site forgets by itself only what each site of the resource has run the delete after, and only
-//!   if it knows of nothing that follows the delete;
+//!   if it knows of nothing that follows the delete, or follows a concurrent one alone: so all that
+//!   forget by one of two deletes forget the same;
 //! - what follows the delete outlives it: a site that knows of such a thing, and hears that another
 //!   has forgotten, *trims*: it drops what the other one has forgotten and keeps the rest;
 //! - after either, sites that know the same have the same log.
@@ -25,7 +26,7 @@ use crate::{
     id::{OpId, ResourceId, SiteId},
     log::Ix,
     operation::Declaration,
-    plan::Outcome,
+    plan::{Journal, Outcome},
     resolve::Fate,
     time::{Now, Timestamp},
 };
@@ -108,7 +109,18 @@ impl Resource {
     /// The delete after which nothing came, at any site, if there is one.
     fn forgettable(&self, here: &SiteId) -> Option<Ix> {
         let delete = self.deleted(here).filter(|&delete| !self.log.is_followed(delete))?;
-        self.sites().iter().all(|site| self.rests_on(delete, site)).then_some(delete)
+        let ends = self.sites().iter().all(|site| self.rests_on(delete, site));
+        (ends && !self.lives_apart(delete)).then_some(delete)
+    }
+
+    /// Whether the resource lives again after another delete, of which whoever lives there need not
+    /// have known this one. Others may forget by that delete, and would forget what follows this one;
+    /// here it would be the other way round, and nothing would be left that both have.
+    fn lives_apart(&self, delete: Ix) -> bool {
+        let apart =
+            |other: Ix| self.fate(other) != Fate::Void && self.log.concurrent(delete, other);
+        let mut others = self.log.iter().filter(|(_, op)| op.kind.is_delete());
+        others.any(|(other, _)| apart(other) && self.log.is_followed(other))
     }
 
     /// The resource without what lies within a version, which counts as known.
@@ -140,11 +152,11 @@ impl Resource {
     /// Drops what lies within a version, and counts it as known. Nothing changes, and the answer is
     /// no, as long as the application's state depends on what would be dropped.
     pub(super) fn trim(&mut self, version: &Version) -> bool {
-        let over = |op: Ix| covers(version, &self.log.op(op).id);
-        if !self.log.iter().any(|(op, _)| over(op)) {
+        if !self.has_within(version) {
             self.skip(version);
             return true;
         }
+        let over = |op: Ix| covers(version, &self.log.op(op).id);
         let block = self.resolution.block();
         let gone = block.iter().take_while(|&&op| over(op)).count();
         let ends_empty = match self.journal.base() {
@@ -155,12 +167,32 @@ impl Resource {
             return false;
         }
         let mut fresh = self.without(version);
-        let place = |op: Ix| fresh.log.find(&self.log.op(op).id);
-        let Some(journal) = self.journal.moved(place) else { return false };
+        let Some(journal) = self.journal_for(&fresh) else { return false };
         fresh.journal = journal;
         fresh.waiting = core::mem::take(&mut self.waiting);
         *self = fresh;
         true
+    }
+
+    /// Drops, when the site starts, what it had dropped before it stopped. That is not asked again:
+    /// the log may have been shorter then, if a delete was run again, so the block was another.
+    pub(super) fn trim_again(&mut self, version: &Version) {
+        if !self.has_within(version) {
+            return self.skip(version);
+        }
+        let mut fresh = self.without(version);
+        fresh.journal = self.journal_for(&fresh).unwrap_or_else(|| self.journal.anew());
+        *self = fresh;
+    }
+
+    /// Whether an operation of the log lies within a version.
+    fn has_within(&self, version: &Version) -> bool {
+        self.log.iter().any(|(_, op)| covers(version, &op.id))
+    }
+
+    /// The journal, for what is left of the log; nothing if the state depends on the rest.
+    fn journal_for(&self, left: &Self) -> Option<Journal> {
+        self.journal.moved(|op| left.log.find(&self.log.op(op).id))
     }
 
     /// Drops what lies within a version but for a delete, which is run again: what others have

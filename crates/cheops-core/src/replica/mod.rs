@@ -508,6 +508,8 @@ impl Replica {
     /// Goes on after a resource has changed: answers who waits, and runs what is next.
     fn proceed(&mut self, id: &ResourceId, now: Now, out: &mut Outbox) {
         self.answer_waiters(id, out);
+        // The sites may have been heard before there was a resource to tell that these are all.
+        self.made_whole(id);
         self.release(id);
         let gate = self.gate(id);
         if let Some(resource) = self.resources.get_mut(id) {

@@ -195,9 +195,7 @@ impl Resource {
                     self.journal.reach(reply.era);
                 }
             }
-            Durable::Trimmed { version, .. } => {
-                self.trim(version);
-            }
+            Durable::Trimmed { version, .. } => self.trim_again(version),
             Durable::Record(_) | Durable::Forgotten { .. } | Durable::Withheld { .. } => {}
         }
     }

@@ -55,13 +55,13 @@ impl Replica {
         match message {
             Message::Compare(stretches) => {
                 for (stretch, digest) in stretches {
-                    self.compare(from, stretch, digest, now, out);
+                    self.compare(from, stretch, digest, out);
                 }
             }
             Message::Have(stretch, versions, digest) => {
                 let theirs: BTreeMap<ResourceId, Version> = versions.into_iter().collect();
                 self.have(from, &stretch, &theirs, digest, out);
-                self.heard(from, &stretch, |id| theirs.get(id).cloned(), now, out);
+                self.heard(from, &stretch, &theirs, now, out);
             }
             Message::Want(versions) => {
                 for (id, version) in versions {
@@ -107,21 +107,22 @@ impl Replica {
         self.shared_with(site, stretch).fold(0_u64, |sum, r| sum.wrapping_add(r.digest()))
     }
 
-    fn compare(
-        &mut self,
-        from: &SiteId,
-        stretch: Stretch,
-        theirs: u64,
-        now: Now,
-        out: &mut Outbox,
-    ) {
+    fn compare(&mut self, from: &SiteId, stretch: Stretch, theirs: u64, out: &mut Outbox) {
         let ours = self.digest(from, &stretch);
         if ours == theirs {
-            return self.heard(from, &stretch, |_| None, now, out);
+            return self.ask_within(from, &stretch, out);
         }
         let shared: Vec<&Resource> = self.shared_with(from, &stretch).collect();
         if shared.len() <= FEW {
-            let versions = shared.iter().map(|r| (r.id().clone(), r.version())).collect();
+            let versions: Vec<(ResourceId, Version)> =
+                shared.iter().map(|r| (r.id().clone(), r.version())).collect();
+            // What waits is not had. It must not come in later, behind the back of a site that has
+            // lost it and was told that it is not here; one that still has it sends it again.
+            for (id, _) in &versions {
+                if let Some(resource) = self.resources.get_mut(id) {
+                    resource.waiting.give_up(from);
+                }
+            }
             out.send(from, Message::Have(stretch, versions, ours));
         } else {
             out.send(from, Message::Compare(split(&stretch, &shared, SPLIT)));

@@ -10,7 +10,7 @@ use alloc::{
 };
 
 use super::message::Sent;
-use crate::id::OpId;
+use crate::id::{OpId, SiteId};
 
 /// How often what is missing is asked for before the records that wait for it are given up.
 const PATIENCE: u32 = 6;
@@ -41,6 +41,17 @@ impl Waiting {
     /// All that waits, which then waits no longer.
     pub(super) fn drain(&mut self) -> Vec<Sent> {
         core::mem::take(self).records.into_values().map(|(sent, _)| sent).collect()
+    }
+
+    /// Gives up what waits of a site's stream.
+    pub(super) fn give_up(&mut self, site: &SiteId) {
+        let first = OpId { site: site.clone(), number: 0 };
+        let last = OpId { site: site.clone(), number: u64::MAX };
+        let given_up: Vec<OpId> =
+            self.records.range(first..=last).map(|(id, _)| id.clone()).collect();
+        for id in given_up {
+            self.remove(&id);
+        }
     }
 
     fn remove(&mut self, id: &OpId) -> Option<Sent> {

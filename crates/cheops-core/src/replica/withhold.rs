@@ -12,7 +12,11 @@
 //! - nothing is run but what makes the state anew, and only after somebody has reset the resource.
 //!   When that has succeeded here, and not before, nothing is withheld any more.
 
-use alloc::{collections::BTreeSet, vec, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec,
+    vec::Vec,
+};
 use core::fmt;
 
 use super::{
@@ -177,8 +181,20 @@ impl Replica {
         }
     }
 
+    /// Asks a site that knows the same of a stretch as this one, as far as digests tell, to show it.
+    pub(super) fn ask_within(&self, from: &SiteId, stretch: &Stretch, out: &mut Outbox) {
+        let mut within = self.withheld.keys().filter(|id| stretch.contains(id));
+        if let Some(id) = within.find(|id| self.unheard(id).contains(from)) {
+            let shorter = Stretch { from: Some(id.clone()), to: stretch.to.clone() };
+            self.ask_to_show(from, shorter, out);
+        }
+    }
+
     fn ask_what_it_has(&self, site: &SiteId, id: &ResourceId, out: &mut Outbox) {
-        let stretch = Stretch { from: Some(id.clone()), to: None };
+        self.ask_to_show(site, Stretch { from: Some(id.clone()), to: None }, out);
+    }
+
+    fn ask_to_show(&self, site: &SiteId, stretch: Stretch, out: &mut Outbox) {
         // Who has the same would not answer.
         let differs = self.digest(site, &stretch).wrapping_add(1);
         out.send(site, Message::Compare(vec![(stretch, differs)]));
@@ -195,7 +211,7 @@ impl Replica {
     }
 
     /// Whether a loss has just become one of which all sites were heard.
-    fn made_whole(&mut self, id: &ResourceId) -> bool {
+    pub(super) fn made_whole(&mut self, id: &ResourceId) -> bool {
         let (Some(loss), Some(resource)) = (self.withheld.get(id), self.resources.get(id)) else {
             return false;
         };
@@ -208,12 +224,13 @@ impl Replica {
     }
 
     /// Takes note that a site has nothing that is not known here, of the resources of a stretch.
-    /// `theirs`: its versions; none where it has nothing, or the two know the same.
+    /// `theirs`: its versions; none where it has nothing. Equal digests would not do: they leave out
+    /// what waits at the other site, which may yet be taken in there.
     pub(super) fn heard(
         &mut self,
         from: &SiteId,
         stretch: &Stretch,
-        theirs: impl Fn(&ResourceId) -> Option<Version>,
+        theirs: &BTreeMap<ResourceId, Version>,
         now: Now,
         out: &mut Outbox,
     ) {
@@ -221,7 +238,7 @@ impl Replica {
         let lacks_nothing = |id: &&ResourceId| {
             let known = self.version(id);
             let has = |(site, number): (&SiteId, &u64)| known.get(site) >= Some(number);
-            theirs(id).is_none_or(|version| version.iter().all(has))
+            theirs.get(*id).is_none_or(|version| version.iter().all(has))
         };
         let heard: Vec<ResourceId> = within.filter(lacks_nothing).cloned().collect();
         for id in heard {
