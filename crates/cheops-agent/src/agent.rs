@@ -35,7 +35,7 @@ use crate::{
     config::Config,
     engine::{
         Damage, Engine, EngineError,
-        embedded::{Embedded, Options},
+        embedded::{Embedded, LostUnknown, Options},
     },
     files::{Content, Fetch, Files},
     metrics::Metrics,
@@ -113,7 +113,7 @@ impl Agent {
         }
         let noted = Noted::default();
         let (replica, engine) = restore(&config, &noted).await?;
-        let wary = engine.lost_unknown();
+        let wary = engine.lost_unknown().is_some();
         let listener = listen(config.api, "the API").await?;
         let api = listener.local_addr().unwrap_or(config.api);
 
@@ -234,6 +234,9 @@ fn open(
         if let Durable::Withheld { resource, floor } = marker {
             replica.withhold(resource, *floor);
         }
+    }
+    if let Some(LostUnknown { found, records }) = engine.lost_unknown() {
+        replica.lose_unknown(Millis(found), records);
     }
     Ok((replica, engine))
 }

@@ -177,6 +177,18 @@ impl Two {
         floor
     }
 
+    /// `a` loses all that it wrote, cannot tell of which resources, and starts again without links.
+    fn lose_all(&mut self) {
+        self.unlink();
+        let place = &mut self.places[0];
+        let lost = place.disk.len() as u64;
+        place.disk.clear();
+        place.replica = Replica::new(site(0), Settings::default());
+        place.sent.clear();
+        place.replica.lose_unknown(Millis(1_000_000 + self.seconds * 1_000), lost);
+        self.input(0, Input::Started);
+    }
+
     fn is_withheld(&self) -> bool {
         self.places[0].replica.is_withheld(&resource())
     }
@@ -282,6 +294,32 @@ fn nothing_is_declared_before_the_other_sites_are_heard() {
         let lost = Lost { resource: resource(), unheard: Vec::new() };
         assert_eq!(answer, Answer::Refused(Refusal::Withheld(lost)), "kept {kept}");
     }
+}
+
+#[test]
+fn a_resource_that_may_have_been_lost_whole_is_withheld_when_it_is_heard_of_again() {
+    let mut two = Two::new();
+    let ran = two.places[0].ran.len();
+    two.lose_all();
+    two.link();
+    two.talk();
+    assert!(two.is_withheld());
+    two.submit(1, "inc 6", false);
+    assert_eq!(two.places[0].ran.len(), ran, "it runs again what it may have run");
+    assert!(matches!(two.places[0].disk[0], Durable::Withheld { .. }), "before its first record");
+    let answer = two.submit(0, "inc 7", false);
+    assert!(matches!(answer, Answer::Refused(Refusal::Withheld(_))), "{answer:?}");
+    two.restart(0);
+    two.force("set 5");
+    two.submit(1, "inc 8", false);
+    assert_eq!(two.places[0].ran[ran..], ["set 5", "inc 8"]);
+    two.agree("after the state was declared");
+
+    // What was created since can't have been here before.
+    two.seconds += 120;
+    let newer: ResourceId = "newer".parse().unwrap();
+    two.submit_for(1, newer.clone(), "set 9", false);
+    assert_eq!(two.places[0].ran.last().unwrap(), "set 9");
 }
 
 /// What happens after the loss, and what becomes of it: the lines that `a` runs from then on, and

@@ -234,6 +234,35 @@ fn a_damaged_store_says_what_is_lost_and_the_rest_goes_on() {
 }
 
 #[test]
+fn a_store_of_which_nothing_is_left_makes_nothing_run_twice() {
+    let mut field = Field::with(3, QUICK);
+    assert!(all_ok(&field.sites[0].exec("x", &on(&field.everywhere(), "echo once >> {id}")), 3));
+    field.agreed("x", &[0, 1, 2]);
+    field.sites[0].kill();
+    fs::remove_dir_all(field.directory(0).join("data/store/db")).unwrap();
+    fs::create_dir(field.directory(0).join("data/store/db")).unwrap();
+    field.sites[0].start();
+    field.sites[0].wait_until_ready();
+    field.wait_until_linked();
+
+    let (one, two) = (&field.sites[0], &field.sites[1]);
+    one.wait_for("x", "it comes back", |x| x.summary.operation_count == 1);
+    let waits = Submit { wait: Some("0s".into()), ..submit("echo twice >> {id}", "add") };
+    two.exec("x", &waits);
+    one.wait_for("x", "the next one arrives", |x| x.summary.operation_count == 2);
+    let refused = one.try_exec("x", &submit("echo more >> {id}", "add")).unwrap_err();
+    assert_eq!((refused.status, refused.kind.as_str()), (503, "damaged"));
+    assert_eq!(read(&one.work().join("x")).unwrap(), "once\n");
+
+    let repair = Submit { force: true, ..submit("echo declared > {id}", "set") };
+    assert!(all_ok(&two.exec("x", &repair), 3));
+    field.agreed("x", &[0, 1, 2]);
+    for site in &field.sites {
+        assert_eq!(read(&site.work().join("x")).unwrap(), "declared\n", "{}", site.name);
+    }
+}
+
+#[test]
 fn garbage_from_a_peer_is_refused_and_changes_nothing() {
     let field = Field::with(2, QUICK);
     let one = &field.sites[0];

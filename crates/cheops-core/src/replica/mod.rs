@@ -39,7 +39,7 @@ use self::{
     alarm::{Alarm, Alarms},
     forget::Tomb,
     wait::{News, Waiter},
-    withhold::Loss,
+    withhold::{Gap, Loss},
 };
 pub use self::{
     effect::{Answer, Effect, Event, Input, Refusal, Report, RunId, Submission, Ticket},
@@ -98,6 +98,8 @@ pub struct Replica {
     withheld: BTreeMap<ResourceId, Loss>,
     /// Where something was ever lost, the last number that may have been used until then.
     floors: BTreeMap<ResourceId, u64>,
+    /// Something else is lost, and nobody knows of which resources.
+    gap: Option<Gap>,
     /// The sites that can be reached.
     up: BTreeSet<SiteId>,
     /// For each other site, a digest of all that is known here of what the two share.
@@ -168,6 +170,7 @@ impl Replica {
             tombs: BTreeMap::new(),
             withheld: BTreeMap::new(),
             floors: BTreeMap::new(),
+            gap: None,
             up: BTreeSet::new(),
             shared: BTreeMap::new(),
             alarms: Alarms::default(),
@@ -435,6 +438,7 @@ impl Replica {
         if let Record::Operation(op) = record
             && let Some(declared) = &op.declares
         {
+            self.suspect(op, out);
             self.open(id, declared);
             self.meet(id, declared, now);
         }

@@ -2,7 +2,8 @@
 //!
 //! What the site wrote about such a resource is known up to some place. What it had told others
 //! comes back from them, its own records included; what nobody else heard of is gone. In both cases
-//! nobody can say what was run here, so the state is unknown until it is made anew.
+//! nobody can say what was run here, so the state is unknown until it is made anew. Where not even the
+//! resources are known, the same holds for each that existed by then and is heard of again.
 //!
 //! What must stay true:
 //! - no number up to the *floor* is given to a record again, for the life of the resource and after;
@@ -25,7 +26,8 @@ use super::{
 };
 use crate::{
     id::{ResourceId, SiteId, Sites},
-    time::Now,
+    operation::Operation,
+    time::{Millis, Now},
 };
 
 /// What is known of a loss.
@@ -36,6 +38,19 @@ pub(super) struct Loss {
     /// All have: what still lacks is gone for good.
     whole: bool,
 }
+
+/// Something is lost, and nobody knows of which resources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Gap {
+    /// When that was found, on the wall clock.
+    until: Millis,
+    /// How many records it may have been.
+    records: u64,
+}
+
+/// By how much the clock of a site that created a resource may be ahead of ours. Clocks that differ
+/// by more are shown as a problem of their own.
+const SKEW: Millis = Millis(60_000);
 
 /// What may be run of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +120,27 @@ impl Replica {
             resource.lose(floor);
         }
         self.made_whole(id);
+    }
+
+    /// Takes note that something was lost here by a time, of resources that nobody knows: so many
+    /// records, none of which is left. A resource that was created before, and is heard of again, may
+    /// have been here: it is withheld from its first operation on.
+    pub fn lose_unknown(&mut self, until: Millis, records: u64) {
+        self.gap = Some(Gap { until, records });
+    }
+
+    /// Withholds a resource that is about to begin here with an operation, if it may have been here
+    /// before.
+    pub(super) fn suspect(&mut self, op: &Operation, out: &mut Outbox) {
+        let Some(gap) = self.gap else { return };
+        let id = &op.resource;
+        if !self.resources.contains_key(id)
+            && !self.withheld.contains_key(id)
+            && op.at.wall() <= gap.until.plus(SKEW)
+        {
+            self.withhold(id, gap.records);
+            self.keep_withheld(id, out);
+        }
     }
 
     /// The resources of which something is lost here. Not all of them need be there.
@@ -260,7 +296,7 @@ impl Replica {
         }
     }
 
-    /// Writes down a loss once more, after all else about the resource was forgotten.
+    /// Writes down a loss.
     pub(super) fn keep_withheld(&self, id: &ResourceId, out: &mut Outbox) {
         if self.withheld.contains_key(id) {
             out.persist(Durable::Withheld { resource: id.clone(), floor: self.floor(id) });

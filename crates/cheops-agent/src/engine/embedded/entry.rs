@@ -163,6 +163,8 @@ pub(super) struct Loss {
     pub(super) resource: Option<ResourceId>,
     /// It was reported, and nothing else is to be done about it.
     pub(super) told: bool,
+    /// When that was found: milliseconds since 1970.
+    pub(super) found: u64,
     pub(super) what: String,
     pub(super) why: String,
 }
@@ -172,6 +174,7 @@ impl Gone {
         let mut bytes = self.last.to_be_bytes().to_vec();
         if let Why::Lost(loss) = &self.why {
             bytes.push(if loss.told { 2 } else { 1 });
+            bytes.extend_from_slice(&loss.found.to_be_bytes());
             put_text(&mut bytes, loss.resource.as_ref().map_or("", ResourceId::as_str));
             put_text(&mut bytes, &loss.what);
             put_text(&mut bytes, &loss.why);
@@ -185,13 +188,14 @@ impl Gone {
             return Some(Self { first, last, why: Why::Forgotten });
         }
         let told = take(&mut bytes, 1)?[0] == 2;
+        let found = take_number(&mut bytes)?;
         let resource = match take_text(&mut bytes)? {
             "" => None,
             name => Some(name.parse().ok()?),
         };
         let what = take_text(&mut bytes)?.to_owned();
         let why = take_text(&mut bytes)?.to_owned();
-        let why = Why::Lost(Loss { resource, told, what, why });
+        let why = Why::Lost(Loss { resource, told, found, what, why });
         bytes.is_empty().then_some(Self { first, last, why })
     }
 }
@@ -237,7 +241,7 @@ mod tests {
         }
         let loss = |resource: Option<&str>, told| {
             let resource = resource.map(|name| name.parse().unwrap());
-            Why::Lost(Loss { resource, told, what: "x".repeat(70_000), why: "y".into() })
+            Why::Lost(Loss { resource, told, found: 5, what: "x".repeat(70_000), why: "y".into() })
         };
         for why in [Why::Forgotten, loss(None, true), loss(Some("counter"), false)] {
             let gone = Gone { first: 3, last: 9, why };
@@ -246,6 +250,7 @@ mod tests {
                 (Why::Lost(read), Why::Lost(written)) => {
                     assert_eq!(read.what.len(), 65_535);
                     assert_eq!((&read.resource, read.told), (&written.resource, written.told));
+                    assert_eq!(read.found, 5);
                 }
                 (read, written) => assert_eq!(read, written),
             }

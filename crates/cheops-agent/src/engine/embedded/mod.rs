@@ -80,7 +80,7 @@ pub struct Embedded {
     /// What is lost of resources that are not known: noted as told with the next batch.
     untold: Vec<Gone>,
     /// Whether something of a resource that is not known was ever lost.
-    lost_unknown: bool,
+    lost_unknown: Option<LostUnknown>,
     /// Held as long as the store is open.
     _lock: File,
 }
@@ -148,6 +148,15 @@ impl Shared {
     }
 }
 
+/// What was lost of resources that are not known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LostUnknown {
+    /// When that was last found, in milliseconds since 1970.
+    pub found: u64,
+    /// How many records it was.
+    pub records: u64,
+}
+
 impl Embedded {
     /// Opens the store in a directory, and makes one if there is none. What is broken is rebuilt:
     /// [`damage`](Self::damage) says what was lost, once all was read.
@@ -174,7 +183,7 @@ impl Embedded {
             last: AtomicU64::new(last),
         });
         let (state, untold) = (State::Ready, Vec::new());
-        let (next, lost_unknown) = (last + 1, false);
+        let (next, lost_unknown) = (last + 1, None);
         Ok(Self { shared, options, tail, next, state, damage, untold, lost_unknown, _lock: lock })
     }
 
@@ -192,9 +201,9 @@ impl Embedded {
         &self.damage
     }
 
-    /// Whether something of a resource that is not known was ever lost, known once all was
-    /// [read](Self::written): there may have been resources of which nothing is left.
-    pub fn lost_unknown(&self) -> bool {
+    /// What was ever lost of resources that are not known, if anything was; known once all was
+    /// [read](Self::written). There may have been resources of which nothing is left.
+    pub fn lost_unknown(&self) -> Option<LostUnknown> {
         self.lost_unknown
     }
 

@@ -132,7 +132,9 @@ impl<'a> Written<'a> {
             if let Some(resource) = &loss.resource {
                 self.withheld.insert(resource.clone());
             } else {
-                self.engine.lost_unknown = true;
+                let unknown = self.engine.lost_unknown.get_or_insert_default();
+                unknown.found = loss.found.max(unknown.found);
+                unknown.records += gone.last - gone.first + 1;
             }
             if loss.resource.is_some() || !loss.told {
                 self.lost.push(gone);

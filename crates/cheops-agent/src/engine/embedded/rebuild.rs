@@ -11,6 +11,7 @@ use std::{
     io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use cheops_core::id::ResourceId;
@@ -384,9 +385,11 @@ pub(super) fn declare(store: &Store, holes: &Holes, why: &str) -> Result<(), Tro
             known.insert(seq, entry);
         }
     }
+    let found = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let found = u64::try_from(found.as_millis()).unwrap_or(u64::MAX);
     let mut items = Items::default();
     for (first, last) in &holes.holes {
-        for gone in losses(*first, *last, &known, why) {
+        for gone in losses(*first, *last, &known, found, why) {
             items.gone(&gone);
         }
     }
@@ -399,7 +402,7 @@ pub(super) fn declare(store: &Store, holes: &Holes, why: &str) -> Result<(), Tro
 
 /// The losses of a hole: one for each stretch of numbers that are of one resource, or of none that
 /// is known.
-fn losses(first: Seq, last: Seq, known: &BTreeMap<Seq, Entry>, why: &str) -> Vec<Gone> {
+fn losses(first: Seq, last: Seq, known: &BTreeMap<Seq, Entry>, found: u64, why: &str) -> Vec<Gone> {
     let mut stretches: Vec<(Seq, Seq, Vec<&Entry>)> = Vec::new();
     let mut next = first;
     for (seq, entry) in known.range(first..=last) {
@@ -434,7 +437,7 @@ fn losses(first: Seq, last: Seq, known: &BTreeMap<Seq, Entry>, why: &str) -> Vec
                 format!("{}{rest} of resource {resource}", named.join(", "))
             }
         };
-        let why = Why::Lost(Loss { resource, told: false, what, why: why.to_owned() });
+        let why = Why::Lost(Loss { resource, told: false, found, what, why: why.to_owned() });
         Gone { first, last, why }
     };
     stretches.into_iter().map(loss).collect()
