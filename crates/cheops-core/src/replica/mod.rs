@@ -438,7 +438,6 @@ impl Replica {
         if let Record::Operation(op) = record
             && let Some(declared) = &op.declares
         {
-            self.suspect(op, out);
             self.open(id, declared);
             self.meet(id, declared, now);
         }

@@ -312,6 +312,7 @@ impl Replica {
             match fit {
                 Fit::Known => {}
                 Fit::Now => {
+                    self.suspect(&sent.record, out);
                     self.admit(id, &sent.record, now, out);
                     self.tell_trimmed(&sent.record, out);
                     todo.extend(self.woken(id, &sent));

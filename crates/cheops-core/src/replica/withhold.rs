@@ -21,12 +21,11 @@ use alloc::{
 use core::fmt;
 
 use super::{
-    Durable, Message, Outbox, Refusal, Replica, Resource, Stretch, Submission, Version,
+    Durable, Message, Outbox, Record, Refusal, Replica, Resource, Stretch, Submission, Version,
     resource::LAST_ATTEMPT, run::Work,
 };
 use crate::{
     id::{ResourceId, SiteId, Sites},
-    operation::Operation,
     time::{Millis, Now},
 };
 
@@ -129,10 +128,10 @@ impl Replica {
         self.gap = Some(Gap { until, records });
     }
 
-    /// Withholds a resource that is about to begin here with an operation, if it may have been here
-    /// before.
-    pub(super) fn suspect(&mut self, op: &Operation, out: &mut Outbox) {
-        let Some(gap) = self.gap else { return };
+    /// Withholds a resource that is about to begin here with a record of another site, if it may have
+    /// been here before.
+    pub(super) fn suspect(&mut self, record: &Record, out: &mut Outbox) {
+        let (Some(gap), Record::Operation(op)) = (self.gap, record) else { return };
         let id = &op.resource;
         if !self.resources.contains_key(id)
             && !self.withheld.contains_key(id)
