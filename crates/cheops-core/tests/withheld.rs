@@ -477,3 +477,29 @@ fn a_site_is_asked_to_show_one_resource_among_many() {
     two.force("set 5");
     two.agree("after the reset");
 }
+
+/// `a` has run it before the loss, and goes on before it comes back: nothing that is left of the first
+/// run must be taken for the second.
+#[test]
+fn an_attempt_that_may_have_been_is_not_made_again_however_late_the_operation_comes_back() {
+    let mut two = Two::new();
+    let kept = two.places[0].disk.len();
+    let before = two.places[0].replica.resource(&resource()).unwrap().version();
+    two.seconds += 100;
+    let Answer::Accepted(late, _) = two.submit(1, "inc 7", false) else { panic!("accepted") };
+    two.lose(kept);
+    two.seconds -= 100;
+    // What `b` has is not shown; so it is if `b`, too, has lost it, and a third gives it back.
+    let message = Message::Have(Stretch::default(), vec![(resource(), before)], 0);
+    two.input(0, Input::Received { from: site(1), message });
+    two.force("set 5");
+    two.places[0].ran.clear();
+    two.link();
+    assert_eq!(two.places[0].ran, ["inc 7"]);
+    let attempts = two.places[0].disk.iter().filter_map(|durable| match durable {
+        Durable::Intent { op, attempt, .. } if *op == late => Some(*attempt),
+        _ => None,
+    });
+    assert!(attempts.min() > Some(1), "the first was before the loss");
+    two.agree("after it came back");
+}

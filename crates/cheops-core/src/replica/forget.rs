@@ -143,9 +143,7 @@ impl Resource {
         }
         fresh.reach(&self.version());
         fresh.news.of_all();
-        if self.doubtful > 0 {
-            (fresh.doubtful, fresh.spent) = (fresh.log.len(), self.spent);
-        }
+        fresh.floor = self.floor;
         fresh
     }
 

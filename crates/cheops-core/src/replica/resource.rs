@@ -60,10 +60,8 @@ pub struct Resource {
     pub(super) work: Work,
     /// The `Reset` command has failed for the block as it is; trying again would fail again.
     pub(super) clear_failed: bool,
-    /// Where something was lost: how many operations of the log may have been run here more often
-    /// than is known, and the last attempt at one of them that there may have been.
-    pub(super) doubtful: usize,
-    pub(super) spent: u32,
+    /// Where something was lost: the last number that this site may have used until then; 0 if none.
+    pub(super) floor: Option<u64>,
     /// Up to where another site has forgotten the resource's records, if this one has yet to.
     pub(super) due: Version,
 }
@@ -115,8 +113,7 @@ impl Resource {
             news: News::default(),
             work: Work::Idle,
             clear_failed: false,
-            doubtful: 0,
-            spent: 0,
+            floor: None,
             due: Version::new(),
         };
         this.skip(&declared.base);

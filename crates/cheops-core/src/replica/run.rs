@@ -101,9 +101,8 @@ impl Resource {
         match self.journal.next(&self.log, &self.resolution, can_clear) {
             Step::Rest => self.work = Work::Idle,
             Step::Run { op, fresh } => {
-                let spent = if op.usize() < self.doubtful { self.spent } else { 0 };
                 let known = self.reply_to(op, here).map_or(0, |reply| reply.attempt);
-                let attempt = known.max(spent) + 1;
+                let attempt = known.max(self.spent(op, here)) + 1;
                 let pending = Pending { op, attempt, fresh };
                 out.persist(self.intent(pending));
                 out.run(self.start(pending));

@@ -26,6 +26,7 @@ use super::{
 };
 use crate::{
     id::{ResourceId, SiteId, Sites},
+    log::Ix,
     time::{Millis, Now},
 };
 
@@ -90,14 +91,23 @@ impl fmt::Display for Lost {
 }
 
 impl Resource {
-    /// Takes note that something of it is lost here. An operation that is known now or comes back may
-    /// have been run here as often as this site has used numbers, and once more.
+    /// Takes note that something of it is lost here.
     pub(super) fn lose(&mut self, floor: u64) {
         self.work = Work::Stuck;
         self.journal.doubt();
+        self.floor = Some(floor);
+    }
+
+    /// The last attempt at an operation that there may have been here, and that was lost: as many as
+    /// this site had used numbers, and once more. An operation of another site may have been run here
+    /// before the loss however late it comes back; only one that this site has received since can't.
+    pub(super) fn spent(&self, op: Ix, here: &SiteId) -> u32 {
+        let id = &self.log.op(op).id;
+        let Some(floor) = self.floor.filter(|&floor| id.site != *here || id.number <= floor) else {
+            return 0;
+        };
         let spent = u32::try_from(floor.saturating_add(1)).unwrap_or(u32::MAX);
-        self.spent = spent.min(LAST_ATTEMPT >> 1);
-        self.doubtful = self.log.len();
+        spent.min(LAST_ATTEMPT >> 1)
     }
 
     /// Whether the block has been reset, and the state follows from that.
@@ -239,9 +249,6 @@ impl Replica {
     pub(super) fn goes_on(&mut self, id: &ResourceId) {
         if let Some(loss) = self.withheld.get_mut(id).filter(|loss| !loss.whole) {
             loss.whole = true;
-            if let Some(resource) = self.resources.get_mut(id) {
-                resource.doubtful = resource.log.len();
-            }
         }
     }
 
