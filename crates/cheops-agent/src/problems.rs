@@ -288,7 +288,7 @@ fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
             Urgency::High,
             "diverged",
             format!(
-                "the sites of `{id}` have run the same and show different things: the matrix is wrong, or somebody changed it from outside"
+                "the sites of `{id}` have run the same, and `Show` prints different things or fails at some: the matrix is wrong, or somebody changed it from outside"
             ),
             format!(
                 "compare: cheops diff {id}; then declare the state with an operation and --force"

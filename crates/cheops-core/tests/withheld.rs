@@ -141,8 +141,15 @@ impl Two {
 
     /// Delivers all messages, and those that they lead to; nothing if the two are apart.
     fn talk(&mut self) {
-        for _ in 0..200 {
-            let Some(from) = (0..2).find(|&n| !self.places[n].sent.is_empty()) else { return };
+        self.talk_within(200);
+    }
+
+    /// How many messages that took, of at most so many.
+    fn talk_within(&mut self, most: usize) -> usize {
+        for count in 0..most {
+            let Some(from) = (0..2).find(|&n| !self.places[n].sent.is_empty()) else {
+                return count;
+            };
             let message = self.places[from].sent.pop_front().unwrap();
             if self.linked {
                 self.input(1 - from, Input::Received { from: site(from), message });
@@ -476,6 +483,47 @@ fn a_site_is_asked_to_show_one_resource_among_many() {
     assert!(two.places[0].replica.unheard(&resource()).is_empty());
     two.force("set 5");
     two.agree("after the reset");
+}
+
+#[test]
+fn what_comes_back_costs_a_few_messages_a_resource() {
+    const COUNT: usize = 300;
+    let mut two = Two::new();
+    for n in 0..COUNT {
+        two.submit_for(n % 2, format!("r{n}").parse().unwrap(), "set 1", false);
+    }
+    two.lose_all();
+    two.linked = true;
+    two.input(0, Input::PeerUp(site(1)));
+    two.input(1, Input::PeerUp(site(0)));
+    let messages = two.talk_within(COUNT * 100);
+    assert!(messages < COUNT * 10, "{messages} messages for {COUNT} resources");
+    let a = &two.places[0].replica;
+    assert_eq!(a.withheld().count(), COUNT + 1);
+    assert!(a.withheld().all(|id| a.unheard(id).is_empty()));
+}
+
+#[test]
+fn what_was_deleted_before_the_loss_can_be_created_again_under_new_numbers() {
+    let mut two = Two::new();
+    two.submit(0, "delete", false);
+    assert!(two.places.iter().all(|place| place.replica.resource(&resource()).is_none()));
+    two.lose_all();
+    two.link();
+    for line in ["set 9", "inc 1", "inc 2"] {
+        assert!(matches!(two.submit(0, line, false), Answer::Accepted(..)));
+    }
+    for place in &two.places {
+        let ran = &place.ran[place.ran.len() - 3..];
+        assert_eq!(ran, ["set 9", "inc 1", "inc 2"]);
+    }
+    // What `b` has forgotten is asked for after a while.
+    two.seconds += 20;
+    for n in [0, 1] {
+        two.input(n, Input::Tick);
+        two.talk();
+    }
+    two.agree("after it was created again");
 }
 
 /// `a` has run it before the loss, and goes on before it comes back: nothing that is left of the first

@@ -186,7 +186,7 @@ fn what_show_prints_tells_that_a_matrix_lies() {
         assert!(x.operations.iter().flat_map(|op| &op.runs).all(|run| run.status == RunStatus::Ok));
     }
     let (_, problems) = field.sites[2].ask("/api/v1/problems").unwrap();
-    assert!(problems.contains("show different things"), "{problems}");
+    assert!(problems.contains("prints different things"), "{problems}");
 
     let request = Submit { force: true, ..submit("echo end > {id}", "set") };
     field.sites[1].exec("x", &request);

@@ -168,6 +168,7 @@ impl Resource {
         let Some(journal) = self.journal_for(&fresh) else { return false };
         fresh.journal = journal;
         fresh.waiting = core::mem::take(&mut self.waiting);
+        fresh.looking = self.looking;
         *self = fresh;
         true
     }
@@ -220,6 +221,7 @@ impl Resource {
         fresh.journal = self.journal.anew();
         fresh.due = core::mem::take(&mut self.due);
         fresh.waiting = core::mem::take(&mut self.waiting);
+        fresh.looking = self.looking;
         *self = fresh;
         true
     }
@@ -357,6 +359,13 @@ impl Replica {
         if !plausible || !resource.sites().contains(from) {
             let (from, resource) = (from.clone(), id.clone());
             let why = "it forgets a resource that is not its own";
+            return out.tell(Event::Refused { from, resource, why });
+        }
+        let deleted = resource.log.iter().any(|(_, op)| op.kind.is_delete());
+        let over = |op: &OpId| covers(version, op) && !resource.log.is_forgotten(op);
+        if !deleted && resource.log.iter().any(|(_, op)| over(&op.id)) {
+            let (from, resource) = (from.clone(), id.clone());
+            let why = "it has deleted other operations by the same numbers: was this site restored from an old backup?";
             return out.tell(Event::Refused { from, resource, why });
         }
         join(&mut resource.due, version);

@@ -8,7 +8,7 @@
 //! What was forgotten with an earlier life of a resource counts as known, so numbers go on where
 //! they were.
 
-use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, format, sync::Arc, vec::Vec};
 
 use super::shown::Shown;
 use crate::{
@@ -117,6 +117,13 @@ pub struct Stretch {
 }
 
 impl Stretch {
+    /// The stretch of one id, or a little more if no id comes right after it.
+    pub fn of(id: &ResourceId) -> Self {
+        // The first of the letters that ids are made of.
+        let next = format!("{id}-").parse().ok();
+        Self { from: Some(id.clone()), to: next }
+    }
+
     /// Whether an id lies in it.
     pub fn contains(&self, id: &ResourceId) -> bool {
         self.from.as_ref().is_none_or(|from| from <= id)

@@ -62,11 +62,11 @@ impl Resource {
         (shown.block == block && shown.id.number > self.last_reply(site)).then_some(shown)
     }
 
-    /// Whether two sites show different things of the block.
+    /// Whether two sites show different things of the block, or one shows nothing that another does.
     pub fn shows_differ(&self) -> bool {
         let Some(block) = self.block_digest() else { return false };
         let mut prints =
-            self.sites().iter().filter_map(|site| self.shown_of(site, block)?.print.as_ref());
+            self.sites().iter().filter_map(|site| Some(self.shown_of(site, block)?.print.as_ref()));
         prints.next().is_some_and(|first| prints.any(|print| print != first))
     }
 

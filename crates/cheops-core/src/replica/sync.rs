@@ -298,7 +298,8 @@ impl Replica {
                     // It is about a new life, whose first operation has yet to come. What waited
                     // here, before the old one was forgotten, came from the site that recorded it.
                     let origin = &sent.record.id().site;
-                    self.want(if *from == self.here { origin } else { from }, id, out);
+                    let whom = if *from == self.here { origin } else { from };
+                    self.arm(now, self.settings.ask_after, Alarm::Ask(id.clone(), whom.clone()));
                     break;
                 }
                 (None, None) => {

@@ -18,7 +18,7 @@ use alloc::{
     vec,
     vec::Vec,
 };
-use core::fmt;
+use core::{fmt, ops::Bound};
 
 use super::{
     Durable, Message, Outbox, Record, Refusal, Replica, Resource, Stretch, Submission, Version,
@@ -157,6 +157,16 @@ impl Replica {
         self.withheld.keys()
     }
 
+    /// Those of them whose ids lie in a stretch.
+    fn withheld_in(&self, stretch: &Stretch) -> impl Iterator<Item = &ResourceId> {
+        let from = stretch.from.as_ref().map_or(Bound::Unbounded, Bound::Included);
+        let to = stretch.to.clone();
+        self.withheld
+            .range::<ResourceId, _>((from, Bound::Unbounded))
+            .map(|(id, _)| id)
+            .take_while(move |id| to.as_ref().is_none_or(|to| *id < to))
+    }
+
     /// Whether something of a resource is lost here.
     pub fn is_withheld(&self, id: &ResourceId) -> bool {
         self.withheld.contains_key(id)
@@ -176,8 +186,10 @@ impl Replica {
     }
 
     /// The last number of this site that may have been used in a time of which something is lost.
+    /// Where nobody knows of which resources that was, it may have been of any.
     pub(super) fn floor(&self, id: &ResourceId) -> u64 {
-        self.floors.get(id).copied().unwrap_or(0)
+        let unknown = || self.gap.map(|gap| gap.records);
+        self.floors.get(id).copied().or_else(unknown).unwrap_or(0)
     }
 
     /// The number of this site's next record of a resource.
@@ -228,15 +240,14 @@ impl Replica {
 
     /// Asks a site that knows the same of a stretch as this one, as far as digests tell, to show it.
     pub(super) fn ask_within(&self, from: &SiteId, stretch: &Stretch, out: &mut Outbox) {
-        let mut within = self.withheld.keys().filter(|id| stretch.contains(id));
-        if let Some(id) = within.find(|id| self.unheard(id).contains(from)) {
+        if let Some(id) = self.withheld_in(stretch).find(|id| self.unheard(id).contains(from)) {
             let shorter = Stretch { from: Some(id.clone()), to: stretch.to.clone() };
             self.ask_to_show(from, shorter, out);
         }
     }
 
     fn ask_what_it_has(&self, site: &SiteId, id: &ResourceId, out: &mut Outbox) {
-        self.ask_to_show(site, Stretch { from: Some(id.clone()), to: None }, out);
+        self.ask_to_show(site, Stretch::of(id), out);
     }
 
     fn ask_to_show(&self, site: &SiteId, stretch: Stretch, out: &mut Outbox) {
@@ -276,13 +287,13 @@ impl Replica {
         now: Now,
         out: &mut Outbox,
     ) {
-        let within = self.withheld.keys().filter(|id| stretch.contains(id));
         let lacks_nothing = |id: &&ResourceId| {
             let known = self.version(id);
             let has = |(site, number): (&SiteId, &u64)| known.get(site) >= Some(number);
             theirs.get(*id).is_none_or(|version| version.iter().all(has))
         };
-        let heard: Vec<ResourceId> = within.filter(lacks_nothing).cloned().collect();
+        let heard: Vec<ResourceId> =
+            self.withheld_in(stretch).filter(lacks_nothing).cloned().collect();
         for id in heard {
             if let Some(loss) = self.withheld.get_mut(&id) {
                 loss.heard.insert(from.clone());

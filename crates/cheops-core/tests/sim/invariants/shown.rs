@@ -36,11 +36,11 @@ pub fn check(world: &Sky, held: &Held<'_>) -> (u64, u64) {
         assert_eq!(first.shown(site), shown, "{} of {site} at {site}", resource.id());
         let Some(shown) = shown else { continue };
         count += 1;
+        prints.insert(shown.print);
         if let Some(found) = shown.print {
             let app = world.app(*n, resource.id());
             let right = found == print(&app) || is_withheld(world, *n, resource.id());
             assert!(right, "{} at {site} holds {app:?}, and has shown {found:?}", resource.id());
-            prints.insert(found);
         }
     }
     let apart = prints.len() > 1;
