@@ -7,8 +7,11 @@ use std::{
     sync::Mutex,
 };
 
-use cheops_agent::api::model::{
-    Answer, Dropped, PlannedStep, Receipt, Rehearsal, RunStatus, Stored, Submit, Submitted,
+use cheops_agent::{
+    api::model::{
+        Answer, Dropped, PlannedStep, Receipt, Rehearsal, RunStatus, Stored, Submit, Submitted,
+    },
+    run::left_out::{Kept, LeftOut},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -76,8 +79,8 @@ fn wide_output_shows_all_that_was_printed() {
 
 #[test]
 fn how_a_command_failed_and_what_is_left_out_is_told() {
-    let cut = "a\nb\n[4096 more bytes were printed; the first 4100 bytes are in a file at this \
-               site]\nexit code 2";
+    let left_out = LeftOut { more: 4096, kept: Kept::All };
+    let cut = &format!("a\nb\n{left_out}\nexit code 2");
     let answers = vec![
         accepted(),
         Answer::Reply(run("site1", RunStatus::Ok, "")),
