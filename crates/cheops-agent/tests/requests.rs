@@ -80,6 +80,8 @@ async fn a_site_that_lost_nobody_knows_what_hears_others_before_it_creates_a_res
     };
     let shared = json!({ "command": "true", "sites": "here & there", "wait": "0s" }).to_string();
     let alone = json!({ "command": "true", "sites": "here", "wait": "0s" }).to_string();
+    let rehearsed =
+        json!({ "command": "true", "sites": "here & there", "dry_run": true }).to_string();
     let agent = Agent::start(plan()).await.unwrap();
     assert_eq!(ask(&agent, "lost", shared.clone()).await.0, 202);
     agent.stop().await;
@@ -95,9 +97,11 @@ async fn a_site_that_lost_nobody_knows_what_hears_others_before_it_creates_a_res
     }
     for start in ["the first", "a later"] {
         let agent = Agent::start(plan()).await.unwrap();
-        let (status, answer) = ask(&agent, "lost", shared.clone()).await;
-        assert_eq!((status, &answer["type"]), (503, &json!("damaged")), "{start}: {answer}");
-        assert!(answer["detail"].as_str().unwrap().ends_with("of it: there"), "{answer}");
+        for asked in [&shared, &rehearsed] {
+            let (status, answer) = ask(&agent, "lost", asked.clone()).await;
+            assert_eq!((status, &answer["type"]), (503, &json!("damaged")), "{start}: {answer}");
+            assert!(answer["detail"].as_str().unwrap().ends_with("of it: there"), "{answer}");
+        }
         assert_eq!(ask(&agent, "alone", alone.clone()).await.0, 202, "{start}");
         agent.stop().await;
     }

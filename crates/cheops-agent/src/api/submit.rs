@@ -652,6 +652,7 @@ async fn rehearse(
     passed: bool,
 ) -> ApiResult<Response> {
     let submission = submission(context, id, asked)?;
+    hear_first(context, &submission).await?;
     let now = context.node.now();
     let look = move |replica: &Replica| {
         let rehearsal = replica.rehearse(&submission, now)?;
