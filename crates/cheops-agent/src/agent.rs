@@ -143,6 +143,7 @@ impl Agent {
 
         let metrics = Metrics::default();
         let (limits, feeds) = (config.serve.clone(), Arc::new(Semaphore::new(config.serve.feeds)));
+        let (stop, stopping) = watch::channel(false);
         let context = Arc::new(Context {
             config,
             node: handle,
@@ -152,12 +153,12 @@ impl Agent {
             noted,
             metrics,
             feeds,
+            stopping: stopping.clone(),
             rehearsals: Semaphore::new(1),
             wary,
         });
         let router = api::router(context.clone());
         context.peers.serve(router.clone());
-        let (stop, stopping) = watch::channel(false);
         let server = tokio::spawn(api::serve(listener, router, limits, stopping));
         let sweeper = tokio::spawn(sweep(context.clone()));
         let (site, peers) = (context.here(), context.peers.address());
