@@ -128,6 +128,7 @@ async fn a_site_that_takes_a_request_and_falls_silent_is_not_waited_for_for_ever
         let mut config = config("here", &directory);
         // It is the other that dials.
         config.add_site("there".parse().unwrap(), "127.0.0.1:1".into()).unwrap();
+        config.serve.accept = Duration::from_millis(800);
         config
     });
     let here = here.await.unwrap();
@@ -145,7 +146,7 @@ async fn a_site_that_takes_a_request_and_falls_silent_is_not_waited_for_for_ever
     let (never, half) =
         tokio::join!(ask(&here, "never", body.clone()), ask(&here, "half", body.clone()));
     for ((status, answer), expected) in
-        [(never, "did not answer within 15s"), (half, "there:7 is accepted, but")]
+        [(never, "did not answer within 1.2s"), (half, "there:7 is accepted, but")]
     {
         assert_eq!((status, &answer["type"]), (504, &json!("no-answer")), "{answer}");
         assert!(answer["detail"].as_str().unwrap().contains(expected), "{answer}");
