@@ -91,6 +91,9 @@ pub struct Runs {
     /// How long a resource must be quiet before its `Show` command is run, so that sites can be
     /// compared; never if there is none.
     pub show_after: Option<Duration>,
+    /// How many files a command may have open, if that is not as many as the agent may. Not a setting
+    /// of the file: it is what the agent was started with.
+    pub open_files: Option<u64>,
 }
 
 /// How links are kept.
@@ -144,6 +147,7 @@ impl Config {
                 output_file: 64 << 20,
                 shell: PathBuf::from("/bin/sh"),
                 show_after: Some(Duration::from_secs(1)),
+                open_files: None,
             },
             links: Links {
                 heartbeat: Duration::from_secs(3),

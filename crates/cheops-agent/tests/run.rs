@@ -143,6 +143,15 @@ async fn the_time_limit_of_the_site_holds_where_the_resource_has_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_command_has_the_limit_of_open_files_that_the_agent_was_started_with() {
+    let (_directory, site) = site_with(|plan| plan.config.runs.open_files = Some(77));
+    let reply = site.exec("r", "ulimit -Sn; echo ${CHEOPS_OPEN_FILES-none}", None).await;
+    assert_eq!((reply.outcome, &*reply.output), (Outcome::Ok, "77\nnone\n"));
+    let raised = site.exec("r", "ulimit -Sn 78 && ulimit -Sn", None).await;
+    assert_eq!(&*raised.output, "78\n", "it may raise it by itself");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_gigabyte_of_output_takes_neither_memory_nor_disk() {
     let (_directory, site) = site_with(|plan| {
         plan.config.runs.output = 1_000;
