@@ -40,6 +40,7 @@ use crate::{
     files::{Content, Fetch, Files},
     metrics::Metrics,
     node::{self, Clock, Hands},
+    open_files,
     peers::Peers,
     problems::Noted,
     run::{self, Runner, Setup},
@@ -104,7 +105,8 @@ pub struct Agent {
 
 impl Agent {
     /// Starts an agent. When this returns, it accepts requests.
-    pub async fn start(config: Config) -> Result<Self, StartError> {
+    pub async fn start(mut config: Config) -> Result<Self, StartError> {
+        config.serve.connections = affordable(&config);
         let shell = config.runs.shell.clone();
         run::can_run(&shell).map_err(|why| StartError::Shell { path: shell, why })?;
         for path in [&config.data, &config.work] {
@@ -143,6 +145,7 @@ impl Agent {
 
         let metrics = Metrics::default();
         let (limits, feeds) = (config.serve.clone(), Arc::new(Semaphore::new(config.serve.feeds)));
+        let (stop, stopping) = watch::channel(false);
         let context = Arc::new(Context {
             config,
             node: handle,
@@ -152,12 +155,12 @@ impl Agent {
             noted,
             metrics,
             feeds,
+            stopping: stopping.clone(),
             rehearsals: Semaphore::new(1),
             wary,
         });
         let router = api::router(context.clone());
         context.peers.serve(router.clone());
-        let (stop, stopping) = watch::channel(false);
         let server = tokio::spawn(api::serve(listener, router, limits, stopping));
         let sweeper = tokio::spawn(sweep(context.clone()));
         let (site, peers) = (context.here(), context.peers.address());
@@ -189,6 +192,18 @@ impl Agent {
         self.context.node.stop();
         self.node.stopped().await;
     }
+}
+
+/// How many connections can be served with the files that the system lets this process have open.
+fn affordable(config: &Config) -> usize {
+    let (wanted, limit) = (config.serve.connections, open_files::limit());
+    let served = open_files::connections(config, limit);
+    if let Some(limit) = limit.filter(|_| served < wanted) {
+        tracing::warn!(
+            "`api.connections` is {wanted}, but the system lets this process have no more than {limit} files open: {served} connections are served at the same time; raise the limit (`LimitNOFILE=` in its unit, or `ulimit -n`), or lower the setting",
+        );
+    }
+    served
 }
 
 async fn listen(address: SocketAddr, what: &'static str) -> Result<TcpListener, StartError> {

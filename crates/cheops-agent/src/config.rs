@@ -69,6 +69,10 @@ pub struct Serve {
     pub idle: Duration,
     /// How long a client may take nothing of its answer, or send nothing of its body.
     pub stall: Duration,
+    /// How long a disk that is slow may take to accept an operation, beyond the wait. A site that a
+    /// request was passed on to has half as long again, for the way there and back. Not a setting of
+    /// the file: clients count on it.
+    pub accept: Duration,
 }
 
 /// How commands are run.
@@ -87,6 +91,9 @@ pub struct Runs {
     /// How long a resource must be quiet before its `Show` command is run, so that sites can be
     /// compared; never if there is none.
     pub show_after: Option<Duration>,
+    /// How many files a command may have open, if that is not as many as the agent may. Not a setting
+    /// of the file: it is what the agent was started with.
+    pub open_files: Option<u64>,
 }
 
 /// How links are kept.
@@ -131,6 +138,7 @@ impl Config {
                 header_bytes: 64 << 10,
                 idle: Duration::from_secs(75),
                 stall: Duration::from_secs(30),
+                accept: Duration::from_secs(10),
             },
             runs: Runs {
                 parallel: 8,
@@ -139,6 +147,7 @@ impl Config {
                 output_file: 64 << 20,
                 shell: PathBuf::from("/bin/sh"),
                 show_after: Some(Duration::from_secs(1)),
+                open_files: None,
             },
             links: Links {
                 heartbeat: Duration::from_secs(3),
@@ -226,7 +235,8 @@ impl Config {
 
     /// Whether the settings make sense together.
     pub fn check(&self) -> Result<(), String> {
-        let Serve { connections, feeds, streams, headers, header_bytes, idle, stall } = self.serve;
+        let Serve { connections, feeds, streams, headers, header_bytes, idle, stall, .. } =
+            self.serve;
         if connections == 0 || feeds == 0 || streams == 0 {
             return Err(
                 "`api.connections`, `api.feeds` and `api.streams` must be at least 1".into()
@@ -452,6 +462,7 @@ mod tests {
             header_bytes: 10_000,
             idle: seconds(2),
             stall: seconds(3),
+            accept: seconds(10),
         };
         assert_eq!(config.serve, serve);
         assert_eq!(config.runs.timeout, Duration::from_mins(1));

@@ -8,6 +8,7 @@ pub mod engine;
 pub mod files;
 pub mod metrics;
 pub mod node;
+pub mod open_files;
 pub mod peers;
 pub mod problems;
 pub mod run;

@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cheops_agent::run::Workload;
+use cheops_agent::run::{
+    Workload,
+    left_out::{Kept, LeftOut},
+};
 use cheops_core::{
     id::OpId,
     matrix,
@@ -140,6 +143,15 @@ async fn the_time_limit_of_the_site_holds_where_the_resource_has_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_command_has_the_limit_of_open_files_that_the_agent_was_started_with() {
+    let (_directory, site) = site_with(|plan| plan.config.runs.open_files = Some(77));
+    let reply = site.exec("r", "ulimit -Sn; echo ${CHEOPS_OPEN_FILES-none}", None).await;
+    assert_eq!((reply.outcome, &*reply.output), (Outcome::Ok, "77\nnone\n"));
+    let raised = site.exec("r", "ulimit -Sn 78 && ulimit -Sn", None).await;
+    assert_eq!(&*raised.output, "78\n", "it may raise it by itself");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_gigabyte_of_output_takes_neither_memory_nor_disk() {
     let (_directory, site) = site_with(|plan| {
         plan.config.runs.output = 1_000;
@@ -149,12 +161,9 @@ async fn a_gigabyte_of_output_takes_neither_memory_nor_disk() {
     let reply = site.exec("r", "yes | head -c 1G", None).await;
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     assert_eq!(reply.outcome, Outcome::Ok);
-    let more = (1_u64 << 30) - 1_000;
-    let expected = format!(
-        "{}[{more} more bytes were printed; the first 1048576 bytes are in a file at this site, and {} were dropped]",
-        "y\n".repeat(500),
-        (1 << 30) - (1 << 20),
-    );
+    let kept = Kept::First { kept: 1 << 20, dropped: (1 << 30) - (1 << 20) };
+    let left_out = LeftOut { more: (1 << 30) - 1_000, kept };
+    let expected = format!("{}{left_out}", "y\n".repeat(500));
     assert_eq!(&*reply.output, expected);
     let dropped = Some((1 << 30) - (1 << 20));
     let kept = |run: &RunId| site.runner.output(run).unwrap().map(|o| (o.length, o.dropped));

@@ -4,7 +4,10 @@
 //! Pure. What must stay true: words that are not known stay part of the text, so that nothing a site
 //! said is lost.
 
-use cheops_agent::api::model::{Run, RunStatus};
+use cheops_agent::{
+    api::model::{Run, RunStatus},
+    run::left_out::{Kept, LeftOut},
+};
 
 use crate::{shell, words};
 
@@ -19,15 +22,6 @@ pub(crate) struct Printed<'a> {
     end: Option<String>,
 }
 
-/// What a reply leaves out.
-#[derive(Debug, PartialEq, Eq, Clone, Copy)]
-struct LeftOut {
-    /// How many bytes more were printed.
-    more: u64,
-    /// How many bytes, from the start, are in a file at the site; none if there is no such file.
-    kept: Option<u64>,
-}
-
 impl<'a> Printed<'a> {
     /// The output of a run.
     pub(crate) fn by(run: &'a Run) -> Self {
@@ -40,7 +34,7 @@ impl<'a> Printed<'a> {
         let text = if end.is_some() { without_last_line(output) } else { output };
         // The words about what is left out stand before those about the end.
         let said = if end.is_some() { text.strip_suffix('\n').unwrap_or(text) } else { text };
-        let left_out = left_out(last_line(said));
+        let left_out = LeftOut::read(last_line(said));
         let text = if left_out.is_some() { without_last_line(said) } else { text };
         Self { text, left_out, end }
     }
@@ -73,13 +67,13 @@ impl<'a> Printed<'a> {
     /// What is not here, in words: `… 12MiB more: cheops output …`.
     pub(crate) fn rest(&self, fetch: Option<&str>) -> Option<String> {
         let LeftOut { more, kept } = self.left_out?;
-        let more_words = words::size(more);
+        let more = words::size(more);
         Some(match (kept, fetch) {
-            (Some(kept), Some(fetch)) if kept < self.text.len() as u64 + more => {
-                format!("… {more_words} more, the first {} kept: {fetch}", words::size(kept))
+            (Kept::All, Some(fetch)) => format!("… {more} more: {fetch}"),
+            (Kept::First { kept, .. }, Some(fetch)) => {
+                format!("… {more} more, the first {} kept: {fetch}", words::size(kept))
             }
-            (Some(_), Some(fetch)) => format!("… {more_words} more: {fetch}"),
-            _ => format!("… {more_words} more, not kept"),
+            (Kept::NoMore, _) | (_, None) => format!("… {more} more, not kept"),
         })
     }
 
@@ -87,8 +81,11 @@ impl<'a> Printed<'a> {
     pub(crate) fn cut(&self) -> Option<(u64, u64)> {
         let LeftOut { more, kept } = self.left_out?;
         let here = self.text.len() as u64;
-        let (all, kept) = (here + more, kept.unwrap_or(here));
-        (kept < all).then_some((all, kept))
+        match kept {
+            Kept::All => None,
+            Kept::First { kept, dropped } => Some((kept.saturating_add(dropped), kept)),
+            Kept::NoMore => Some((here.saturating_add(more), here)),
+        }
     }
 }
 
@@ -118,21 +115,15 @@ fn end(line: &str) -> Option<String> {
     line.starts_with("timed out after ").then(|| line.to_owned())
 }
 
-/// What is left out, if a line says so.
-fn left_out(line: &str) -> Option<LeftOut> {
-    let line = line.strip_prefix('[')?.strip_suffix(']')?;
-    let (more, rest) = line.split_once(" more bytes were printed")?;
-    let kept = rest.strip_prefix("; the first ").and_then(|rest| rest.split(' ').next());
-    Some(LeftOut { more: more.parse().ok()?, kept: kept.and_then(|kept| kept.parse().ok()) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_agents_words_are_told_from_what_was_printed() {
-        let cut = "ab\n[96 more bytes were printed; the first 99 bytes are in a file at this site]";
+        let left_out = |kept| LeftOut { more: 96, kept }.to_string();
+        let part = format!("ab\n{}", left_out(Kept::First { kept: 90, dropped: 8 }));
+        let failed = format!("ab\n{}\nexit code 2", left_out(Kept::All));
         for (output, has_failed, text, end) in [
             ("", true, "", None),
             ("exit code 2", true, "", Some("exit 2")),
@@ -142,7 +133,8 @@ mod tests {
             ("exit code 2", false, "exit code 2", None),
             ("exit code two", true, "exit code two", None),
             ("no shell", true, "no shell", None),
-            (cut, false, "ab\n", None),
+            (&part, false, "ab\n", None),
+            (&failed, true, "ab\n", Some("exit 2")),
             ("[96 more bytes were eaten]", false, "[96 more bytes were eaten]", None),
         ] {
             let printed = Printed::new(output, has_failed);
@@ -156,30 +148,24 @@ mod tests {
     fn what_is_left_out_is_told() {
         let fetch = fetch("web", "DC 2:7", "DC 2");
         assert_eq!(fetch, "cheops output --site 'DC 2' web 'DC 2:7'");
-        let kept = |more: u64, kept: u64| {
-            format!(
-                "ab\nc\n[{more} more bytes were printed; the first {kept} bytes are in a file at this site]"
-            )
-        };
+        let said = |text: &str, more, kept| format!("{text}{}", LeftOut { more, kept });
+        let part = Kept::First { kept: 64 << 20, dropped: (2 << 30) + 5 - (64 << 20) };
         for (output, line, cut) in [
             ("ab\nc\n".to_owned(), "ab … 1 line more", None),
-            (kept(12 << 20, (12 << 20) + 5), "ab … 12MiB more: FETCH", None),
+            (said("ab\nc\n", 12 << 20, Kept::All), "ab … 12MiB more: FETCH", None),
             (
-                kept(2 << 30, 64 << 20),
+                said("ab\nc\n", 2 << 30, part),
                 "ab … 2GiB more, the first 64MiB kept: FETCH",
                 Some(((2 << 30) + 5, 64 << 20)),
             ),
-            ("ab\n[9 more bytes were printed]".to_owned(), "ab … 9B more, not kept", Some((12, 3))),
-            (
-                "[9 more bytes were printed]\nexit code 1".to_owned(),
-                "… 9B more, not kept",
-                Some((9, 0)),
-            ),
+            (said("ab\n", 9, Kept::NoMore), "ab … 9B more, not kept", Some((12, 3))),
+            (said("", 9, Kept::NoMore) + "\nexit code 1", "… 9B more, not kept", Some((9, 0))),
         ] {
             let printed = Printed::new(&output, output.ends_with("exit code 1"));
             assert_eq!(printed.line(Some("FETCH")), line);
             assert_eq!(printed.cut(), cut, "{output}");
         }
-        assert_eq!(Printed::new(&kept(9, 14), false).line(None), "ab … 9B more, not kept");
+        let output = said("ab\nc\n", 9, Kept::All);
+        assert_eq!(Printed::new(&output, false).line(None), "ab … 9B more, not kept");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! What must stay true: a reader that asks with `since` gets every change with a greater number,
 //! once, in order. One that is too slow for the live feed is served from the disk instead; one that
-//! takes nothing at all is told where to go on, and let go.
+//! takes nothing at all is told where to go on, and let go; none keeps the agent from stopping.
 
 use std::time::Duration;
 
@@ -104,12 +104,23 @@ impl Reader {
         let mut seq = since;
         // Room for a last word, for a reader that leaves no room for others.
         let Ok(last_word) = self.to_parts.clone().reserve_owned().await else { return };
-        if let Err(Over::Slow) = self.tell_all(&mut seq, once).await {
+        if let Err(Over::Slow) = self.tell_until_stopped(&mut seq, once).await {
             let stall = duration::print(self.context.config.serve.stall);
             let why = format!(
                 "the reader took nothing for {stall}, and was let go; go on with since={seq}"
             );
             last_word.send(self.part(&self.broken(why)));
+        }
+    }
+
+    /// Who follows ends when the API is to stop: nobody is to wait for it. It goes on elsewhere, or
+    /// later, after the last change that it was told. Who wants all that there is now gets it all,
+    /// or sees that it was cut.
+    async fn tell_until_stopped(&self, seq: &mut Seq, once: bool) -> Result<(), Over> {
+        let mut stopping = self.context.stopping.clone();
+        tokio::select! {
+            told = self.tell_all(seq, once) => told,
+            _ = stopping.wait_for(|stopping| *stopping), if !once => Ok(()),
         }
     }
 

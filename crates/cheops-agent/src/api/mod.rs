@@ -35,7 +35,7 @@ use cheops_core::{
     id::{ResourceId, SiteId},
     scope::Catalogue,
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use utoipa::OpenApi;
 use utoipa_axum::{
     router::{OpenApiRouter, UtoipaMethodRouterExt},
@@ -75,6 +75,8 @@ pub struct Context {
     pub metrics: Metrics,
     /// How many more may follow the change feed.
     pub feeds: Arc<Semaphore>,
+    /// Whether the API is to stop: whoever would follow for ever ends then.
+    pub stopping: watch::Receiver<bool>,
     /// Whose turn it is to rehearse: one at a time, so that the replica has time for others.
     pub rehearsals: Semaphore,
     /// There may have been resources here of which nothing is left: what others have of a resource

@@ -5,14 +5,15 @@
 //! - there are never more connections than the limit; one more is told so, and let go;
 //! - a connection on which nothing happens that should is cut: headers that do not come, a body that
 //!   stops in the middle, an answer that nobody takes, a client that has nothing more to ask;
-//! - a request that waits for the sites is none of these: it may take as long as it asks for.
+//! - a request that waits for the sites is none of these: it may take as long as it asks for;
+//! - whoever is refused before its request was read whole has a second to take the answer.
 
 use std::{
     convert::Infallible,
     io::{self, Write as _},
     pin::{Pin, pin},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -32,7 +33,7 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{Semaphore, watch},
-    time::{Instant, sleep, timeout},
+    time::{Instant, Sleep, sleep, timeout},
 };
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
@@ -45,7 +46,7 @@ use crate::config;
 const FIELDS: usize = 128;
 /// How long to wait after a failure to accept: most often there are no more files to be had.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a client that is one too many has to take its answer.
+/// How long a client that is refused, or one too many, has to take its answer.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How many such clients are answered at once; more are let go without a word.
 const FAREWELLS: usize = 64;
@@ -132,7 +133,7 @@ async fn attend(
     // An answer of a few bytes is not to wait for more.
     let _ = tcp.set_nodelay(true);
     let pulse = Pulse::new();
-    let io = TokioIo::new(Watched { tcp, pulse: pulse.clone() });
+    let io = TokioIo::new(Watched { tcp, pulse: pulse.clone(), farewell: None });
     let (stall, heard) = (limits.stall, pulse.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         let (router, pulse) = (router.clone(), heard.clone());
@@ -251,6 +252,12 @@ impl Beats {
         }
         (self.quiet.elapsed() >= limits.idle).then_some("the client asks for nothing more")
     }
+
+    /// Whether the connection ends while a request on it has begun and not become one: its headers
+    /// were refused.
+    fn refused(&self) -> bool {
+        self.under_way == 0 && !self.framed && self.first_byte.is_some()
+    }
 }
 
 /// A request under way, until it is dropped.
@@ -269,6 +276,8 @@ impl Drop for UnderWay {
 struct Watched {
     tcp: TcpStream,
     pulse: Pulse,
+    /// When a client that was refused has had the time to take its answer.
+    farewell: Option<Pin<Box<Sleep>>>,
 }
 
 impl Watched {
@@ -280,6 +289,23 @@ impl Watched {
             beats.blocked = None;
         }
         sent
+    }
+
+    /// Reads away what a client sends that was refused, or the system would throw the answer away
+    /// with it.
+    fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let farewell = self.farewell.get_or_insert_with(|| Box::pin(sleep(FAREWELL)));
+        if farewell.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut bytes = [0; 1024];
+        loop {
+            let mut rest = ReadBuf::new(&mut bytes);
+            let read = ready!(Pin::new(&mut self.tcp).poll_read(context, &mut rest));
+            if read.is_err() || rest.filled().is_empty() {
+                return Poll::Ready(());
+            }
+        }
     }
 }
 
@@ -313,7 +339,11 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_shutdown(context)
+        ready!(Pin::new(&mut self.tcp).poll_shutdown(context))?;
+        if self.pulse.lock().refused() {
+            ready!(self.poll_rest(context));
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_write_vectored(

@@ -49,10 +49,6 @@ use crate::node::{Busy, Health, Stopping};
 pub(super) const WAIT: Duration = Duration::from_secs(30);
 /// The longest wait.
 const MAX_WAIT: Duration = Duration::from_hours(1);
-/// How long a disk that is slow may take to accept an operation, beyond the wait.
-const GRACE: Duration = Duration::from_secs(10);
-/// How much longer a site that a request was passed on to may take, for the way there and back.
-const MARGIN: Duration = Duration::from_secs(5);
 /// How often sites that are silent are asked whether they have begun.
 const LOOK: Duration = Duration::from_millis(500);
 /// The longest command, in bytes: what the system takes as one argument, with room for the paths of
@@ -259,7 +255,9 @@ pub(super) async fn converse(
     hear_first(&context, &submission).await?;
     let wait = submission.wait;
     let mut answers = context.node.submit(submission).await?;
-    let patience = GRACE + Duration::from_millis(wait.0);
+    let accept = context.config.serve.accept;
+    let patience = accept + Duration::from_millis(wait.0);
+    let for_others = patience + accept / 2;
     let first = time::timeout(patience, answers.recv()).await.map_err(|_| unconfirmed())?;
     match first {
         Some(replica::Answer::Accepted(op, sites)) => {
@@ -267,7 +265,7 @@ pub(super) async fn converse(
         }
         Some(replica::Answer::Refused(Refusal::Elsewhere { sites, .. })) if !passed => {
             for site in context.reachable(sites.iter()) {
-                match there(context.clone(), site, id.clone(), &asked, patience + MARGIN).await {
+                match there(context.clone(), site, id.clone(), &asked, for_others).await {
                     // It can't have accepted what did not reach it: the next one is asked.
                     Err(Unheard::NotReached(_)) => {}
                     Err(Unheard::Refused(error)) => return Err(error),
@@ -279,7 +277,7 @@ pub(super) async fn converse(
         }
         Some(replica::Answer::Refused(Refusal::NoSites(_))) if !passed => {
             let site = pass::find(&context, &id).await?;
-            let heard = there(context, site, id, &asked, patience + MARGIN).await;
+            let heard = there(context, site, id, &asked, for_others).await;
             heard.map_err(Unheard::into_error)
         }
         Some(replica::Answer::Refused(refusal)) => Err(refusal.into()),
@@ -652,6 +650,7 @@ async fn rehearse(
     passed: bool,
 ) -> ApiResult<Response> {
     let submission = submission(context, id, asked)?;
+    hear_first(context, &submission).await?;
     let now = context.node.now();
     let look = move |replica: &Replica| {
         let rehearsal = replica.rehearse(&submission, now)?;

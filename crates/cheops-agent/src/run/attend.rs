@@ -18,6 +18,7 @@ use super::{
     job::{End, Job, Status},
     supervise::end_of,
 };
+use crate::open_files;
 
 /// What became of it, and the beginning of what it printed.
 pub(super) struct Attended {
@@ -25,12 +26,13 @@ pub(super) struct Attended {
     pub(super) printed: Vec<u8>,
 }
 
-/// Runs the first line of a job. At most so many bytes of what it prints are kept.
-pub(super) async fn attend(job: Job, most: usize) -> Attended {
+/// Runs the first line of a job. At most so many bytes of what it prints are kept, and it may have so
+/// many files open.
+pub(super) async fn attend(job: Job, most: usize, files: Option<u64>) -> Attended {
     let start = Instant::now();
     let mut sink = Sink::new(Vec::new(), most as u64);
     let timeout = job.timeout;
-    let begun = tokio::task::spawn_blocking(move || begin(&job)).await;
+    let begun = tokio::task::spawn_blocking(move || begin(&job, files)).await;
     let end = match begun.map_err(io::Error::other).and_then(|begun| begun) {
         Err(error) => End::Failed(format!("the command can't be started: {error}")),
         Ok((group, child, pipe)) => {
@@ -57,11 +59,15 @@ impl Drop for Group {
     }
 }
 
-fn begin(job: &Job) -> io::Result<(Group, Child, OwnedFd)> {
+fn begin(job: &Job, files: Option<u64>) -> io::Result<(Group, Child, OwnedFd)> {
     let line = job.lines.first().map_or("", String::as_str);
     let (command, pipe) = command(job, line)?;
     let child = Command::from(command).spawn()?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    if let (Some(process), Some(files)) = (group, files) {
+        // Nothing can be done in it before the shell begins; it has hardly begun by now.
+        let _ = open_files::give(process, files);
+    }
     Ok((Group(group), child, pipe))
 }
 
@@ -118,6 +124,24 @@ pub(super) fn verdict(end: &End) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_command_has_the_limit_of_open_files_that_it_is_to_have() {
+        let directory = tempfile::tempdir().unwrap();
+        let job = Job {
+            boot: String::new(),
+            agent: std::process::id(),
+            shell: "/bin/sh".into(),
+            work: directory.path().to_owned(),
+            timeout: Duration::from_mins(1),
+            keep: 0,
+            environment: Vec::new(),
+            lines: vec!["until [ \"$(ulimit -Sn)\" = 77 ]; do :; done; ulimit -Hn".to_owned()],
+        };
+        let Attended { status, printed } = attend(job, 100, Some(77)).await;
+        assert_eq!(status.end, End::Exit(0));
+        assert_ne!(printed, b"77\n", "it may raise it by itself");
+    }
 
     #[test]
     fn a_check_that_could_not_be_made_says_nothing() {

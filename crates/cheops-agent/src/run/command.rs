@@ -15,6 +15,7 @@ use std::{
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::job::Job;
+use crate::open_files;
 
 /// How much of what is printed is taken at a time.
 const BUFFER: usize = 64 << 10;
@@ -26,6 +27,7 @@ pub(super) fn command(job: &Job, line: &str) -> io::Result<(Command, OwnedFd)> {
     let mut command = Command::new(&job.shell);
     command.arg("-c").arg(line).current_dir(&job.work).process_group(0);
     command.stdin(Stdio::null()).stdout(printed.try_clone()?).stderr(printed);
+    command.env_remove(open_files::VARIABLE);
     for (name, value) in &job.environment {
         match value {
             Some(value) => command.env(name, value),

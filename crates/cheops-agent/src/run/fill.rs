@@ -48,9 +48,10 @@ fn placeholder(
     Some((name.len() + 2, quote(&files[name].to_string_lossy())))
 }
 
-/// Whether a character means itself to the shell, wherever in a path it stands.
+/// Whether a character means itself to the shell, wherever in a path it stands. `~` does not: after
+/// the `:` of `X=/a:~root` it stands for a home directory.
 pub(super) fn is_plain(c: char) -> bool {
-    c.is_ascii_alphanumeric() || "/._-+:@%,=~".contains(c)
+    c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c)
 }
 
 /// A word for the shell, in quotes if it needs them.
@@ -76,6 +77,7 @@ mod tests {
             ("a", PathBuf::from("/d/files/a")),
             ("a}b", PathBuf::from("/d/files/a}b")),
             ("x{id}", PathBuf::from("/d/files/x{id}")),
+            ("a:~root", PathBuf::from("/d/files/a:~root")),
         ]);
         for (line, expected) in [
             ("", ""),
@@ -88,6 +90,7 @@ mod tests {
             ("cat {my file}", r"cat '/d/it'\''s here/my file'"),
             ("cat {a} {a}b} {a}b", "cat /d/files/a '/d/files/a}b' /d/files/ab"),
             ("cat {x{id}}", "cat '/d/files/x{id}'"),
+            ("X={a:~root}", "X='/d/files/a:~root'"),
             ("cat {unknown} {x}", "cat {unknown} {x}"),
             ("echo ${id} ${a} $x{id}", "echo ${id} ${a} $xcounter~1"),
             ("find . -exec cat {} \\;", "find . -exec cat {} \\;"),
@@ -105,6 +108,21 @@ mod tests {
             let line = format!("printf %s {}", quote(word));
             let output = std::process::Command::new("/bin/sh").arg("-c").arg(line).output();
             assert_eq!(output.unwrap().stdout, word.as_bytes(), "{word:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_plain_means_itself_to_the_shell_wherever_it_stands() {
+        let plain: String = (' '..='~').filter(|c| is_plain(*c)).collect();
+        for c in plain.chars() {
+            // At the start, after each sign that the shell may look behind, and in a row.
+            let words = [format!("{c}root"), format!("a:{c}root"), format!("{plain}{c}{c}")];
+            for word in words {
+                let line = format!("X={word}; printf %s \"$X\"; printf %s /{word}");
+                let output = std::process::Command::new("/bin/sh").arg("-c").arg(&line).output();
+                let expected = format!("{word}/{word}");
+                assert_eq!(String::from_utf8(output.unwrap().stdout), Ok(expected), "{line}");
+            }
         }
     }
 }

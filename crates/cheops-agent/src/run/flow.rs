@@ -30,7 +30,7 @@ use super::{
     report::{Account, millis, refused, report},
     task::Task,
 };
-use crate::files::FileError;
+use crate::{files::FileError, open_files};
 
 /// How long to wait before something that failed is tried again.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
@@ -103,7 +103,8 @@ impl Inner {
                 loop {
                     let attended = {
                         let Some(_turn) = self.turn().await else { return };
-                        attend(self.job(&task, &self.runs.place(&run), timeout), 0).await
+                        let job = self.job(&task, &self.runs.place(&run), timeout);
+                        attend(job, 0, self.settings.open_files).await
                     };
                     let end = attended.status.end;
                     if let Some(happened) = verdict(&end) {
@@ -185,7 +186,7 @@ impl Inner {
         };
         let job = self.job(&task, &self.runs.clear(resource), Some(millis(timeout)));
         let most = self.settings.output;
-        let attended = attend(job, most).await;
+        let attended = attend(job, most, self.settings.open_files).await;
         let account = Account { status: &attended.status, printed: &attended.printed, timeout };
         report(&account, most)
     }
@@ -330,6 +331,10 @@ impl Inner {
             let mut command = Command::new(&self.program);
             command.arg0("cheops").arg("supervise").arg(place.directory()).process_group(0);
             command.stdin(lock).stdout(Stdio::null()).stderr(Stdio::null());
+            match self.settings.open_files {
+                Some(files) => command.env(open_files::VARIABLE, files.to_string()),
+                None => command.env_remove(open_files::VARIABLE),
+            };
             tokio::process::Command::from(command).spawn()?
         };
         if !earlier.is_empty() {

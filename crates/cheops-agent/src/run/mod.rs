@@ -17,6 +17,7 @@
 //! | `orphan` | what if the supervisor was killed? |
 //! | `attend` | how is a command run that changes nothing? |
 //! | `report` | what does the reply say? |
+//! | [`left_out`] | what does it say that it leaves out? |
 //! | `kept` | which outputs are kept in files, and for how long? |
 //!
 //! What must stay true:
@@ -33,6 +34,7 @@ mod fill;
 mod flow;
 mod job;
 mod kept;
+pub mod left_out;
 mod orphan;
 mod place;
 mod recall;

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use cheops_core::{duration, plan::Outcome, replica::Report, time::Millis};
 
-use super::job::{End, Status};
+use super::{
+    job::{End, Status},
+    left_out::LeftOut,
+};
 
 /// What is known of a command that ended.
 pub(super) struct Account<'a> {
@@ -23,18 +26,8 @@ pub(super) struct Account<'a> {
 pub(super) fn report(account: &Account<'_>, most: usize) -> Report {
     let Account { status, printed, timeout } = account;
     let (mut output, used) = text(printed, most);
-    let left = status.printed.saturating_sub(used as u64);
-    if left > 0 {
-        let kept = status.kept;
-        let dropped = status.printed.saturating_sub(kept);
-        let where_ = match (kept > used as u64, dropped) {
-            (false, _) => String::new(),
-            (true, 0) => "; all of it is in a file at this site".to_owned(),
-            (true, _) => format!(
-                "; the first {kept} bytes are in a file at this site, and {dropped} were dropped"
-            ),
-        };
-        add(&mut output, &format!("[{left} more bytes were printed{where_}]"));
+    if let Some(left_out) = LeftOut::of(status.printed, status.kept, used as u64) {
+        add(&mut output, &left_out.to_string());
     }
     match &status.end {
         End::Exit(0) => {}

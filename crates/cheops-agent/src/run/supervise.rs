@@ -40,6 +40,7 @@ use super::{
     orphan,
     place::Place,
 };
+use crate::open_files;
 
 /// How long a command has from being asked to end until it is made to.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
@@ -62,6 +63,7 @@ pub fn supervise(directory: &Path) -> ExitCode {
 fn carry_out(place: &Place) -> io::Result<()> {
     let unreadable = || io::Error::new(io::ErrorKind::InvalidData, "there is no job to do");
     let job = place.read_job()?.ok_or_else(unreadable)?;
+    open_files::take();
     let mut sink = Sink::new(Later::at(place.output()), job.keep);
     let mut marker = File::create(place.started())?;
     let start = Instant::now();

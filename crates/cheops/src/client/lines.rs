@@ -4,11 +4,14 @@
 //! agent is still there; no line grows without bound.
 
 use std::{
+    convert::Infallible,
+    future,
     marker::PhantomData,
     time::{Duration, Instant},
 };
 
 use bytes::BytesMut;
+use futures_util::future::Either;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
@@ -79,14 +82,32 @@ impl<'a, T: DeserializeOwned> Lines<'a, T> {
 
     /// Waits for the next line, for some time.
     pub(crate) fn next_within(&mut self, patience: Duration) -> Result<Next<T>, Failure> {
+        match self.next_or(patience, &mut future::pending::<Infallible>())? {
+            Either::Left(next) => Ok(next),
+            Either::Right(never) => match never {},
+        }
+    }
+
+    /// Waits for the next line, for some time, or for something else, which goes on meanwhile and can
+    /// be waited for again.
+    pub(crate) fn next_or<F: Future + Unpin>(
+        &mut self,
+        patience: Duration,
+        other: &mut F,
+    ) -> Result<Either<Next<T>, F::Output>, Failure> {
         let client = self.client;
         self.since = Instant::now();
         let next = client.wait(client.unless_interrupted(async {
-            match timeout(patience, self.line()).await {
-                Err(_) => Ok(Next::Nothing),
-                Ok(Ok(None)) => Ok(Next::End),
-                Ok(Ok(Some(line))) => client.read(&line).map(Next::Line),
-                Ok(Err(failure)) => Err(failure),
+            tokio::select! {
+                biased;
+                line = timeout(patience, self.line()) => match line {
+                    Err(_) => Ok(Next::Nothing),
+                    Ok(Ok(None)) => Ok(Next::End),
+                    Ok(Ok(Some(line))) => client.read(&line).map(Next::Line),
+                    Ok(Err(failure)) => Err(failure),
+                }
+                .map(Either::Left),
+                other = other => Ok(Either::Right(other)),
             }
         }));
         self.waited += self.since.elapsed();

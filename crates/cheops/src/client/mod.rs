@@ -133,7 +133,7 @@ pub(crate) struct Client {
     runtime: Runtime,
     agent: Address,
     idle: RefCell<Option<SendRequest<Body>>>,
-    /// What ends a wait for lines early.
+    /// What ends some waits early.
     interrupt: Option<Interrupt>,
 }
 
@@ -166,7 +166,7 @@ impl Client {
         Ok(Self { runtime, agent, idle: RefCell::new(None), interrupt: None })
     }
 
-    /// Whoever waits for lines is told when someone does not want to wait any longer.
+    /// Whoever waits for lines, or with [`Self::wait_for`], is told when someone does not want to wait any longer.
     pub(crate) fn until(self, interrupt: Interrupt) -> Self {
         Self { interrupt: Some(interrupt), ..self }
     }
@@ -187,17 +187,21 @@ impl Client {
 
     /// Several documents, asked for at the same time.
     pub(crate) fn get_each<T: DeserializeOwned>(&self, paths: &[Path]) -> Vec<Result<T, Failure>> {
-        self.get_each_within(paths, PATIENCE)
+        self.wait(self.each_within(paths, PATIENCE))
     }
 
-    /// Several documents, as far as they come soon.
-    pub(crate) fn get_each_within<T: DeserializeOwned>(
+    /// Several documents, as far as they come soon: to be waited for beside something else.
+    pub(crate) async fn each_within<T: DeserializeOwned>(
         &self,
         paths: &[Path],
         patience: Duration,
     ) -> Vec<Result<T, Failure>> {
-        let each = paths.iter().map(|path| self.document(Ask::get(path).within(patience)));
-        self.wait(join_all(each))
+        join_all(paths.iter().map(|path| self.document(Ask::get(path).within(patience)))).await
+    }
+
+    /// Waits for something for as long as nobody wants to end this.
+    pub(crate) fn wait_for<T>(&self, future: impl Future<Output = T>) -> Result<T, Failure> {
+        self.wait(self.unless_interrupted(async { Ok(future.await) }))
     }
 
     /// The document that answers a request with a body.

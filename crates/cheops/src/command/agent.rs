@@ -7,7 +7,7 @@ use std::{
     path::PathBuf,
 };
 
-use cheops_agent::{Agent, config::Config};
+use cheops_agent::{Agent, config::Config, open_files};
 use cheops_core::id::SiteId;
 use clap::ValueEnum;
 use tokio::signal::unix::{SignalKind, signal};
@@ -71,11 +71,15 @@ pub(crate) enum LogFormat {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Failure> {
-    let config = configuration(arguments, |name| env::var(name).ok(), host_name)?;
+    let mut config = configuration(arguments, |name| env::var(name).ok(), host_name)?;
     if arguments.end_with_parent {
         end_with_parent()?;
     }
     log_to_stderr(arguments.log_format)?;
+    match open_files::raise() {
+        Ok(before) => config.runs.open_files = before,
+        Err(error) => tracing::warn!("the limit of open files can't be raised: {error}"),
+    }
     serve(&config)?;
     Ok(Outcome::silent(Exit::Fine))
 }

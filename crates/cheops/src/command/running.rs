@@ -35,13 +35,24 @@ pub(crate) struct Running {
     timeout: Option<String>,
 }
 
-/// What these sites run of a resource.
+/// What these sites run of a resource; nothing if nobody wants to wait for it.
 pub(crate) fn at(client: &Client, id: &ResourceId, sites: &[&str]) -> Vec<Running> {
+    client.wait_for(look(client, id, sites)).unwrap_or_default()
+}
+
+/// The same, to be waited for beside something else.
+pub(crate) fn look<'a>(
+    client: &'a Client,
+    id: &ResourceId,
+    sites: &[&str],
+) -> impl Future<Output = Vec<Running>> + use<'a> {
     let path =
         |site: &&str| ask::resource_path(id).query("local", Some(true)).query("at", Some(site));
     let paths: Vec<Path> = sites.iter().take(MOST).map(path).collect();
-    let known: Vec<Result<Resource, Failure>> = client.get_each_within(&paths, SOON);
-    known.iter().filter_map(|resource| here(resource.as_ref().ok()?)).collect()
+    async move {
+        let known: Vec<Result<Resource, Failure>> = client.each_within(&paths, SOON).await;
+        known.iter().filter_map(|resource| here(resource.as_ref().ok()?)).collect()
+    }
 }
 
 /// What the site that tells of a resource runs of it.

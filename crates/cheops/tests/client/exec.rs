@@ -4,20 +4,27 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read},
     process::{Child, Stdio},
-    sync::Mutex,
+    sync::{Mutex, MutexGuard},
+    time::{Duration, Instant},
 };
 
-use cheops_agent::api::model::{
-    Answer, Dropped, PlannedStep, Receipt, Rehearsal, RunStatus, Stored, Submit, Submitted,
+use cheops_agent::{
+    api::model::{
+        Answer, Dropped, PlannedStep, Receipt, Rehearsal, RunStatus, Stored, Submit, Submitted,
+    },
+    run::left_out::{Kept, LeftOut},
 };
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::{
     samples::{counter, run},
     support::{Agent, Reply, Said, json, lines, problem},
 };
+
+/// Much less than the time that a site has to say what it runs.
+const AT_ONCE: Duration = Duration::from_secs(2);
 
 fn accepted() -> Answer {
     Answer::Accepted { operation: "site1:7".into(), sites: vec!["site1".into(), "DC 2".into()] }
@@ -76,8 +83,8 @@ fn wide_output_shows_all_that_was_printed() {
 
 #[test]
 fn how_a_command_failed_and_what_is_left_out_is_told() {
-    let cut = "a\nb\n[4096 more bytes were printed; the first 4100 bytes are in a file at this \
-               site]\nexit code 2";
+    let left_out = LeftOut { more: 4096, kept: Kept::All };
+    let cut = &format!("a\nb\n{left_out}\nexit code 2");
     let answers = vec![
         accepted(),
         Answer::Reply(run("site1", RunStatus::Ok, "")),
@@ -411,6 +418,76 @@ fn what_holds_an_operation_up_is_told() {
          until it ends, after 10m at the latest"
     );
     assert_eq!(child.wait().unwrap().code(), Some(3));
+}
+
+/// An agent that tells what it is told to of an operation, and of what a site runs only that it was
+/// asked.
+fn silent_about_runs(
+    answers: mpsc::UnboundedReceiver<Value>,
+    asked: std::sync::mpsc::Sender<()>,
+) -> Agent {
+    let (answers, asked, held) = (Mutex::new(Some(answers)), Mutex::new(asked), Mutex::default());
+    Agent::start(move |seen| {
+        if seen.method == "POST" {
+            return Reply::Stream(answers.lock().unwrap().take().unwrap());
+        }
+        let (end, nothing) = mpsc::unbounded_channel();
+        let mut held: MutexGuard<'_, Vec<_>> = held.lock().unwrap();
+        held.push(end);
+        asked.lock().unwrap().send(()).unwrap();
+        Reply::Stream(nothing)
+    })
+}
+
+#[test]
+fn a_site_that_does_not_say_what_it_runs_keeps_no_reply_from_being_shown() {
+    let ((tell, answers), (asked, was_asked)) =
+        (mpsc::unbounded_channel(), std::sync::mpsc::channel());
+    let agent = silent_about_runs(answers, asked);
+    let say = |answer: Answer| tell.send(serde_json::to_value(answer).unwrap()).unwrap();
+    say(accepted());
+    say(Answer::Reply(run("site1", RunStatus::Ok, "")));
+    let mut child = agent.command(&EXEC).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().unwrap(), "site1  OK  12ms");
+    was_asked.recv().unwrap();
+    let start = Instant::now();
+    say(Answer::Reply(run("DC 2", RunStatus::Ok, "")));
+    assert_eq!(lines.next().unwrap(), "DC 2   OK  12ms");
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+    say(Answer::Done);
+    assert_eq!(lines.last().unwrap(), "web: site1:7 is OK on DC 2 and site1");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn who_is_interrupted_while_a_site_does_not_say_what_it_runs_does_not_wait_for_it() {
+    let ((tell, answers), (asked, was_asked)) =
+        (mpsc::unbounded_channel(), std::sync::mpsc::channel());
+    let agent = silent_about_runs(answers, asked);
+    let say = |answer: Answer| tell.send(serde_json::to_value(answer).unwrap()).unwrap();
+    say(accepted());
+    let mut start = Instant::now();
+    let said = interrupted(&agent, |_| {
+        was_asked.recv().unwrap();
+        start = Instant::now();
+    });
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+    assert_eq!(said.code, Some(130), "{}", said.err);
+    // And when all is over but for what the silent site may run.
+    let ((tell, answers), (asked, was_asked)) =
+        (mpsc::unbounded_channel(), std::sync::mpsc::channel());
+    let agent = silent_about_runs(answers, asked);
+    for answer in [accepted(), Answer::Timeout { sites: vec!["DC 2".into()] }, Answer::Done] {
+        tell.send(serde_json::to_value(answer).unwrap()).unwrap();
+    }
+    let said = interrupted(&agent, |_| {
+        was_asked.recv().unwrap();
+        start = Instant::now();
+    });
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+    assert_eq!(said.code, Some(3), "{}", said.err);
+    assert!(said.out.contains("DC 2   TIMEOUT"), "{}", said.out);
 }
 
 /// Interrupts a program when the agent has been asked, and gives what it said.

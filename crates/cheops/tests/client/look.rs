@@ -1,8 +1,11 @@
 //! `get`, `describe`, `log`, `show`, `diff` and `output`.
 
-use cheops_agent::api::model::{
-    Fate, Operation, Receipt, Resource, Resources, RunStatus, Shown, ShownAt, Sites, State,
-    Trouble, Troubles, Urgency,
+use cheops_agent::{
+    api::model::{
+        Fate, Operation, Receipt, Resource, Resources, RunStatus, Shown, ShownAt, Sites, State,
+        Trouble, Troubles, Urgency,
+    },
+    run::left_out::{Kept, LeftOut},
 };
 
 use crate::{
@@ -359,7 +362,7 @@ fn what_sites_show() {
              The sites that answered do not agree; see how with: cheops diff counter\n",
         ),
         (
-            &[("site1", "OK", "[4096 more bytes were printed]")],
+            &[("site1", "OK", &LeftOut { more: 4096, kept: Kept::NoMore }.to_string())],
             0,
             "SITE    STATUS   OUTPUT\nsite1   OK       … 4KiB more, not kept\n",
         ),
@@ -525,24 +528,27 @@ fn all_that_was_printed_can_be_fetched() {
 }
 
 #[test]
-fn an_output_that_is_not_kept_whole_says_so() {
-    let cut = format!(
-        "ab\n[{} more bytes were printed; the first {} bytes are in a file at this site]",
-        2_u64 << 30,
-        64 << 20
-    );
-    let agent = Agent::start(move |seen| {
-        if seen.path.contains("/output") {
-            return Reply::Bytes(b"ab\n".to_vec());
-        }
-        let mut operation = samples::operation("site1:7", "set", "yes", &[]);
-        operation.runs[1].output = Some(cut.clone());
-        json(&operation)
-    });
-    let said = agent.cheops(&["output", "web", "site1:7", "--site", "site2"]);
-    assert_eq!((said.code, said.out.as_str()), (Some(0), "ab\n"));
-    assert_eq!(said.err, "cut: 64MiB of 2GiB that were printed at site2 are kept\n");
-    agent.cheops(&["output", "web", "site1:7"]).fine();
+fn an_output_says_whether_it_is_kept_whole() {
+    let part = Kept::First { kept: 64 << 20, dropped: (2 << 30) - (64 << 20) };
+    for (kept, expected) in [
+        (part, "cut: 64MiB of 2GiB that were printed at site2 are kept\n"),
+        (Kept::NoMore, "cut: 3B of 2GiB that were printed at site2 are kept\n"),
+        (Kept::All, ""),
+    ] {
+        let left_out = LeftOut { more: (2 << 30) - 3, kept };
+        let agent = Agent::start(move |seen| {
+            if seen.path.contains("/output") {
+                return Reply::Bytes(b"ab\n".to_vec());
+            }
+            let mut operation = samples::operation("site1:7", "set", "yes", &[]);
+            operation.runs[1].output = Some(format!("ab\n{left_out}"));
+            json(&operation)
+        });
+        let said = agent.cheops(&["output", "web", "site1:7", "--site", "site2"]);
+        assert_eq!((said.code, said.out.as_str()), (Some(0), "ab\n"));
+        assert_eq!(said.err, expected);
+        agent.cheops(&["output", "web", "site1:7"]).fine();
+    }
 }
 
 #[test]

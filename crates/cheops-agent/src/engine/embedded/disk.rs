@@ -51,14 +51,25 @@ pub(super) fn create_directory(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the store for this process. It is free again when the file is closed, however that
-/// happens.
-pub(super) fn lock(directory: &Path) -> Result<File, EngineError> {
+/// A store that this process has for itself. It is free again when this is dropped, or when the
+/// process is gone, however that happens.
+pub(super) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // A process that is just being started has the file open, too, until it becomes another
+        // program: to close it here is not enough.
+        let _ = self.0.unlock();
+    }
+}
+
+/// Takes the store for this process.
+pub(super) fn lock(directory: &Path) -> Result<Lock, EngineError> {
     let path = directory.join("lock");
     let open = File::options().create(true).truncate(false).write(true).open(path);
     let file = open.map_err(|failure| error(directory, explain(&failure)))?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(Lock(file)),
         Err(TryLockError::WouldBlock) => Err(error(
             directory,
             "it is in use: is another agent running on it? Stop that one, or name another \

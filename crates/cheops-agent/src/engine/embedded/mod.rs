@@ -82,7 +82,7 @@ pub struct Embedded {
     /// Whether something of a resource that is not known was ever lost.
     lost_unknown: Option<LostUnknown>,
     /// Held as long as the store is open.
-    _lock: File,
+    _lock: disk::Lock,
 }
 
 /// Whether something can be appended.

@@ -2,7 +2,8 @@
 //!
 //! On a terminal each site has a line that changes from waiting to running to how it went; to a file
 //! or a pipe goes one line for each reply as it comes. What must stay true: what is said at the end
-//! does not depend on which of the two it was.
+//! does not depend on which of the two it was; nothing that is asked beside keeps a reply from being
+//! shown, or Ctrl-C from being heard.
 
 use std::{
     io::{self, IsTerminal},
@@ -11,6 +12,7 @@ use std::{
 
 use anstream::{AutoStream, ColorChoice};
 use cheops_agent::api::model::{Answer, Run};
+use futures_util::future::Either;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::answers::{Asked, Tally};
@@ -49,11 +51,17 @@ pub(crate) fn follow(
     let mut tally = Tally::new(asked);
     let mut display = Display::new(output);
     let deadline = Instant::now() + patience;
-    let mut look_at = Some(Instant::now() + LOOK);
+    let mut look_at = look_after(output).map(|pause| Instant::now() + pause);
+    let mut look = None;
     while !tally.is_done() {
         let until = look_at.map_or(deadline, |look_at| look_at.min(deadline));
-        match lines.next_within(until.saturating_duration_since(Instant::now())) {
-            Ok(Next::Line(answer)) => {
+        let left = until.saturating_duration_since(Instant::now());
+        let heard = match &mut look {
+            Some(look) => lines.next_or(left, look),
+            None => lines.next_within(left).map(Either::Left),
+        };
+        match heard {
+            Ok(Either::Left(Next::Line(answer))) => {
                 let is_idle = asked.wait.is_zero() && matches!(answer, Answer::Timeout { .. });
                 let told = answer.clone();
                 tally.take(answer)?;
@@ -61,14 +69,22 @@ pub(crate) fn follow(
                     display.tell(&told, &tally)?;
                 }
             }
-            Ok(Next::Nothing) if Instant::now() < deadline => {
-                look_at = None;
-                let runs = running::at(client, asked.id, &tally.open_sites());
-                let mut others = runs.iter().filter(|running| !tally.is_about(&running.operation));
-                others.try_for_each(|running| display.behind(running, &tally))?;
+            Ok(Either::Left(Next::Nothing)) if Instant::now() < deadline => {
+                if look_at.take().is_some() {
+                    look = Some(Box::pin(running::look(client, asked.id, &tally.open_sites())));
+                }
             }
-            Ok(Next::Nothing) => break,
-            Ok(Next::End) => {
+            Ok(Either::Right(runs)) => {
+                look = None;
+                let open = tally.open_sites();
+                let is_behind = |running: &&Running| {
+                    open.contains(&running.site.as_str()) && !tally.is_about(&running.operation)
+                };
+                let mut behind = runs.iter().filter(is_behind);
+                behind.try_for_each(|running| display.behind(running, &tally))?;
+            }
+            Ok(Either::Left(Next::Nothing)) => break,
+            Ok(Either::Left(Next::End)) => {
                 tally.broke_off();
                 break;
             }
@@ -112,6 +128,11 @@ pub(crate) fn follow(
         output.write(&tally.submitted())?
     };
     Ok(Outcome { text, exit: tally.exit() })
+}
+
+/// When to look why some sites have not answered; never if nobody would be told.
+fn look_after(output: Output) -> Option<Duration> {
+    output.is_text().then_some(LOOK)
 }
 
 /// Whoever did not wait until the agent accepted an operation can't know whether it did.
@@ -309,5 +330,20 @@ impl Live {
         }
         line.disable_steady_tick();
         line.abandon_with_message(message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sites_are_asked_what_they_run_only_if_someone_is_told() {
+        for output in [Output::Table, Output::Wide] {
+            assert_eq!(look_after(output), Some(LOOK), "{output:?}");
+        }
+        for output in [Output::Json, Output::Yaml, Output::Name] {
+            assert_eq!(look_after(output), None, "{output:?}");
+        }
     }
 }
