@@ -1,5 +1,7 @@
 //! `cheops delete`: a resource goes away, on all of its sites.
 
+use std::cell::OnceCell;
+
 use hyper::Method;
 
 use super::{
@@ -40,6 +42,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
         .query("author", ask::author(arguments.author.as_deref())?)
         .query("key", arguments.key.as_deref());
     let client = context.client()?.until(Interrupt::ctrl_c()?);
-    let asked = Asked { id: &id, wait, keep_going: false };
+    let accepted = OnceCell::new();
+    let asked = Asked { id: &id, wait, keep_going: false, accepted: &accepted };
     progress::follow(&client, Ask::new(Method::DELETE, &path), asked, context.output)
 }

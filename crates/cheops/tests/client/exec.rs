@@ -237,9 +237,19 @@ fn who_does_not_wait_is_content_with_an_accepted_operation() {
 fn a_command_to_copy_is_quoted_where_the_shell_needs_it() {
     for (id, expected) in [("~web", "cheops watch '~web'\n"), ("-web", "cheops watch -- -web\n")] {
         let id = format!("--id={id}");
-        let line = ["exec", &id, "--sites", "site1", "--command", "true", "--wait", "0s"];
+        let line = ["exec", &id, "--sites", "site1 & DC 2", "--command", "true", "--wait", "0s"];
         let said = agent(vec![accepted(), Answer::Done]).cheops(&line).fine();
         assert!(said.ends_with(expected), "{said}");
+    }
+}
+
+#[test]
+fn sites_that_are_not_those_asked_for_are_told() {
+    for more in [&[][..], &["-o", "json"]] {
+        let line = ["exec", "--id", "web", "--sites", "site1 & site3", "--command", "true"];
+        let said = agent(all_ok()).cheops(&[&line[..], more].concat());
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        assert_eq!(said.err, "web exists on DC 2 and site1; --sites does not change that\n");
     }
 }
 
