@@ -413,14 +413,10 @@ impl Client {
 
     /// What an agent refused, in its own words.
     fn refusal(&self, status: StatusCode, body: &[u8]) -> Failure {
-        let exit = match status.as_u16() {
-            408 | 504 => Exit::Silent,
-            400..=499 | 503 | 507 => Exit::Refused,
-            _ => Exit::Wrong,
-        };
         if let Ok(problem) = serde_json::from_slice::<Problem>(body) {
-            return told(exit, problem);
+            return told(exit_of(&Problem { status: status.as_u16(), ..problem.clone() }), problem);
         }
+        let exit = exit_of_status(status.as_u16());
         let text = String::from_utf8_lossy(body);
         let failure = Failure::new(exit, format!("the agent at {} answered {status}", self.agent))
             .hint("is it a Cheops agent, of the same version as this program?");
@@ -428,6 +424,25 @@ impl Client {
             "" => failure,
             text => failure.caused_by(first(text, 200)),
         }
+    }
+}
+
+/// The exit status for a problem that an agent told: whether nothing was done, or nobody can say.
+pub(crate) fn exit_of(problem: &Problem) -> Exit {
+    match problem.kind.as_str() {
+        // It can't have been accepted by a site that it did not reach.
+        "unreachable" => Exit::Refused,
+        // It may have been accepted.
+        "broke-off" | "no-answer" | "not-confirmed" | "stopping" => Exit::Silent,
+        _ => exit_of_status(problem.status),
+    }
+}
+
+fn exit_of_status(status: u16) -> Exit {
+    match status {
+        408 | 502 | 504 => Exit::Silent,
+        400..=499 | 503 | 507 => Exit::Refused,
+        _ => Exit::Wrong,
     }
 }
 

@@ -6,7 +6,7 @@ use hyper::Method;
 
 use super::{
     Context, Outcome, ask,
-    exec::{answers::Asked, progress},
+    exec::{answers::Asked, conclude, progress},
 };
 use crate::{client::Ask, interrupt::Interrupt, report::Failure};
 
@@ -44,5 +44,6 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
     let client = context.client()?.until(Interrupt::ctrl_c()?);
     let accepted = OnceCell::new();
     let asked = Asked { id: &id, wait, keep_going: false, accepted: &accepted };
-    progress::follow(&client, Ask::new(Method::DELETE, &path), asked, context.output)
+    let request = Ask::new(Method::DELETE, &path);
+    conclude(progress::follow(&client, request, asked, context.output), asked)
 }

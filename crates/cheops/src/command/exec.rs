@@ -115,7 +115,23 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
     if let Some(note) = place.zip(accepted.get()).and_then(|(place, it)| it.note(&id, place)) {
         screen::note(&note);
     }
-    followed
+    conclude(followed, asked)
+}
+
+/// Says the last words about an operation. Whatever fails once it was accepted, this included, tells
+/// that it goes on.
+pub(super) fn conclude(
+    followed: Result<Outcome, Failure>,
+    asked: Asked<'_>,
+) -> Result<Outcome, Failure> {
+    let said = followed.and_then(|Outcome { text, exit }| {
+        screen::print(&text)?;
+        Ok(Outcome::silent(exit))
+    });
+    said.map_err(|failure| match asked.accepted.get() {
+        Some(accepted) => accepted.goes_on(failure, asked.id),
+        None => failure,
+    })
 }
 
 fn upload(client: &Client, files: &[attach::Attached]) -> Result<Vec<File>, Failure> {

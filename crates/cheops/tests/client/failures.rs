@@ -88,7 +88,7 @@ fn something_that_is_no_agent() {
     for (reply, code, expected) in [
         (|| Reply::Other(200, "<html>hello</html>"), 1, "Cannot read the answer"),
         (|| Reply::Other(404, "<html>\u{1b}[2Jno</html>"), 2, "answered 404 Not Found"),
-        (|| Reply::Other(502, ""), 1, "answered 502 Bad Gateway"),
+        (|| Reply::Other(502, ""), 3, "answered 502 Bad Gateway"),
         (|| Reply::Other(504, ""), 3, "answered 504 Gateway Timeout"),
         (|| Reply::Torn(Vec::new()), 4, "broke off"),
     ] as [(fn() -> Reply, i32, &str); 5]

@@ -10,7 +10,7 @@ use cheops_core::{
     scope::{self, Node, Operator, Place},
 };
 
-use crate::words;
+use crate::{report::Failure, shell, words};
 
 /// An operation that was accepted, and the sites of its resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +30,12 @@ impl Accepted {
         is_other.then(|| {
             format!("{id} exists on {}; --sites does not change that", words::listed(&there))
         })
+    }
+
+    /// A failure to follow the operation, with how to look at it.
+    pub(crate) fn goes_on(&self, failure: Failure, id: &ResourceId) -> Failure {
+        let (operation, id) = (&self.operation, shell::last(id.as_str()));
+        failure.hint(format!("it was accepted as {operation} and goes on: cheops describe {id}"))
     }
 }
 

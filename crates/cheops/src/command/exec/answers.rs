@@ -78,7 +78,14 @@ impl<'a> Tally<'a> {
             Answer::Timeout { .. } if self.asked.wait.is_zero() => {}
             Answer::Timeout { sites } => sites.into_iter().for_each(|site| self.silent(site)),
             Answer::Done => self.done = true,
-            Answer::Error(problem) => return Err(client::told(Exit::Wrong, problem)),
+            Answer::Error(problem) => {
+                let exit = match client::exit_of(&problem) {
+                    // What was accepted is not refused any more.
+                    Exit::Refused if self.is_accepted() => Exit::Wrong,
+                    exit => exit,
+                };
+                return Err(client::told(exit, problem));
+            }
         }
         Ok(())
     }
