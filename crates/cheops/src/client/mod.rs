@@ -14,7 +14,7 @@ mod tests;
 
 use std::{cell::RefCell, env, future::Future, io, path, time::Duration};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use cheops_agent::api::model::{Problem, Stored};
 use futures_util::future::join_all;
 use http_body_util::{BodyExt, Limited};
@@ -53,8 +53,14 @@ const VARIABLE: &str = "CHEOPS_AGENT";
 /// How long it may take to connect.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// How long an answer may take to begin, and to go on, unless a verb says otherwise. Questions that
-/// an agent passes on to other sites wait for these, and commands for a resource's own time limit.
+/// How long an answer may take to begin, and to go on, that an agent knows by itself.
+const KNOWN: Duration = Duration::from_secs(15);
+
+/// How long an answer may take to begin, and to go on, for which an agent asks other sites. It waits
+/// for these for 30 s, also for a command that shows something, and a little longer for the links.
+const PASSED: Duration = Duration::from_secs(45);
+
+/// How long bytes may stand still that are many, and the longest that a document may take in all.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// The longest document that is taken in.
@@ -88,12 +94,13 @@ impl<'a> Ask<'a> {
             content: "application/json",
             length: None,
             accept: "application/json, application/problem+json",
-            patience: PATIENCE,
+            patience: PASSED,
         }
     }
 
+    /// A question that an agent can answer by itself.
     pub(crate) fn get(path: &'a Path) -> Self {
-        Self::new(Method::GET, path)
+        Self::new(Method::GET, path).within(KNOWN)
     }
 
     /// With an answer that must begin within a time.
@@ -185,9 +192,9 @@ impl Client {
         self.wait(self.document(Ask::get(path).within(patience)))
     }
 
-    /// Several documents, asked for at the same time.
+    /// Several documents that other sites have, asked for at the same time.
     pub(crate) fn get_each<T: DeserializeOwned>(&self, paths: &[Path]) -> Vec<Result<T, Failure>> {
-        self.get_each_within(paths, PATIENCE)
+        self.get_each_within(paths, PASSED)
     }
 
     /// Several documents, as far as they come soon.
@@ -209,17 +216,19 @@ impl Client {
         self.wait(self.document(Ask::new(Method::POST, path).json(body)?))
     }
 
-    /// The documents that answer several requests without a body, made at the same time.
+    /// The documents that answer several requests without a body, made at the same time, as far as
+    /// they come soon.
     pub(crate) fn post_each<T: DeserializeOwned>(&self, paths: &[Path]) -> Vec<Result<T, Failure>> {
-        let each = paths.iter().map(|path| self.document(Ask::new(Method::POST, path)));
+        let each =
+            paths.iter().map(|path| self.document(Ask::new(Method::POST, path).within(KNOWN)));
         self.wait(join_all(each))
     }
 
     /// Asks for something to be done that has no answer but that it was.
     pub(crate) fn tell(&self, path: &Path) -> Result<(), Failure> {
         self.wait(async {
-            let response = self.send(Ask::new(Method::POST, path)).await?;
-            self.whole(response, PATIENCE).await.map(|_| ())
+            let response = self.send(Ask::new(Method::POST, path).within(KNOWN)).await?;
+            self.whole(response, KNOWN).await.map(|_| ())
         })
     }
 
@@ -280,7 +289,7 @@ impl Client {
         mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         self.wait(async {
-            let mut body = self.send(Ask::get(path)).await?.into_body();
+            let mut body = self.send(Ask::get(path).within(PATIENCE)).await?.into_body();
             while let Some(frame) = self.within(PATIENCE, body.frame()).await? {
                 let frame = frame.map_err(|error| self.broken(&error))?;
                 if let Ok(data) = frame.into_data() {
@@ -304,6 +313,7 @@ impl Client {
     /// Sends a request, and waits until the answer begins. An answer that is an error is a failure.
     async fn send(&self, ask: Ask<'_>) -> Result<Response<Incoming>, Failure> {
         let (patience, moves) = (ask.patience, ask.moves.clone());
+        let is_question = ask.method == Method::GET;
         let mut request = ask.request(&self.agent)?;
         let mut kept = self.kept().await;
         let (connection, response) = loop {
@@ -313,7 +323,14 @@ impl Client {
                 None => self.connect().await?,
             };
             let sent = moves.clone().within(patience, connection.try_send_request(request)).await;
-            match sent.ok_or_else(|| self.silent(patience))? {
+            let silent = || match self.silent(patience) {
+                silent if is_question => silent,
+                silent => silent.hint(
+                    "what it was asked to do may still be done; look with another agent: --agent \
+                     http://HOST:PORT",
+                ),
+            };
+            match sent.ok_or_else(silent)? {
                 Ok(response) => break (connection, response),
                 Err(mut error) => match error.take_message() {
                     // The agent closed the connection while nobody used it: nothing was sent. One
@@ -372,11 +389,17 @@ impl Client {
         response: Response<Incoming>,
         patience: Duration,
     ) -> Result<Bytes, Failure> {
-        let body = Limited::new(response.into_body(), LONGEST).collect();
-        match self.within(patience, body).await? {
-            Ok(body) => Ok(body.to_bytes()),
-            Err(error) => Err(self.broken(&*error)),
-        }
+        let mut body = Limited::new(response.into_body(), LONGEST);
+        let mut bytes = BytesMut::new();
+        let whole = async {
+            while let Some(frame) = self.within(patience, body.frame()).await? {
+                let frame = frame.map_err(|error| self.broken(&*error))?;
+                bytes.extend(frame.into_data());
+            }
+            Ok::<(), Failure>(())
+        };
+        self.within(PATIENCE.max(patience), whole).await??;
+        Ok(bytes.freeze())
     }
 
     async fn within<F: Future>(&self, patience: Duration, future: F) -> Result<F::Output, Failure> {
@@ -389,7 +412,7 @@ impl Client {
             Exit::Silent,
             format!("the agent at {} has not answered within {seconds}s", self.agent),
         )
-        .hint("what it was asked to do may still be done; look with `cheops get problems`")
+        .hint("it may hang; ask another agent: --agent http://HOST:PORT")
     }
 
     fn read<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, Failure> {

@@ -2,11 +2,13 @@
 
 use std::{
     net::{Ipv4Addr, TcpListener},
+    process::Stdio,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
+    time::{Duration, Instant},
 };
 
 use crate::support::{Agent, Reply, Said, cheops};
@@ -59,6 +61,35 @@ fn a_listener_that_closes_each_connection_is_asked_once() {
     assert_eq!((said.code, said.out.as_str()), (Some(4), ""));
     assert!(said.err.contains(&format!("The agent at {url} broke off")), "{}", said.err);
     assert_eq!(count.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn an_agent_that_hangs_is_given_up_soon_and_another_is_named() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let begun = Instant::now();
+    // At the same time, since each takes as long as it waits.
+    let going = [
+        &["get", "sites"][..],
+        &["describe", "web"],
+        &["log", "web"],
+        &["site", "pause", "site2"],
+        &["exec", "--id", "web", "--command", "true", "--wait", "0s"],
+    ]
+    .map(|line| {
+        let mut command = cheops(line);
+        command.args(["--agent", &url]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        (line, command.spawn().unwrap())
+    });
+    for (line, child) in going {
+        let said: Said = child.wait_with_output().unwrap().into();
+        assert_eq!((said.code, said.out.as_str()), (Some(3), ""), "{line:?}: {}", said.err);
+        assert!(said.err.contains("has not answered within 15s"), "{line:?}: {}", said.err);
+        assert!(said.err.contains("another agent: --agent"), "{line:?}: {}", said.err);
+        let may_be_done = said.err.contains("may still be done");
+        assert_eq!(may_be_done, ["site", "exec"].contains(&line[0]), "{line:?}: {}", said.err);
+    }
+    assert!(begun.elapsed() < Duration::from_mins(1), "{:?}", begun.elapsed());
 }
 
 #[test]
