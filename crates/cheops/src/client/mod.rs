@@ -437,9 +437,9 @@ impl Client {
     /// What an agent refused, in its own words.
     fn refusal(&self, status: StatusCode, body: &[u8]) -> Failure {
         if let Ok(problem) = serde_json::from_slice::<Problem>(body) {
-            return told(exit_of(&Problem { status: status.as_u16(), ..problem.clone() }), problem);
+            return told(exit_of(&problem.kind, status.as_u16()), problem);
         }
-        let exit = exit_of_status(status.as_u16());
+        let exit = exit_of("", status.as_u16());
         let text = String::from_utf8_lossy(body);
         let failure = Failure::new(exit, format!("the agent at {} answered {status}", self.agent))
             .hint("is it a Cheops agent, of the same version as this program?");
@@ -450,21 +450,14 @@ impl Client {
     }
 }
 
-/// The exit status for a problem that an agent told: whether nothing was done, or nobody can say.
-pub(crate) fn exit_of(problem: &Problem) -> Exit {
-    match problem.kind.as_str() {
+/// The exit status for a sort of problem and its status: whether nothing was done, or nobody can say.
+pub(crate) fn exit_of(kind: &str, status: u16) -> Exit {
+    match (kind, status) {
         // It can't have been accepted by a site that it did not reach.
-        "unreachable" => Exit::Refused,
+        ("unreachable", _) => Exit::Refused,
         // It may have been accepted.
-        "broke-off" | "no-answer" | "not-confirmed" | "stopping" => Exit::Silent,
-        _ => exit_of_status(problem.status),
-    }
-}
-
-fn exit_of_status(status: u16) -> Exit {
-    match status {
-        408 | 502 | 504 => Exit::Silent,
-        400..=499 | 503 | 507 => Exit::Refused,
+        ("not-confirmed" | "stopping", _) | (_, 408 | 502 | 504) => Exit::Silent,
+        (_, 400..=499 | 503 | 507) => Exit::Refused,
         _ => Exit::Wrong,
     }
 }

@@ -79,7 +79,7 @@ impl<'a> Tally<'a> {
             Answer::Timeout { sites } => sites.into_iter().for_each(|site| self.silent(site)),
             Answer::Done => self.done = true,
             Answer::Error(problem) => {
-                let exit = match client::exit_of(&problem) {
+                let exit = match client::exit_of(&problem.kind, problem.status) {
                     // What was accepted is not refused any more.
                     Exit::Refused if self.is_accepted() => Exit::Wrong,
                     exit => exit,
