@@ -31,11 +31,12 @@ const MARK: Style = AnsiColor::Red.on_default();
 pub(crate) enum Exit {
     /// All went as it was asked for.
     Fine = 0,
-    /// Something is wrong: a site said KO, sites differ, there are problems.
+    /// Something is wrong: a site said KO, sites differ, there are problems, the result can't be
+    /// written.
     Wrong = 1,
-    /// The input can't be used, or the agent refused it. Nothing was done.
+    /// The input can't be used, or the agent refused it or could not pass it on. Nothing was done.
     Refused = 2,
-    /// There was no answer in time; the work goes on.
+    /// There was no answer in time, or nobody can say whether it was accepted. What was goes on.
     Silent = 3,
     /// No agent can be reached.
     Unreachable = 4,

@@ -2,7 +2,8 @@
 //! error.
 //!
 //! What must stay true: colours reach a terminal and nothing else; a reader that has seen enough
-//! (`| head`) is not a failure. A verb that goes on for ever asks [`is_closed`] whether it still
+//! (`| head`) is not a failure; a result that can't be written is not one that was refused, since
+//! what was asked for may be done. A verb that goes on for ever asks [`is_closed`] whether it still
 //! has one.
 
 use std::{
@@ -61,7 +62,7 @@ fn written(result: io::Result<()>) -> Result<(), Failure> {
             CLOSED.store(true, Ordering::Relaxed);
             Ok(())
         }
-        Err(error) => Err(Failure::new(Exit::Refused, "cannot write the result")
+        Err(error) => Err(Failure::new(Exit::Wrong, "cannot write the result")
             .caused_by(error)
             .hint("is the disk full?")),
         Ok(()) => Ok(()),

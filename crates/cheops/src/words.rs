@@ -91,6 +91,19 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
+/// The id of a resource for a table: of a long one the start and the end, unless all is wanted.
+/// Ids that are alike at the start tend to differ at the end.
+pub(crate) fn id(id: &str, wide: bool) -> String {
+    const MOST: usize = 40;
+    const END: usize = 15;
+    let count = id.chars().count();
+    if wide || count <= MOST {
+        return id.to_owned();
+    }
+    let start = id.chars().take(MOST - END - 1);
+    start.chain(['…']).chain(id.chars().skip(count - END)).collect()
+}
+
 /// `1 site`, `2 sites`.
 pub(crate) fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
@@ -206,6 +219,15 @@ pub(crate) fn urgency(urgency: Urgency) -> Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_id_is_shortened_unless_all_is_wanted() {
+        let (fits, long) = ("a".repeat(40), format!("{}-{}", "é".repeat(60), "0123456789abcd"));
+        assert_eq!(id(&fits, false), fits);
+        assert_eq!(id(&long, false), format!("{}…-0123456789abcd", "é".repeat(24)));
+        assert_eq!(id(&long, false).chars().count(), 40);
+        assert_eq!(id(&long, true), long);
+    }
 
     #[test]
     fn how_long_ago() {

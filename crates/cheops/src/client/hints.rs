@@ -1,7 +1,8 @@
 //! What to do about a problem that an agent told, in the words of this program.
 //!
 //! An agent speaks to whoever uses its API; who uses this program is told the verb or the option
-//! instead of a path. What must stay true: a hint that names no path stays as the agent put it.
+//! instead of a path. What must stay true: a hint that names no path stays as the agent put it,
+//! unless it would have something made that may be there.
 
 use cheops_agent::api::model::Problem;
 
@@ -14,6 +15,9 @@ const RESOURCES: &str = "/api/v1/resources/";
 pub(super) fn hint(problem: &Problem) -> String {
     let names_a_path = ["/api/v1/", "/openapi.json"].iter().any(|path| problem.hint.contains(path));
     match problem.kind.as_str() {
+        "unknown-resource" if problem.detail.contains("could not be asked") => {
+            "ask again when they are linked: `cheops get sites`".to_owned()
+        }
         "unknown-number" => {
             "leave --since out, or use `--since 0` for all that there is".to_owned()
         }
@@ -40,6 +44,25 @@ fn of_resource(what: &str, verb: &str, hint: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_may_have_a_resource_is_asked_before_it_is_created() {
+        let create = "create it by naming its sites: cheops exec …";
+        let linked = "ask again when they are linked: `cheops get sites`";
+        for (detail, expected) in [
+            ("no resource `web` is known", create),
+            ("no resource `web` is known; site2, site3 could not be asked", linked),
+        ] {
+            let problem = Problem {
+                kind: "unknown-resource".into(),
+                title: String::new(),
+                status: 404,
+                detail: detail.into(),
+                hint: create.into(),
+            };
+            assert_eq!(hint(&problem), expected);
+        }
+    }
 
     #[test]
     fn paths_become_verbs() {

@@ -14,7 +14,7 @@ mod tests;
 
 use std::{cell::RefCell, env, future::Future, io, path, time::Duration};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use cheops_agent::api::model::{Problem, Stored};
 use futures_util::future::join_all;
 use http_body_util::{BodyExt, Limited};
@@ -53,8 +53,14 @@ const VARIABLE: &str = "CHEOPS_AGENT";
 /// How long it may take to connect.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// How long an answer may take to begin, and to go on, unless a verb says otherwise. Questions that
-/// an agent passes on to other sites wait for these, and commands for a resource's own time limit.
+/// How long an answer may take to begin, and to go on, that an agent knows by itself.
+const KNOWN: Duration = Duration::from_secs(15);
+
+/// How long an answer may take to begin, and to go on, for which an agent asks other sites. It waits
+/// for these for 30 s, also for a command that shows something, and a little longer for the links.
+const PASSED: Duration = Duration::from_secs(45);
+
+/// How long bytes may stand still that are many, and the longest that a document may take in all.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// The longest document that is taken in.
@@ -88,12 +94,13 @@ impl<'a> Ask<'a> {
             content: "application/json",
             length: None,
             accept: "application/json, application/problem+json",
-            patience: PATIENCE,
+            patience: PASSED,
         }
     }
 
+    /// A question that an agent can answer by itself.
     pub(crate) fn get(path: &'a Path) -> Self {
-        Self::new(Method::GET, path)
+        Self::new(Method::GET, path).within(KNOWN)
     }
 
     /// With an answer that must begin within a time.
@@ -185,9 +192,9 @@ impl Client {
         self.wait(self.document(Ask::get(path).within(patience)))
     }
 
-    /// Several documents, asked for at the same time.
+    /// Several documents that other sites have, asked for at the same time.
     pub(crate) fn get_each<T: DeserializeOwned>(&self, paths: &[Path]) -> Vec<Result<T, Failure>> {
-        self.wait(self.each_within(paths, PATIENCE))
+        self.wait(self.each_within(paths, PASSED))
     }
 
     /// Several documents, as far as they come soon: to be waited for beside something else.
@@ -213,17 +220,19 @@ impl Client {
         self.wait(self.document(Ask::new(Method::POST, path).json(body)?))
     }
 
-    /// The documents that answer several requests without a body, made at the same time.
+    /// The documents that answer several requests without a body, made at the same time, as far as
+    /// they come soon.
     pub(crate) fn post_each<T: DeserializeOwned>(&self, paths: &[Path]) -> Vec<Result<T, Failure>> {
-        let each = paths.iter().map(|path| self.document(Ask::new(Method::POST, path)));
+        let each =
+            paths.iter().map(|path| self.document(Ask::new(Method::POST, path).within(KNOWN)));
         self.wait(join_all(each))
     }
 
     /// Asks for something to be done that has no answer but that it was.
     pub(crate) fn tell(&self, path: &Path) -> Result<(), Failure> {
         self.wait(async {
-            let response = self.send(Ask::new(Method::POST, path)).await?;
-            self.whole(response, PATIENCE).await.map(|_| ())
+            let response = self.send(Ask::new(Method::POST, path).within(KNOWN)).await?;
+            self.whole(response, KNOWN).await.map(|_| ())
         })
     }
 
@@ -284,7 +293,7 @@ impl Client {
         mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         self.wait(async {
-            let mut body = self.send(Ask::get(path)).await?.into_body();
+            let mut body = self.send(Ask::get(path).within(PATIENCE)).await?.into_body();
             while let Some(frame) = self.within(PATIENCE, body.frame()).await? {
                 let frame = frame.map_err(|error| self.broken(&error))?;
                 if let Ok(data) = frame.into_data() {
@@ -308,6 +317,7 @@ impl Client {
     /// Sends a request, and waits until the answer begins. An answer that is an error is a failure.
     async fn send(&self, ask: Ask<'_>) -> Result<Response<Incoming>, Failure> {
         let (patience, moves) = (ask.patience, ask.moves.clone());
+        let is_question = ask.method == Method::GET;
         let mut request = ask.request(&self.agent)?;
         let mut kept = self.kept().await;
         let (connection, response) = loop {
@@ -317,7 +327,14 @@ impl Client {
                 None => self.connect().await?,
             };
             let sent = moves.clone().within(patience, connection.try_send_request(request)).await;
-            match sent.ok_or_else(|| self.silent(patience))? {
+            let silent = || match self.silent(patience) {
+                silent if is_question => silent,
+                silent => silent.hint(
+                    "what it was asked to do may still be done; look with another agent: --agent \
+                     http://HOST:PORT",
+                ),
+            };
+            match sent.ok_or_else(silent)? {
                 Ok(response) => break (connection, response),
                 Err(mut error) => match error.take_message() {
                     // The agent closed the connection while nobody used it: nothing was sent. One
@@ -376,11 +393,17 @@ impl Client {
         response: Response<Incoming>,
         patience: Duration,
     ) -> Result<Bytes, Failure> {
-        let body = Limited::new(response.into_body(), LONGEST).collect();
-        match self.within(patience, body).await? {
-            Ok(body) => Ok(body.to_bytes()),
-            Err(error) => Err(self.broken(&*error)),
-        }
+        let mut body = Limited::new(response.into_body(), LONGEST);
+        let mut bytes = BytesMut::new();
+        let whole = async {
+            while let Some(frame) = self.within(patience, body.frame()).await? {
+                let frame = frame.map_err(|error| self.broken(&*error))?;
+                bytes.extend(frame.into_data());
+            }
+            Ok::<(), Failure>(())
+        };
+        self.within(PATIENCE.max(patience), whole).await??;
+        Ok(bytes.freeze())
     }
 
     async fn within<F: Future>(&self, patience: Duration, future: F) -> Result<F::Output, Failure> {
@@ -393,7 +416,7 @@ impl Client {
             Exit::Silent,
             format!("the agent at {} has not answered within {seconds}s", self.agent),
         )
-        .hint("what it was asked to do may still be done; look with `cheops get problems`")
+        .hint("it may hang; ask another agent: --agent http://HOST:PORT")
     }
 
     fn read<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, Failure> {
@@ -417,14 +440,10 @@ impl Client {
 
     /// What an agent refused, in its own words.
     fn refusal(&self, status: StatusCode, body: &[u8]) -> Failure {
-        let exit = match status.as_u16() {
-            408 | 504 => Exit::Silent,
-            400..=499 | 503 | 507 => Exit::Refused,
-            _ => Exit::Wrong,
-        };
         if let Ok(problem) = serde_json::from_slice::<Problem>(body) {
-            return told(exit, problem);
+            return told(exit_of(&problem.kind, status.as_u16()), problem);
         }
+        let exit = exit_of("", status.as_u16());
         let text = String::from_utf8_lossy(body);
         let failure = Failure::new(exit, format!("the agent at {} answered {status}", self.agent))
             .hint("is it a Cheops agent, of the same version as this program?");
@@ -432,6 +451,18 @@ impl Client {
             "" => failure,
             text => failure.caused_by(first(text, 200)),
         }
+    }
+}
+
+/// The exit status for a sort of problem and its status: whether nothing was done, or nobody can say.
+pub(crate) fn exit_of(kind: &str, status: u16) -> Exit {
+    match (kind, status) {
+        // It can't have been accepted by a site that it did not reach.
+        ("unreachable", _) => Exit::Refused,
+        // It may have been accepted.
+        ("not-confirmed" | "stopping", _) | (_, 408 | 502 | 504) => Exit::Silent,
+        (_, 400..=499 | 503 | 507) => Exit::Refused,
+        _ => Exit::Wrong,
     }
 }
 

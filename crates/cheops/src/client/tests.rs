@@ -76,6 +76,35 @@ fn a_file_that_does_not_move_is_given_up() {
 }
 
 #[test]
+fn a_document_may_take_longer_than_patience_while_it_moves_and_not_if_it_stops() {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let length = 30;
+    for sent in [length, 3] {
+        let (client, listener) = client();
+        let agent = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            head(&mut stream);
+            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").unwrap();
+            for _ in 0..sent {
+                stream.write_all(b"1").unwrap();
+                thread::sleep(PATIENCE / 20);
+            }
+            // Open until the other side has had enough.
+            let _ = stream.read(&mut [0]);
+        });
+        let begun = Instant::now();
+        let read = client.get_within::<f64>(&super::Path::api("x"), PATIENCE);
+        assert!(begun.elapsed() > PATIENCE, "{:?} shows nothing", begun.elapsed());
+        match read {
+            Ok(_) => assert_eq!(sent, length),
+            Err(failure) => assert_eq!((sent, failure.exit()), (3, Exit::Silent)),
+        }
+        drop(client);
+        agent.join().unwrap();
+    }
+}
+
+#[test]
 fn a_kept_connection_that_was_closed_is_replaced_once() {
     let (client, listener) = client();
     let (close, closed) = mpsc::channel();

@@ -1,10 +1,12 @@
 //! `cheops delete`: a resource goes away, on all of its sites.
 
+use std::cell::OnceCell;
+
 use hyper::Method;
 
 use super::{
     Context, Outcome, ask,
-    exec::{answers::Asked, progress},
+    exec::{answers::Asked, conclude, progress},
 };
 use crate::{client::Ask, interrupt::Interrupt, report::Failure};
 
@@ -40,6 +42,8 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
         .query("author", ask::author(arguments.author.as_deref())?)
         .query("key", arguments.key.as_deref());
     let client = context.client()?.until(Interrupt::ctrl_c()?);
-    let asked = Asked { id: &id, wait, keep_going: false };
-    progress::follow(&client, Ask::new(Method::DELETE, &path), asked, context.output)
+    let accepted = OnceCell::new();
+    let asked = Asked { id: &id, wait, keep_going: false, accepted: &accepted };
+    let request = Ask::new(Method::DELETE, &path);
+    conclude(progress::follow(&client, request, asked, context.output), asked)
 }

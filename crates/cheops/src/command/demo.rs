@@ -7,7 +7,7 @@ use std::{
 };
 
 use self::{agents::Agents, directory::Directory, player::Player, sites::Sites};
-use super::Outcome;
+use super::{Context, Outcome};
 use crate::{
     interrupt::Interrupt,
     report::{Exit, Failure, clean},
@@ -39,7 +39,11 @@ pub(crate) struct Arguments {
     keep: Option<PathBuf>,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Outcome, Failure> {
+pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, Failure> {
+    if !context.output.is_text() {
+        return Err(Failure::input("a demo is for people: there is no document to write")
+            .hint("leave -o out; the sites that it starts can be asked with -o json"));
+    }
     let interrupted = Interrupt::any()?;
     let begun = Instant::now();
     let directory = Directory::prepare(arguments.keep.as_deref())?;

@@ -1,6 +1,6 @@
 //! `cheops exec`: a command for a resource, on all of its sites.
 
-use std::path::Path as LocalPath;
+use std::{cell::OnceCell, path::Path as LocalPath};
 
 use cheops_agent::api::model::{File, Rehearsal, Submit};
 use cheops_core::{
@@ -16,8 +16,10 @@ use crate::{
     input,
     interrupt::Interrupt,
     report::Failure,
+    screen,
 };
 
+pub(super) mod accepted;
 pub(super) mod answers;
 mod attach;
 pub(super) mod progress;
@@ -106,8 +108,30 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
     }
     let client = client.until(Interrupt::ctrl_c()?);
     let request = Ask::new(Method::POST, &path).json(&submit)?;
-    let asked = Asked { id: &id, wait, keep_going: arguments.keep_going };
-    progress::follow(&client, request, asked, context.output)
+    let accepted = OnceCell::new();
+    let asked = Asked { id: &id, wait, keep_going: arguments.keep_going, accepted: &accepted };
+    let followed = progress::follow(&client, request, asked, context.output);
+    let place = arguments.sites.as_deref();
+    if let Some(note) = place.zip(accepted.get()).and_then(|(place, it)| it.note(&id, place)) {
+        screen::note(&note);
+    }
+    conclude(followed, asked)
+}
+
+/// Says the last words about an operation. Whatever fails once it was accepted, this included, tells
+/// that it goes on.
+pub(super) fn conclude(
+    followed: Result<Outcome, Failure>,
+    asked: Asked<'_>,
+) -> Result<Outcome, Failure> {
+    let said = followed.and_then(|Outcome { text, exit }| {
+        screen::print(&text)?;
+        Ok(Outcome::silent(exit))
+    });
+    said.map_err(|failure| match asked.accepted.get() {
+        Some(accepted) => accepted.goes_on(failure, asked.id),
+        None => failure,
+    })
 }
 
 fn upload(client: &Client, files: &[attach::Attached]) -> Result<Vec<File>, Failure> {

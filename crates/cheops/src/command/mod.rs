@@ -70,7 +70,7 @@ impl Command {
             Self::Output(arguments) => output::run(&arguments, context),
             Self::Site(arguments) => site::run(&arguments, context),
             Self::Agent(arguments) => agent::run(&arguments),
-            Self::Demo(arguments) => demo::run(&arguments),
+            Self::Demo(arguments) => demo::run(&arguments, context),
             Self::Scope(arguments) => scope::run(&arguments, context.output),
             Self::Matrix(arguments) => matrix::run(&arguments, context.output),
             Self::Completions(arguments) => Ok(completions::run(&arguments)),

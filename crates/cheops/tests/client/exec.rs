@@ -244,9 +244,57 @@ fn who_does_not_wait_is_content_with_an_accepted_operation() {
 fn a_command_to_copy_is_quoted_where_the_shell_needs_it() {
     for (id, expected) in [("~web", "cheops watch '~web'\n"), ("-web", "cheops watch -- -web\n")] {
         let id = format!("--id={id}");
-        let line = ["exec", &id, "--sites", "site1", "--command", "true", "--wait", "0s"];
+        let line = ["exec", &id, "--sites", "site1 & DC 2", "--command", "true", "--wait", "0s"];
         let said = agent(vec![accepted(), Answer::Done]).cheops(&line).fine();
         assert!(said.ends_with(expected), "{said}");
+    }
+}
+
+#[test]
+fn sites_that_are_not_those_asked_for_are_told() {
+    for more in [&[][..], &["-o", "json"]] {
+        let line = ["exec", "--id", "web", "--sites", "site1 & site3", "--command", "true"];
+        let said = agent(all_ok()).cheops(&[&line[..], more].concat());
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        assert_eq!(said.err, "web exists on DC 2 and site1; --sites does not change that\n");
+    }
+}
+
+#[test]
+fn a_result_that_can_not_be_written_is_not_one_that_was_refused() {
+    for more in [&[][..], &["-o", "json"]] {
+        let agent = agent(all_ok());
+        let mut command = agent.command(&[&EXEC[..], more].concat());
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let said: Said = command.stdout(full).output().unwrap().into();
+        assert_eq!(said.code, Some(1), "{}", said.err);
+        assert!(said.err.contains("Cannot write the result"), "{}", said.err);
+        let expected = "hint: It was accepted as site1:7 and goes on: cheops describe web\n";
+        assert!(said.err.ends_with(expected), "{}", said.err);
+    }
+}
+
+#[test]
+fn what_an_agent_can_not_do_is_an_exit_status_that_says_whether_it_was_done() {
+    for (status, title, code) in [
+        (502, "unreachable", 2),
+        (503, "too many connections", 2),
+        (507, "disk full", 2),
+        (502, "broke off", 3),
+        (504, "no answer", 3),
+        (503, "stopping", 3),
+        (507, "not confirmed", 3),
+        (500, "broken", 1),
+    ] {
+        let agent = Agent::start(move |_| problem(status, title, "", "wait"));
+        assert_eq!(agent.cheops(&EXEC).code, Some(code), "{title}");
+        let told = problem(status, title, "", "wait");
+        let Reply::Problem(told) = told else { panic!("no problem") };
+        let said = self::agent(vec![Answer::Error(told.clone())]).cheops(&EXEC);
+        assert_eq!(said.code, Some(code), "{title}, told in a line");
+        let said = self::agent(vec![accepted(), Answer::Error(told)]).cheops(&EXEC);
+        assert_eq!(said.code, Some(if code == 3 { 3 } else { 1 }), "{title}, once accepted");
+        assert!(said.err.contains("was accepted as site1:7 and goes on"), "{}", said.err);
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::{
     net::{Ipv4Addr, TcpListener},
+    process::Stdio,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
+    time::{Duration, Instant},
 };
 
 use crate::support::{Agent, Reply, Said, cheops};
@@ -62,6 +64,35 @@ fn a_listener_that_closes_each_connection_is_asked_once() {
 }
 
 #[test]
+fn an_agent_that_hangs_is_given_up_soon_and_another_is_named() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let begun = Instant::now();
+    // At the same time, since each takes as long as it waits.
+    let going = [
+        &["get", "sites"][..],
+        &["describe", "web"],
+        &["log", "web"],
+        &["site", "pause", "site2"],
+        &["exec", "--id", "web", "--command", "true", "--wait", "0s"],
+    ]
+    .map(|line| {
+        let mut command = cheops(line);
+        command.args(["--agent", &url]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        (line, command.spawn().unwrap())
+    });
+    for (line, child) in going {
+        let said: Said = child.wait_with_output().unwrap().into();
+        assert_eq!((said.code, said.out.as_str()), (Some(3), ""), "{line:?}: {}", said.err);
+        assert!(said.err.contains("has not answered within 15s"), "{line:?}: {}", said.err);
+        assert!(said.err.contains("another agent: --agent"), "{line:?}: {}", said.err);
+        let may_be_done = said.err.contains("may still be done");
+        assert_eq!(may_be_done, ["site", "exec"].contains(&line[0]), "{line:?}: {}", said.err);
+    }
+    assert!(begun.elapsed() < Duration::from_mins(1), "{:?}", begun.elapsed());
+}
+
+#[test]
 fn the_address_is_checked() {
     for (line, variable, expected) in [
         (&["get", "sites", "--agent", "https://a"][..], None, "in `--agent`"),
@@ -88,7 +119,7 @@ fn something_that_is_no_agent() {
     for (reply, code, expected) in [
         (|| Reply::Other(200, "<html>hello</html>"), 1, "Cannot read the answer"),
         (|| Reply::Other(404, "<html>\u{1b}[2Jno</html>"), 2, "answered 404 Not Found"),
-        (|| Reply::Other(502, ""), 1, "answered 502 Bad Gateway"),
+        (|| Reply::Other(502, ""), 3, "answered 502 Bad Gateway"),
         (|| Reply::Other(504, ""), 3, "answered 504 Gateway Timeout"),
         (|| Reply::Torn(Vec::new()), 4, "broke off"),
     ] as [(fn() -> Reply, i32, &str); 5]

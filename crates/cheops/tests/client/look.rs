@@ -114,6 +114,25 @@ site1:4     set    kept     2 OK              3m ago   ada      echo 29 > {id}
 }
 
 #[test]
+fn a_long_id_is_shortened_for_people_alone() {
+    let id = format!("{}-blue", "a".repeat(60));
+    let long = id.clone();
+    let agent = Agent::start(move |_| {
+        let resources = vec![summary(&long, State::Settled)];
+        json(&Resources { site: "site1".into(), resources, next: None })
+    });
+    let said = agent.cheops(&["get", "resources"]).fine();
+    assert!(
+        said.contains(&format!("\n{}…{}-blue   settled", "a".repeat(24), "a".repeat(10))),
+        "{said}"
+    );
+    for form in ["wide", "json", "yaml", "name"] {
+        let said = agent.cheops(&["get", "resources", "-o", form]).fine();
+        assert!(said.contains(&id), "{form}: {said}");
+    }
+}
+
+#[test]
 fn lists_for_programs() {
     let agent = agent();
     let sites: Sites =

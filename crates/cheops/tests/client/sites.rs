@@ -104,3 +104,11 @@ fn local_verbs_have_all_forms_of_output() {
     let name = scope("name");
     assert_eq!(name.status.code(), Some(2));
 }
+
+#[test]
+fn a_demo_has_no_form_for_programs() {
+    for line in [&["demo", "--tour", "-o", "json"][..], &["demo", "-o", "name"]] {
+        let output = cheops(line).output().unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{line:?}");
+    }
+}

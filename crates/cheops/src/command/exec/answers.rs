@@ -3,11 +3,16 @@
 //! Pure: it takes answers and gives text, so that what an operator reads can be tested without an
 //! agent.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use cheops_agent::api::model::{Answer, Run, RunStatus, Submitted};
 use cheops_core::{duration, id::ResourceId};
 
+use super::accepted::Accepted;
 use crate::{
     client,
     command::View,
@@ -23,6 +28,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) wait: Duration,
     /// It counts even if it fails at the site that receives it.
     pub(crate) keep_going: bool,
+    /// Where whoever asked finds what was accepted, however the following ends.
+    pub(crate) accepted: &'a OnceCell<Accepted>,
 }
 
 /// What is known so far.
@@ -56,6 +63,9 @@ impl<'a> Tally<'a> {
     pub(crate) fn take(&mut self, answer: Answer) -> Result<(), Failure> {
         match answer {
             Answer::Accepted { operation, sites } => {
+                let accepted = Accepted { operation: operation.clone(), sites: sites.clone() };
+                // An agent that accepts twice has said it once.
+                let _ = self.asked.accepted.set(accepted);
                 self.operation = Some(operation);
                 self.sites = sites;
             }
@@ -68,7 +78,14 @@ impl<'a> Tally<'a> {
             Answer::Timeout { .. } if self.asked.wait.is_zero() => {}
             Answer::Timeout { sites } => sites.into_iter().for_each(|site| self.silent(site)),
             Answer::Done => self.done = true,
-            Answer::Error(problem) => return Err(client::told(Exit::Wrong, problem)),
+            Answer::Error(problem) => {
+                let exit = match client::exit_of(&problem.kind, problem.status) {
+                    // What was accepted is not refused any more.
+                    Exit::Refused if self.is_accepted() => Exit::Wrong,
+                    exit => exit,
+                };
+                return Err(client::told(exit, problem));
+            }
         }
         Ok(())
     }
@@ -107,7 +124,7 @@ impl<'a> Tally<'a> {
     /// What someone reads who does not wait for the rest; nothing if there is nothing accepted.
     pub(crate) fn left(&self) -> Option<String> {
         let operation = self.operation.as_deref()?;
-        let (heard, all) = (self.runs.len(), self.sites.len());
+        let (heard, all) = (self.runs.len(), self.site_count());
         Some(format!(
             "interrupted: {operation} was accepted and goes on; {heard} of {} answered so far. \
              Look at it with: cheops describe {}",
@@ -123,6 +140,11 @@ impl<'a> Tally<'a> {
     /// The sites whose replies are waited for.
     pub(crate) fn sites(&self) -> &[String] {
         &self.sites
+    }
+
+    /// How many sites it is about: those that it was accepted for, and others that have answered.
+    fn site_count(&self) -> usize {
+        self.sites.iter().chain(self.runs.keys()).collect::<BTreeSet<_>>().len()
     }
 
     /// The command that fetches all that was printed at a site.
@@ -192,7 +214,7 @@ impl<'a> Tally<'a> {
         let id = self.asked.id;
         let last = shell::last(id.as_str());
         let operation = self.operation.as_deref().unwrap_or("the operation");
-        let (ok, all) = (self.with(RunStatus::Ok), self.sites.len());
+        let (ok, all) = (self.with(RunStatus::Ok), self.site_count());
         let failed = self.with(RunStatus::Ko);
         let mut lines = vec![match (&self.superseded_by, ok.len()) {
             _ if self.is_void() => format!(
@@ -299,6 +321,17 @@ mod tests {
                 "web: site1:7 is OK on site1, site2 and site3\n",
             ),
             (
+                ["site1", "site2", "site3", "site4"].map(|site| reply(site, Ok)).to_vec(),
+                Exit::Fine,
+                "web: site1:7 is OK on site1, site2, site3 and site4\n",
+            ),
+            (
+                ["site1", "site2", "site4"].map(|site| reply(site, Ok)).to_vec(),
+                Exit::Silent,
+                "web: site1:7 is OK on 3 of 4 sites\nsite3 did not answer within 30s; the work goes \
+                 on: cheops describe web\n",
+            ),
+            (
                 vec![reply("site1", Ok), reply("site2", Ko), reply("site3", Ok)],
                 Exit::Wrong,
                 "web: site1:7 is OK on 2 of 3 sites\nsite2 failed; look with: cheops describe web\n",
@@ -334,14 +367,21 @@ mod tests {
             ),
         ] {
             let id = "web".parse().unwrap();
-            let tally = tally(&id, false, answers);
+            let accepted = OnceCell::new();
+            let tally = tally(&id, &accepted, false, answers);
             assert_eq!(tally.summary(), expected);
             assert_eq!(tally.exit(), exit, "{expected}");
         }
     }
 
-    fn tally(id: &ResourceId, keep_going: bool, answers: Vec<Answer>) -> Tally<'_> {
-        let mut tally = Tally::new(Asked { id, wait: Duration::from_secs(30), keep_going });
+    fn tally<'a>(
+        id: &'a ResourceId,
+        accepted_to: &'a OnceCell<Accepted>,
+        keep_going: bool,
+        answers: Vec<Answer>,
+    ) -> Tally<'a> {
+        let wait = Duration::from_secs(30);
+        let mut tally = Tally::new(Asked { id, wait, keep_going, accepted: accepted_to });
         for answer in [vec![accepted()], answers].concat() {
             tally.take(answer).unwrap();
         }
@@ -352,10 +392,12 @@ mod tests {
     #[test]
     fn what_is_void_spares_the_others_and_what_counts_all_the_same_fails_everywhere() {
         let id = "web".parse().unwrap();
+        let (first, second) = (OnceCell::new(), OnceCell::new());
         let ko = |site| reply(site, RunStatus::Ko);
-        let void = tally(&id, false, vec![ko("site1"), ko("site3"), Answer::Done]);
+        let void = tally(&id, &first, false, vec![ko("site1"), ko("site3"), Answer::Done]);
         assert_eq!(void.spared_sites(), ["site2"]);
-        let counts = tally(&id, true, vec![ko("site1"), ko("site2"), ko("site3"), Answer::Done]);
+        let all = [ko("site1"), ko("site2"), ko("site3"), Answer::Done].to_vec();
+        let counts = tally(&id, &second, true, all);
         assert!(counts.spared_sites().is_empty());
         assert_eq!(
             counts.summary(),

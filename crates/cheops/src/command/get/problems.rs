@@ -86,14 +86,14 @@ impl List for Problems {
         }
     }
 
-    fn table(&self, _wide: bool) -> Table {
+    fn table(&self, wide: bool) -> Table {
         let mut table = Table::new(["URGENCY", "WHAT", "SITE", "RESOURCE", "PROBLEM", "NEXT"]);
         for Grouped { trouble, sites } in &self.grouped {
             table.row([
                 words::urgency(trouble.urgency),
                 Cell::from(&trouble.what),
                 sites.join(", ").into(),
-                trouble.resource.as_deref().unwrap_or(NONE).into(),
+                words::id(trouble.resource.as_deref().unwrap_or(NONE), wide).into(),
                 Cell::from(&trouble.text),
                 Cell::from(&trouble.next),
             ]);

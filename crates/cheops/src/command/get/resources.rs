@@ -89,7 +89,7 @@ impl List for Resources {
                 format!("{}, … {} more", resource.sites[..2].join(", "), resource.sites.len() - 2)
             };
             table.row([
-                Cell::from(&resource.id),
+                words::id(&resource.id, wide).into(),
                 if resource.deleting {
                     Cell::styled("deleting", words::OPEN)
                 } else {
