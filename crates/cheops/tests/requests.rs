@@ -31,13 +31,13 @@ fn post(site: &Agent, path: &str, content_type: &str, body: &str) -> (u16, Strin
     raw(
         site,
         &format!(
-            "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n\r\n{body}"
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n\r\n{body}"
         ),
     )
 }
 
 fn get(site: &Agent, path: &str) -> (u16, String) {
-    raw(site, &format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+    raw(site, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn the_change_feed_goes_on_where_a_reader_left_off() {
     // Live, as server-sent events.
     let mut stream = TcpStream::connect(site.url.trim_start_matches("http://")).unwrap();
     let last = all.last().unwrap().seq.unwrap();
-    write!(stream, "GET /api/v1/changes HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nLast-Event-ID: {last}\r\n\r\n").unwrap();
+    write!(stream, "GET /api/v1/changes HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nLast-Event-ID: {last}\r\n\r\n").unwrap();
     site.exec("r1", &submit("echo again", "add"));
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let mut next = || -> Change {
@@ -261,7 +261,7 @@ fn answers_come_line_by_line_as_they_are_known() {
     })
     .unwrap();
     let mut stream = TcpStream::connect(site.url.trim_start_matches("http://")).unwrap();
-    write!(stream, "POST /api/v1/resources/x/operations HTTP/1.1\r\nHost: x\r\nAccept: application/x-ndjson\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    write!(stream, "POST /api/v1/resources/x/operations HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-ndjson\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
     let lines = BufReader::new(stream).lines().map_while(Result::ok);
     let mut heard = Vec::new();
     for line in lines.filter(|line| line.starts_with('{')) {
@@ -291,7 +291,7 @@ fn a_file_is_stored_by_its_content() {
     let (status, body) = get(&site, &format!("/api/v1/files/{}", stored.content));
     assert_eq!((status, body.as_str()), (200, "hello"));
     let request = format!(
-        "GET /api/v1/files/{} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nRange: bytes=2-\r\n\r\n",
+        "GET /api/v1/files/{} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nRange: bytes=2-\r\n\r\n",
         stored.content
     );
     let (status, body) = raw(&site, &request);

@@ -8,6 +8,7 @@
 //! - every error is `application/problem+json`, with what to do.
 
 mod changes;
+mod door;
 mod error;
 mod health;
 pub mod model;
@@ -43,7 +44,7 @@ use utoipa_axum::{
 };
 
 pub use self::error::ApiError;
-pub(crate) use self::serve::serve;
+pub(crate) use self::{door::guard, serve::serve};
 use crate::{
     config::Config,
     files::Files,
