@@ -53,6 +53,19 @@ fn bad_requests_are_refused_with_a_reason_and_store_nothing() {
     };
     let no_command = format!("{}--b--\r\n", part("sites", "site1"));
     let no_sites = format!("{}--b--\r\n", part("command", "true"));
+    let twice_in_a_form = format!(
+        "{}{}{}{}--b--\r\n",
+        part("command", "cat {f}"),
+        part("sites", "site1"),
+        part("f", "one"),
+        part("f", "two")
+    );
+    let (status, one) = post(&site, "/api/v1/files", "application/octet-stream", "one");
+    assert_eq!(status, 201, "{one}");
+    let one: Stored = serde_json::from_str(&one).unwrap();
+    let file = format!(r#"{{"name": "f", "content": "{}", "length": 3}}"#, one.content);
+    let twice =
+        format!(r#"{{"command": "cat {{f}}", "sites": "site1", "files": [{file}, {file}]}}"#);
     let bad_config = format!(
         "{}{}{}--b--\r\n",
         part("command", "true"),
@@ -87,6 +100,16 @@ fn bad_requests_are_refused_with_a_reason_and_store_nothing() {
             400,
             "bad-duration",
         ),
+        (
+            operations,
+            json,
+            r#"{"command": "true", "sites": "site1", "wait": "61m"}"#,
+            400,
+            "bad-duration",
+        ),
+        (operations, json, &twice, 400, "bad-file-name"),
+        ("/exec/x", form, &twice_in_a_form, 400, "bad-file-name"),
+        (operations, json, r#"{"command": "a\u0000b", "sites": "site1"}"#, 400, "bad-command"),
         (operations, json, r#"{"command": "true", "sites": "site1", "kind": ""}"#, 400, "bad-kind"),
         (
             operations,
@@ -135,6 +158,28 @@ fn bad_requests_are_refused_with_a_reason_and_store_nothing() {
         let (answered, body) = get(&site, path);
         assert_eq!(answered, status, "{path}: {body}");
         serde_json::from_str::<Problem>(&body).unwrap();
+    }
+    for id in ["abc", "-1", ""] {
+        let request = format!(
+            "GET /api/v1/changes?once=true HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nLast-Event-ID: {id}\r\n\r\n"
+        );
+        let (answered, body) = raw(&site, &request);
+        assert_eq!(answered, 400, "{id}: {body}");
+        assert!(body.contains("bad-parameter"), "{body}");
+    }
+    for (header, sort) in [
+        ("Host: evil.example", "foreign-host"),
+        ("Host: localhost\r\nOrigin: http://evil.example", "foreign-origin"),
+        ("Host: localhost\r\nSec-Fetch-Site: cross-site", "foreign-origin"),
+    ] {
+        let body = format!("{}{}--b--\r\n", part("command", "true"), part("sites", "site1"));
+        let request = format!(
+            "POST /exec/x HTTP/1.1\r\n{header}\r\nConnection: close\r\nContent-Type: {form}\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let (answered, body) = raw(&site, &request);
+        assert_eq!(answered, 403, "{header}: {body}");
+        assert!(body.contains(sort), "{header}: {body}");
     }
     let (_, resources) = get(&site, "/api/v1/resources");
     assert!(resources.contains(r#""resources":[]"#), "{resources}");

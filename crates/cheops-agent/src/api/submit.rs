@@ -266,7 +266,6 @@ pub(super) async fn converse(
         }
     }
     hear_first(&context, &submission).await?;
-    let wait = submission.wait;
     let mut answers = context.node.submit(submission).await?;
     let first = time::timeout(patience, answers.recv()).await.map_err(|_| unconfirmed())?;
     match first {
@@ -389,7 +388,17 @@ fn submission(context: &Context, id: &ResourceId, asked: &Submit) -> ApiResult<S
     let kind: Kind = asked.kind.as_deref().unwrap_or(KIND).parse()?;
     let author: Author = asked.author.as_deref().unwrap_or("anonymous").parse()?;
     let key: Option<Key> = asked.key.as_deref().map(str::parse).transpose()?;
-    let wait = asked.wait.as_deref().map(span).transpose()?.unwrap_or(WAIT).min(MAX_WAIT);
+    let wait = asked.wait.as_deref().map(span).transpose()?.unwrap_or(WAIT);
+    if wait > MAX_WAIT {
+        let (wait, most) = (duration::print(wait), duration::print(MAX_WAIT));
+        let detail = format!("`wait` is {wait}, and {most} is the longest");
+        let hint = "wait for less, and look at the operation later";
+        return Err(ApiError::bad("bad-duration", detail, hint));
+    }
+    let mut names = BTreeSet::new();
+    if let Some(file) = asked.files.iter().find(|file| !names.insert(&file.name)) {
+        return Err(twice(&file.name));
+    }
     let files = asked.files.iter().map(|file| attachment(context, file, asked.dry_run));
     Ok(Submission {
         ticket: Ticket(0),
@@ -407,6 +416,11 @@ fn submission(context: &Context, id: &ResourceId, asked: &Submit) -> ApiResult<S
         wait: Millis::from(wait),
         key,
     })
+}
+
+/// A command could mean only one of two files with this name.
+pub(super) fn twice(name: &str) -> ApiError {
+    ApiError::bad("bad-file-name", format!("two files are called `{name}`"), "rename one of them")
 }
 
 /// A configuration, from a text.
