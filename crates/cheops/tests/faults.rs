@@ -234,6 +234,25 @@ fn a_damaged_store_says_what_is_lost_and_the_rest_goes_on() {
 }
 
 #[test]
+fn what_is_said_of_a_resource_whose_creation_is_lost_works() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut site = Agent::alone(directory.path());
+    assert!(all_ok(&site.exec("x", &on("site1", "echo the-creation > {id}")), 1));
+    site.kill();
+    assert!(spoil(&directory.path().join("data/store"), "the-creation") > 0);
+    site.start();
+    site.wait_until_ready();
+    let (_, problems) = site.ask("/api/v1/problems").unwrap();
+    let next = "cheops exec --id x --sites '…' --force --command …";
+    assert!(problems.contains(next), "{problems}");
+    let declared = Submit { force: true, ..on("site1", "echo declared > {id}") };
+    assert!(all_ok(&site.exec("x", &declared), 1));
+    assert!(all_ok(&site.exec("x", &submit("echo more >> {id}", "add")), 1));
+    let (_, problems) = site.ask("/api/v1/problems").unwrap();
+    assert!(!problems.contains(next), "{problems}");
+}
+
+#[test]
 fn a_store_of_which_nothing_is_left_makes_nothing_run_twice() {
     let mut field = Field::with(3, QUICK);
     assert!(all_ok(&field.sites[0].exec("x", &on(&field.everywhere(), "echo once >> {id}")), 3));
