@@ -250,7 +250,7 @@ async fn a_reader_that_took_nothing_is_told_where_to_go_on() {
         hyper::client::conn::http2::handshake(TokioExecutor::new(), tcp).await.unwrap();
     tokio::spawn(connection);
     let request = |since: u64| {
-        let uri = format!("http://here/api/v1/changes?since={since}&once=true");
+        let uri = format!("http://localhost/api/v1/changes?since={since}&once=true");
         Request::get(uri).body(Body::empty()).unwrap()
     };
     let slow = requests.send_request(request(0)).await.unwrap();

@@ -40,19 +40,21 @@ fn get(site: &Agent, path: &str) -> (u16, String) {
     raw(site, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
 }
 
+/// A part of a form, with the boundary `b`.
+fn part(name: &str, value: &str) -> String {
+    format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+}
+
+fn assert_empty(site: &Agent) {
+    let (_, resources) = get(site, "/api/v1/resources");
+    assert!(resources.contains(r#""resources":[]"#), "{resources}");
+}
+
 #[test]
-fn bad_requests_are_refused_with_a_reason_and_store_nothing() {
+fn two_files_with_one_name_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let site = Agent::alone(directory.path());
-    let operations = "/api/v1/resources/x/operations";
-    let json = "application/json";
-    let huge = format!(r#"{{"command": "{}"}}"#, "x".repeat(3 << 20));
     let form = "multipart/form-data; boundary=b";
-    let part = |name: &str, value: &str| {
-        format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
-    };
-    let no_command = format!("{}--b--\r\n", part("sites", "site1"));
-    let no_sites = format!("{}--b--\r\n", part("command", "true"));
     let twice_in_a_form = format!(
         "{}{}{}{}--b--\r\n",
         part("command", "cat {f}"),
@@ -66,6 +68,63 @@ fn bad_requests_are_refused_with_a_reason_and_store_nothing() {
     let file = format!(r#"{{"name": "f", "content": "{}", "length": 3}}"#, one.content);
     let twice =
         format!(r#"{{"command": "cat {{f}}", "sites": "site1", "files": [{file}, {file}]}}"#);
+    for (path, content_type, body) in [
+        ("/api/v1/resources/x/operations", "application/json", &twice),
+        ("/exec/x", form, &twice_in_a_form),
+    ] {
+        let (status, body) = post(&site, path, content_type, body);
+        assert_eq!(status, 400, "{path}: {body}");
+        assert!(body.contains("bad-file-name"), "{path}: {body}");
+    }
+    assert_empty(&site);
+}
+
+#[test]
+fn a_last_event_that_is_no_number_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Agent::alone(directory.path());
+    for id in ["abc", "-1", ""] {
+        let request = format!(
+            "GET /api/v1/changes?once=true HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nLast-Event-ID: {id}\r\n\r\n"
+        );
+        let (answered, body) = raw(&site, &request);
+        assert_eq!(answered, 400, "{id}: {body}");
+        assert!(body.contains("bad-parameter"), "{body}");
+    }
+}
+
+#[test]
+fn pages_of_others_are_kept_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Agent::alone(directory.path());
+    let form = "multipart/form-data; boundary=b";
+    for (header, sort) in [
+        ("Host: evil.example", "foreign-host"),
+        ("Host: localhost\r\nOrigin: http://evil.example", "foreign-origin"),
+        ("Host: localhost\r\nSec-Fetch-Site: cross-site", "foreign-origin"),
+    ] {
+        let body = format!("{}{}--b--\r\n", part("command", "true"), part("sites", "site1"));
+        let request = format!(
+            "POST /exec/x HTTP/1.1\r\n{header}\r\nConnection: close\r\nContent-Type: {form}\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let (answered, body) = raw(&site, &request);
+        assert_eq!(answered, 403, "{header}: {body}");
+        assert!(body.contains(sort), "{header}: {body}");
+    }
+    assert_empty(&site);
+}
+
+#[test]
+fn bad_requests_are_refused_with_a_reason_and_store_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Agent::alone(directory.path());
+    let operations = "/api/v1/resources/x/operations";
+    let json = "application/json";
+    let huge = format!(r#"{{"command": "{}"}}"#, "x".repeat(3 << 20));
+    let form = "multipart/form-data; boundary=b";
+    let no_command = format!("{}--b--\r\n", part("sites", "site1"));
+    let no_sites = format!("{}--b--\r\n", part("command", "true"));
     let bad_config = format!(
         "{}{}{}--b--\r\n",
         part("command", "true"),
@@ -107,8 +166,6 @@ fn bad_requests_are_refused_with_a_reason_and_store_nothing() {
             400,
             "bad-duration",
         ),
-        (operations, json, &twice, 400, "bad-file-name"),
-        ("/exec/x", form, &twice_in_a_form, 400, "bad-file-name"),
         (operations, json, r#"{"command": "a\u0000b", "sites": "site1"}"#, 400, "bad-command"),
         (operations, json, r#"{"command": "true", "sites": "site1", "kind": ""}"#, 400, "bad-kind"),
         (
@@ -159,30 +216,7 @@ fn bad_requests_are_refused_with_a_reason_and_store_nothing() {
         assert_eq!(answered, status, "{path}: {body}");
         serde_json::from_str::<Problem>(&body).unwrap();
     }
-    for id in ["abc", "-1", ""] {
-        let request = format!(
-            "GET /api/v1/changes?once=true HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nLast-Event-ID: {id}\r\n\r\n"
-        );
-        let (answered, body) = raw(&site, &request);
-        assert_eq!(answered, 400, "{id}: {body}");
-        assert!(body.contains("bad-parameter"), "{body}");
-    }
-    for (header, sort) in [
-        ("Host: evil.example", "foreign-host"),
-        ("Host: localhost\r\nOrigin: http://evil.example", "foreign-origin"),
-        ("Host: localhost\r\nSec-Fetch-Site: cross-site", "foreign-origin"),
-    ] {
-        let body = format!("{}{}--b--\r\n", part("command", "true"), part("sites", "site1"));
-        let request = format!(
-            "POST /exec/x HTTP/1.1\r\n{header}\r\nConnection: close\r\nContent-Type: {form}\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let (answered, body) = raw(&site, &request);
-        assert_eq!(answered, 403, "{header}: {body}");
-        assert!(body.contains(sort), "{header}: {body}");
-    }
-    let (_, resources) = get(&site, "/api/v1/resources");
-    assert!(resources.contains(r#""resources":[]"#), "{resources}");
+    assert_empty(&site);
 }
 
 #[test]

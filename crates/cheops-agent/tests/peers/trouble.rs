@@ -1,7 +1,7 @@
 //! Lines that are cut, and peers that say nonsense, say nothing, or don't listen.
 
 use std::{
-    fmt,
+    fmt::{self, Write as _},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
@@ -291,7 +291,7 @@ struct Words(String);
 
 impl tracing::field::Visit for Words {
     fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
-        self.0 += &format!("{field}={value:?} ");
+        let _ = write!(self.0, "{field}={value:?} ");
     }
 }
 
