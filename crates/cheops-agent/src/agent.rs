@@ -161,6 +161,7 @@ impl Agent {
         });
         let router = api::router(context.clone());
         context.peers.serve(router.clone());
+        let router = api::guard(router, api.ip());
         let server = tokio::spawn(api::serve(listener, router, limits, stopping));
         let sweeper = tokio::spawn(sweep(context.clone()));
         let (site, peers) = (context.here(), context.peers.address());

@@ -257,6 +257,9 @@ impl Config {
         if self.runs.parallel == 0 {
             return Err("`runs.parallel` must be at least 1, or nothing would ever run".into());
         }
+        if self.runs.timeout.is_zero() {
+            return Err("`runs.timeout` must be longer than 0s, or nothing could be run".into());
+        }
         if self.runs.output > MOST_OUTPUT {
             return Err(format!(
                 "`runs.output` must be at most {MOST_OUTPUT}: it goes into each reply, to all sites; `runs.output_file` can be longer"
@@ -494,6 +497,7 @@ mod tests {
             ("\nsite = 'a&b'", "line 2: `site`"),
             ("site = 'a'\nruns.timeout = 'soon'", "line 2: `runs.timeout`"),
             ("site = 'a'\n[runs]\nparallel = 0", "line 3: `runs.parallel` must be at least 1"),
+            ("site = 'a'\n[runs]\ntimeout = '0s'", "line 3: `runs.timeout` must be longer than 0s"),
             ("site = 'a'\n[api]\nfeeds = 0", "must be at least 1"),
             ("site = 'a'\n[api]\nconnections = 2000000", "at most 1048576"),
             ("site = 'a'\n[api]\nidle = '0s'", "must be longer than 0s"),

@@ -115,7 +115,9 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
     }
     let here = site.clone();
     let withheld = move |replica: &Replica| {
-        replica.withheld().take(MAX_LISTED).map(|id| withheld(&here, id)).collect::<Vec<_>>()
+        let known = |id: &ResourceId| replica.resource(id).is_some();
+        let troubles = replica.withheld().take(MAX_LISTED);
+        troubles.map(|id| withheld(&here, id, known(id))).collect::<Vec<_>>()
     };
     all.extend(context.node.read(withheld).await?);
     let (here, known) = (site.clone(), context.config.sites.clone());
@@ -227,18 +229,26 @@ fn link(site: &SiteId, peer: &crate::peers::Peer) -> Option<Trouble> {
     }
 }
 
-/// A resource of which something is lost.
-fn withheld(here: &SiteId, id: &ResourceId) -> Trouble {
-    trouble(
-        Urgency::High,
-        here,
-        Some(id),
-        "damaged",
-        format!("something of `{id}` is lost at `{here}`, so that nothing of it is run there"),
-        format!(
-            "look at `cheops diff {id}` and at the application, then declare the state with an operation and --force"
-        ),
-    )
+/// A resource of which something is lost. If what created it is, nobody here knows its sites.
+fn withheld(here: &SiteId, id: &ResourceId, known: bool) -> Trouble {
+    let (text, next) = if known {
+        (
+            format!("something of `{id}` is lost at `{here}`, so that nothing of it is run there"),
+            format!(
+                "look at `cheops diff {id}` and at the application, then declare the state with an operation and --force"
+            ),
+        )
+    } else {
+        (
+            format!(
+                "what created `{id}` is lost at `{here}`, so that its sites are not known there and nothing of it is run"
+            ),
+            format!(
+                "look at the application, then declare the state and the sites: cheops exec --id {id} --sites '…' --force --command …"
+            ),
+        )
+    };
+    trouble(Urgency::High, here, Some(id), "damaged", text, next)
 }
 
 /// What needs a person about a resource.

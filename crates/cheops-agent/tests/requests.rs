@@ -32,18 +32,109 @@ fn config(site: &str, directory: &tempfile::TempDir) -> Config {
 }
 
 async fn ask(agent: &Agent, id: &str, body: String) -> (u16, Value) {
+    let request = Request::post(format!("/api/v1/resources/{id}/operations"))
+        .header("content-type", "application/json")
+        .body(Body::from(body));
+    let (status, body) = send(agent, request.unwrap()).await;
+    (status, serde_json::from_slice(&body).unwrap())
+}
+
+async fn open(agent: &Agent, mut request: Request<Body>) -> hyper::Response<hyper::body::Incoming> {
     let tcp = TokioIo::new(TcpStream::connect(agent.api()).await.unwrap());
     let (mut requests, connection) = hyper::client::conn::http1::handshake(tcp).await.unwrap();
     tokio::spawn(connection);
-    let request = Request::post(format!("/api/v1/resources/{id}/operations"))
-        .header("host", "here")
-        .header("content-type", "application/json")
-        .body(Body::from(body))
-        .unwrap();
-    let answer = timeout(PATIENCE, requests.send_request(request)).await.unwrap().unwrap();
+    request.headers_mut().insert("host", "localhost".parse().unwrap());
+    timeout(PATIENCE, requests.send_request(request)).await.unwrap().unwrap()
+}
+
+async fn send(agent: &Agent, request: Request<Body>) -> (u16, Bytes) {
+    let answer = open(agent, request).await;
     let status = answer.status().as_u16();
-    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    (status, answer.into_body().collect().await.unwrap().to_bytes())
+}
+
+async fn get(agent: &Agent, path: &str) -> (u16, Value) {
+    let (status, body) = send(agent, Request::get(path).body(Body::empty()).unwrap()).await;
     (status, serde_json::from_slice(&body).unwrap())
+}
+
+/// Agents that all know each other and are linked. Those that come later dial.
+async fn linked(names: &[&str], directory: &tempfile::TempDir) -> Vec<Agent> {
+    let mut agents: Vec<Agent> = Vec::new();
+    for (n, name) in names.iter().enumerate() {
+        let mut config = config(name, directory);
+        for (m, other) in names.iter().enumerate().filter(|&(m, _)| m != n) {
+            let address = agents.get(m).map_or("127.0.0.1:1".into(), |a| a.peers().to_string());
+            config.add_site(other.parse().unwrap(), address).unwrap();
+        }
+        agents.push(Agent::start(config).await.unwrap());
+    }
+    let deadline = Instant::now() + PATIENCE;
+    for agent in &agents {
+        while reached(agent).await < names.len() - 1 {
+            assert!(Instant::now() < deadline, "no link");
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+    agents
+}
+
+/// How many sites an agent reaches.
+async fn reached(agent: &Agent) -> usize {
+    let (_, sites) = get(agent, "/api/v1/sites").await;
+    let sites = sites["sites"].as_array().unwrap();
+    sites.iter().filter(|site| site["state"] == "reachable").count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_exists_elsewhere_is_not_created_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let agents = linked(&["a", "b", "c"], &directory).await;
+    let [a, _, c] = &agents[..] else { panic!("three agents") };
+    let on = |sites: &str| json!({ "command": "true", "sites": sites, "wait": "0s" });
+    let (status, answer) = ask(a, "x", on("a & b").to_string()).await;
+    assert_eq!((status, &answer["operation"]), (202, &json!("a:1")), "{answer}");
+
+    // Sites that overlap, sites that don't, and sites that the one who is asked is not among.
+    for sites in ["b & c", "c", "a"] {
+        let (status, answer) = ask(c, "x", on(sites).to_string()).await;
+        assert_eq!(status, 202, "{sites}: {answer}");
+        let operation = answer["operation"].as_str().unwrap();
+        assert!(!operation.starts_with("c:"), "{sites}: {answer}");
+        assert_eq!(answer["runs"].as_array().unwrap().len(), 2, "{sites}: {answer}");
+    }
+    let form = "--b\r\nContent-Disposition: form-data; name=\"command\"\r\n\r\ntrue\r\n--b\r\nContent-Disposition: form-data; name=\"sites\"\r\n\r\nc\r\n--b--\r\n";
+    let request = Request::post("/exec/x")
+        .header("content-type", "multipart/form-data; boundary=b")
+        .body(Body::from(form));
+    // It would be 30 s until all is told.
+    assert_eq!(open(c, request.unwrap()).await.status(), 200);
+    let deadline = Instant::now() + PATIENCE;
+    while get(a, "/api/v1/resources/x?local=true").await.1["operation_count"] != 5 {
+        assert!(Instant::now() < deadline, "not all became operations of the one resource");
+        sleep(Duration::from_millis(10)).await;
+    }
+    let mut rehearsal = on("c");
+    rehearsal["dry_run"] = json!(true);
+    let (status, answer) = ask(c, "x", rehearsal.to_string()).await;
+    assert_eq!(status, 200, "{answer}");
+    assert!(answer["sites"].get("a").is_some(), "{answer}");
+    let (_, known) = get(c, "/api/v1/resources").await;
+    assert_eq!(known["resources"], json!([]), "nothing was made where it was asked for");
+
+    // What nobody has is created, also if its name begins as another does.
+    for id in ["y", "x-2"] {
+        let (status, answer) = ask(c, id, on("c").to_string()).await;
+        assert_eq!((status, &answer["operation"]), (202, &json!("c:1")), "{id}: {answer}");
+    }
+    // Who can't be reached is not waited for.
+    let request = Request::post("/api/v1/sites/c/pause").body(Body::empty()).unwrap();
+    assert_eq!(send(c, request).await.0, 204);
+    let (status, answer) = ask(c, "x", on("c").to_string()).await;
+    assert_eq!((status, &answer["operation"]), (202, &json!("c:1")), "{answer}");
+    for agent in agents {
+        agent.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -53,7 +53,7 @@ impl Site {
     }
 
     async fn is_served(&self) -> bool {
-        let mut tcp = self.send("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        let mut tcp = self.send("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
         head(&mut tcp).await.starts_with("HTTP/1.1 200")
     }
 
@@ -67,7 +67,7 @@ impl Site {
     async fn submit(&self, id: &str, command: &str) {
         let body = json!({ "command": command, "sites": "here", "wait": "0s" }).to_string();
         let request = format!(
-            "POST /api/v1/resources/{id}/operations HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            "POST /api/v1/resources/{id}/operations HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len(),
         );
         let answer = head(&mut self.send(&request).await).await;
@@ -75,7 +75,7 @@ impl Site {
     }
 }
 
-const FEED: &str = "GET /api/v1/changes?since=0 HTTP/1.1\r\nhost: x\r\n\r\n";
+const FEED: &str = "GET /api/v1/changes?since=0 HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 /// What comes up to the end of the headers.
 async fn head(tcp: &mut TcpStream) -> String {
@@ -123,7 +123,7 @@ async fn a_client_whose_headers_do_not_come_is_cut_however_it_drips() {
         panic!("it could drip for ever");
     });
     // One that asked before gets no more time for what it asks next.
-    let mut second = site.send("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let mut second = site.send("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     assert!(head(&mut second).await.starts_with("HTTP/1.1 200"));
     second.write_all(b"GET /he").await.unwrap();
     assert!(site.is_served().await, "others are served meanwhile");
@@ -139,7 +139,7 @@ async fn a_client_that_asks_for_nothing_more_is_cut_and_one_that_waits_is_not() 
     let site = Site::start(|serve| (serve.idle, serve.headers) = (SHORT, SHORT)).await;
     let mut follows = site.send(FEED).await;
     assert!(head(&mut follows).await.starts_with("HTTP/1.1 200"));
-    let mut idle = site.send("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let mut idle = site.send("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     assert!(head(&mut idle).await.starts_with("HTTP/1.1 200"));
     cut(&mut idle).await;
     let mut late = site.connect().await;
@@ -161,10 +161,10 @@ async fn a_client_that_asks_for_nothing_more_is_cut_and_one_that_waits_is_not() 
 #[tokio::test]
 async fn a_body_that_stops_in_the_middle_is_not_waited_for() {
     let site = Site::start(|serve| serve.stall = SHORT).await;
-    let request = "POST /api/v1/resources/r/operations HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{\"comm";
+    let request = "POST /api/v1/resources/r/operations HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{\"comm";
     let mut stalled = site.send(request).await;
     assert!(head(&mut stalled).await.starts_with("HTTP/1.1 400"));
-    let upload = "POST /api/v1/files HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nabc";
+    let upload = "POST /api/v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nabc";
     let mut stalled = site.send(upload).await;
     assert!(head(&mut stalled).await.starts_with("HTTP/1.1 400"));
 }
@@ -186,11 +186,11 @@ async fn a_connection_too_many_is_told_so_and_there_is_room_when_others_leave() 
     let site = Site::start(|serve| serve.connections = 8).await;
     let mut held = Vec::new();
     for _ in 0..8 {
-        let mut tcp = site.send("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        let mut tcp = site.send("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
         assert!(head(&mut tcp).await.starts_with("HTTP/1.1 200"));
         held.push(tcp);
     }
-    let mut one_more = site.send("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let mut one_more = site.send("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     let mut answer = String::new();
     timeout(PATIENCE, one_more.read_to_string(&mut answer)).await.unwrap().unwrap();
     for expected in
@@ -250,7 +250,7 @@ async fn a_reader_that_took_nothing_is_told_where_to_go_on() {
         hyper::client::conn::http2::handshake(TokioExecutor::new(), tcp).await.unwrap();
     tokio::spawn(connection);
     let request = |since: u64| {
-        let uri = format!("http://here/api/v1/changes?since={since}&once=true");
+        let uri = format!("http://localhost/api/v1/changes?since={since}&once=true");
         Request::get(uri).body(Body::empty()).unwrap()
     };
     let slow = requests.send_request(request(0)).await.unwrap();

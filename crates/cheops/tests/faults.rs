@@ -10,7 +10,7 @@ use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -234,6 +234,25 @@ fn a_damaged_store_says_what_is_lost_and_the_rest_goes_on() {
 }
 
 #[test]
+fn what_is_said_of_a_resource_whose_creation_is_lost_works() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut site = Agent::alone(directory.path());
+    assert!(all_ok(&site.exec("x", &on("site1", "echo the-creation > {id}")), 1));
+    site.kill();
+    assert!(spoil(&directory.path().join("data/store"), "the-creation") > 0);
+    site.start();
+    site.wait_until_ready();
+    let (_, problems) = site.ask("/api/v1/problems").unwrap();
+    let next = "cheops exec --id x --sites '…' --force --command …";
+    assert!(problems.contains(next), "{problems}");
+    let declared = Submit { force: true, ..on("site1", "echo declared > {id}") };
+    assert!(all_ok(&site.exec("x", &declared), 1));
+    assert!(all_ok(&site.exec("x", &submit("echo more >> {id}", "add")), 1));
+    let (_, problems) = site.ask("/api/v1/problems").unwrap();
+    assert!(!problems.contains(next), "{problems}");
+}
+
+#[test]
 fn a_store_of_which_nothing_is_left_makes_nothing_run_twice() {
     let mut field = Field::with(3, QUICK);
     assert!(all_ok(&field.sites[0].exec("x", &on(&field.everywhere(), "echo once >> {id}")), 3));
@@ -259,6 +278,30 @@ fn a_store_of_which_nothing_is_left_makes_nothing_run_twice() {
     field.agreed("x", &[0, 1, 2]);
     for site in &field.sites {
         assert_eq!(read(&site.work().join("x")).unwrap(), "declared\n", "{}", site.name);
+    }
+}
+
+#[test]
+fn a_log_that_can_not_be_written_hurts_nobody() {
+    let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
+    // The reader is gone at once.
+    let unread = || Stdio::from(std::io::pipe().unwrap().1);
+    let mut field = Field::with(2, QUICK);
+    for (log, what) in [(full(), "/dev/full"), (unread(), "a pipe that nobody reads")] {
+        field.sites[0].kill();
+        field.sites[0].start_logging_to(log);
+        field.sites[0].wait_until_ready();
+        field.wait_until_linked();
+        field.sites[1].kill();
+        eventually("the other is missed", || field.sites[0].reachable().is_empty());
+        field.sites[1].start();
+        field.sites[1].wait_until_ready();
+        field.wait_until_linked();
+        assert!(all_ok(&field.sites[0].exec("x", &on(&field.everywhere(), "true")), 2), "{what}");
+        let pid = field.sites[0].pid().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        eventually("the agent stops", || field.sites[0].ended().is_some());
+        assert_eq!(field.sites[0].ended(), Some(0), "{what}");
     }
 }
 

@@ -31,13 +31,88 @@ fn post(site: &Agent, path: &str, content_type: &str, body: &str) -> (u16, Strin
     raw(
         site,
         &format!(
-            "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n\r\n{body}"
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n\r\n{body}"
         ),
     )
 }
 
 fn get(site: &Agent, path: &str) -> (u16, String) {
-    raw(site, &format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+    raw(site, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+}
+
+/// A part of a form, with the boundary `b`.
+fn part(name: &str, value: &str) -> String {
+    format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+}
+
+fn assert_empty(site: &Agent) {
+    let (_, resources) = get(site, "/api/v1/resources");
+    assert!(resources.contains(r#""resources":[]"#), "{resources}");
+}
+
+#[test]
+fn two_files_with_one_name_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Agent::alone(directory.path());
+    let form = "multipart/form-data; boundary=b";
+    let twice_in_a_form = format!(
+        "{}{}{}{}--b--\r\n",
+        part("command", "cat {f}"),
+        part("sites", "site1"),
+        part("f", "one"),
+        part("f", "two")
+    );
+    let (status, one) = post(&site, "/api/v1/files", "application/octet-stream", "one");
+    assert_eq!(status, 201, "{one}");
+    let one: Stored = serde_json::from_str(&one).unwrap();
+    let file = format!(r#"{{"name": "f", "content": "{}", "length": 3}}"#, one.content);
+    let twice =
+        format!(r#"{{"command": "cat {{f}}", "sites": "site1", "files": [{file}, {file}]}}"#);
+    for (path, content_type, body) in [
+        ("/api/v1/resources/x/operations", "application/json", &twice),
+        ("/exec/x", form, &twice_in_a_form),
+    ] {
+        let (status, body) = post(&site, path, content_type, body);
+        assert_eq!(status, 400, "{path}: {body}");
+        assert!(body.contains("bad-file-name"), "{path}: {body}");
+    }
+    assert_empty(&site);
+}
+
+#[test]
+fn a_last_event_that_is_no_number_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Agent::alone(directory.path());
+    for id in ["abc", "-1", ""] {
+        let request = format!(
+            "GET /api/v1/changes?once=true HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nLast-Event-ID: {id}\r\n\r\n"
+        );
+        let (answered, body) = raw(&site, &request);
+        assert_eq!(answered, 400, "{id}: {body}");
+        assert!(body.contains("bad-parameter"), "{body}");
+    }
+}
+
+#[test]
+fn pages_of_others_are_kept_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Agent::alone(directory.path());
+    let form = "multipart/form-data; boundary=b";
+    for (header, sort) in [
+        ("Host: evil.example", "foreign-host"),
+        ("Host: localhost\r\nOrigin: http://evil.example", "foreign-origin"),
+        ("Host: localhost\r\nSec-Fetch-Site: cross-site", "foreign-origin"),
+    ] {
+        let body = format!("{}{}--b--\r\n", part("command", "true"), part("sites", "site1"));
+        let request = format!(
+            "POST /exec/x HTTP/1.1\r\n{header}\r\nConnection: close\r\nContent-Type: {form}\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let (answered, body) = raw(&site, &request);
+        assert_eq!(answered, 403, "{header}: {body}");
+        assert!(body.contains(sort), "{header}: {body}");
+    }
+    assert_empty(&site);
 }
 
 #[test]
@@ -48,9 +123,6 @@ fn bad_requests_are_refused_with_a_reason_and_store_nothing() {
     let json = "application/json";
     let huge = format!(r#"{{"command": "{}"}}"#, "x".repeat(3 << 20));
     let form = "multipart/form-data; boundary=b";
-    let part = |name: &str, value: &str| {
-        format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
-    };
     let no_command = format!("{}--b--\r\n", part("sites", "site1"));
     let no_sites = format!("{}--b--\r\n", part("command", "true"));
     let bad_config = format!(
@@ -87,6 +159,14 @@ fn bad_requests_are_refused_with_a_reason_and_store_nothing() {
             400,
             "bad-duration",
         ),
+        (
+            operations,
+            json,
+            r#"{"command": "true", "sites": "site1", "wait": "61m"}"#,
+            400,
+            "bad-duration",
+        ),
+        (operations, json, r#"{"command": "a\u0000b", "sites": "site1"}"#, 400, "bad-command"),
         (operations, json, r#"{"command": "true", "sites": "site1", "kind": ""}"#, 400, "bad-kind"),
         (
             operations,
@@ -136,8 +216,7 @@ fn bad_requests_are_refused_with_a_reason_and_store_nothing() {
         assert_eq!(answered, status, "{path}: {body}");
         serde_json::from_str::<Problem>(&body).unwrap();
     }
-    let (_, resources) = get(&site, "/api/v1/resources");
-    assert!(resources.contains(r#""resources":[]"#), "{resources}");
+    assert_empty(&site);
 }
 
 #[test]
@@ -236,7 +315,7 @@ fn the_change_feed_goes_on_where_a_reader_left_off() {
     // Live, as server-sent events.
     let mut stream = TcpStream::connect(site.url.trim_start_matches("http://")).unwrap();
     let last = all.last().unwrap().seq.unwrap();
-    write!(stream, "GET /api/v1/changes HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nLast-Event-ID: {last}\r\n\r\n").unwrap();
+    write!(stream, "GET /api/v1/changes HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nLast-Event-ID: {last}\r\n\r\n").unwrap();
     site.exec("r1", &submit("echo again", "add"));
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let mut next = || -> Change {
@@ -261,7 +340,7 @@ fn answers_come_line_by_line_as_they_are_known() {
     })
     .unwrap();
     let mut stream = TcpStream::connect(site.url.trim_start_matches("http://")).unwrap();
-    write!(stream, "POST /api/v1/resources/x/operations HTTP/1.1\r\nHost: x\r\nAccept: application/x-ndjson\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    write!(stream, "POST /api/v1/resources/x/operations HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-ndjson\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
     let lines = BufReader::new(stream).lines().map_while(Result::ok);
     let mut heard = Vec::new();
     for line in lines.filter(|line| line.starts_with('{')) {
@@ -291,7 +370,7 @@ fn a_file_is_stored_by_its_content() {
     let (status, body) = get(&site, &format!("/api/v1/files/{}", stored.content));
     assert_eq!((status, body.as_str()), (200, "hello"));
     let request = format!(
-        "GET /api/v1/files/{} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nRange: bytes=2-\r\n\r\n",
+        "GET /api/v1/files/{} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nRange: bytes=2-\r\n\r\n",
         stored.content
     );
     let (status, body) = raw(&site, &request);

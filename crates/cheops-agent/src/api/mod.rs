@@ -8,6 +8,7 @@
 //! - every error is `application/problem+json`, with what to do.
 
 mod changes;
+mod door;
 mod error;
 mod health;
 pub mod model;
@@ -43,7 +44,7 @@ use utoipa_axum::{
 };
 
 pub use self::error::ApiError;
-pub(crate) use self::serve::serve;
+pub(crate) use self::{door::guard, serve::serve};
 use crate::{
     config::Config,
     files::Files,
@@ -150,7 +151,7 @@ pub fn router(context: Shared) -> Router {
         .routes(routes!(resources::output))
         .routes(routes!(show::show))
         .routes(routes!(problems::list))
-        .routes(routes!(changes::follow))
+        .routes(routes!(changes::follow).layer(middleware::from_fn(numbered)))
         .routes(routes!(upload::store))
         .routes(routes!(upload::content))
         .routes(routes!(original::exec).layer(DefaultBodyLimit::disable()))
@@ -188,6 +189,20 @@ async fn count(
     let response = next.run(request).await;
     context.metrics.answered(&method, response.status(), start.elapsed());
     response
+}
+
+/// Refuses to resume after an event whose id is no number, and so none of the feed.
+async fn numbered(request: Request, next: Next) -> Response {
+    let id = request.headers().get("last-event-id").map(|id| id.to_str().unwrap_or("?"));
+    match id {
+        Some(id) if id.parse::<u64>().is_err() => ApiError::bad(
+            "bad-parameter",
+            format!("`Last-Event-ID` is `{id}`, which is not the number of a change"),
+            "send the `id` of the last event, or ask with since=0 for all that there is",
+        )
+        .into_response(),
+        _ => next.run(request).await,
+    }
 }
 
 async fn unknown_path(uri: Uri) -> ApiError {

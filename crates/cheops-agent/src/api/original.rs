@@ -16,7 +16,7 @@ use super::{
     error::{ApiError, ApiResult, In, too_large},
     model::{Answer, File, OriginalReply, Problem, Show, ShownAt, Submit},
     pass, resource_id, show as showing,
-    submit::{Manner, config, converse, line, received, stream as streamed},
+    submit::{Manner, config, converse, line, received, stream as streamed, twice},
     upload,
 };
 
@@ -100,6 +100,9 @@ impl Form {
                 _ if form.files.len() == MAX_FILES => {
                     let detail = format!("there are more than {MAX_FILES} files");
                     return Err(ApiError::bad("bad-form", detail, "put them into one archive"));
+                }
+                _ if form.files.iter().any(|file| file.name == name) => {
+                    return Err(twice(&name));
                 }
                 _ => {
                     let parts = part.map_err(|error| std::io::Error::other(error.to_string()));

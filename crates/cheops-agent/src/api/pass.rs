@@ -134,26 +134,44 @@ pub(super) async fn send(
     call(context, site, request, ANSWER + Duration::from_secs(length / SLOWEST)).await
 }
 
-/// A site that knows a resource: the nearest that says so.
-pub(super) async fn find(context: &Context, id: &ResourceId) -> ApiResult<SiteId> {
+/// What the other sites say of a resource.
+pub(super) struct Told {
+    /// Those that know it, the nearest first.
+    pub(super) knowing: Vec<SiteId>,
+    /// Those that could not be asked, or did not answer in time.
+    silent: Vec<SiteId>,
+}
+
+/// Asks all other sites at once whether they know a resource.
+pub(super) async fn who_knows(context: &Context, id: &ResourceId, patience: Duration) -> Told {
     let peers: Vec<SiteId> = context.config.sites.keys().cloned().collect();
     let reachable = context.reachable(&peers);
     let path = format!("/api/v1/resources?prefix={id}&limit=1");
-    let asked = join_all(reachable.iter().map(|site| ask::<Resources>(context, site, &path))).await;
-    let knows = |answer: &ApiResult<Resources>| {
-        let found = answer.as_ref().ok().and_then(|answer| answer.resources.first());
-        found.is_some_and(|resource| resource.id == id.as_str())
+    let asked = reachable.iter().map(async |site| {
+        let answer = timeout(patience, ask::<Resources>(context, site, &path)).await;
+        answer.ok().and_then(Result::ok)
+    });
+    let answers = join_all(asked).await;
+    let knows = |answer: &Resources| {
+        answer.resources.first().is_some_and(|resource| resource.id == id.as_str())
     };
-    if let Some(nearest) = asked.iter().position(knows) {
-        return Ok(reachable[nearest].clone());
+    let mut told = Told { knowing: Vec::new(), silent: Vec::new() };
+    told.silent.extend(peers.into_iter().filter(|site| !reachable.contains(site)));
+    for (site, answer) in reachable.into_iter().zip(answers) {
+        match answer {
+            Some(answer) if knows(&answer) => told.knowing.push(site),
+            Some(_) => {}
+            None => told.silent.push(site),
+        }
     }
-    let silent = |(site, answer): (&SiteId, &ApiResult<Resources>)| {
-        answer.is_err().then(|| site.to_string())
-    };
-    let mut not_asked: Vec<String> =
-        peers.iter().filter(|site| !reachable.contains(site)).map(ToString::to_string).collect();
-    not_asked.extend(reachable.iter().zip(&asked).filter_map(silent));
-    Err(ApiError::no_resource(id.as_str(), &not_asked))
+    told
+}
+
+/// A site that knows a resource: the nearest that says so.
+pub(super) async fn find(context: &Context, id: &ResourceId) -> ApiResult<SiteId> {
+    let Told { knowing, silent } = who_knows(context, id, PATIENCE).await;
+    let not_asked: Vec<String> = silent.iter().map(ToString::to_string).collect();
+    knowing.into_iter().next().ok_or_else(|| ApiError::no_resource(id.as_str(), &not_asked))
 }
 
 impl ResourceQuery {

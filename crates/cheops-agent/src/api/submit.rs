@@ -49,6 +49,8 @@ use crate::node::{Busy, Health, Stopping};
 pub(super) const WAIT: Duration = Duration::from_secs(30);
 /// The longest wait.
 const MAX_WAIT: Duration = Duration::from_hours(1);
+/// How long other sites may take to say that they know a resource, before it is created.
+const CREATING: Duration = Duration::from_secs(1);
 /// How often sites that are silent are asked whether they have begun.
 const LOOK: Duration = Duration::from_millis(500);
 /// The longest command, in bytes: what the system takes as one argument, with room for the paths of
@@ -252,28 +254,25 @@ pub(super) async fn converse(
 ) -> ApiResult<Conversation> {
     let Manner { passed, progress } = manner;
     let submission = submission(&context, &id, &asked)?;
-    hear_first(&context, &submission).await?;
-    let wait = submission.wait;
-    let mut answers = context.node.submit(submission).await?;
     let accept = context.config.serve.accept;
-    let patience = accept + Duration::from_millis(wait.0);
+    let patience = accept + Duration::from_millis(submission.wait.0);
     let for_others = patience + accept / 2;
+    if !passed {
+        let sites = known_elsewhere(&context, &submission).await?;
+        if !sites.is_empty() {
+            return at_one_of(&context, &sites, &id, &asked, for_others).await;
+        }
+    }
+    hear_first(&context, &submission).await?;
+    let mut answers = context.node.submit(submission).await?;
     let first = time::timeout(patience, answers.recv()).await.map_err(|_| unconfirmed())?;
     match first {
         Some(replica::Answer::Accepted(op, sites)) => {
             Ok(here(context, id, op, &sites, answers, progress))
         }
         Some(replica::Answer::Refused(Refusal::Elsewhere { sites, .. })) if !passed => {
-            for site in context.reachable(sites.iter()) {
-                match there(context.clone(), site, id.clone(), &asked, for_others).await {
-                    // It can't have accepted what did not reach it: the next one is asked.
-                    Err(Unheard::NotReached(_)) => {}
-                    Err(Unheard::Refused(error)) => return Err(error),
-                    Ok(conversation) => return Ok(conversation),
-                }
-            }
-            let detail = format!("`{id}` is to exist on {sites}, and none of them can be reached");
-            Err(ApiError::unreachable(detail))
+            let sites: Vec<SiteId> = sites.iter().cloned().collect();
+            at_one_of(&context, &sites, &id, &asked, for_others).await
         }
         Some(replica::Answer::Refused(Refusal::NoSites(_))) if !passed => {
             let site = pass::find(&context, &id).await?;
@@ -286,6 +285,41 @@ pub(super) async fn converse(
             Health::Well | Health::Full { .. } => Stopping.into(),
         }),
     }
+}
+
+/// The sites that know a resource which a request would create here or at the sites that it names.
+/// Those that can't be reached, or don't answer at once, are not waited for: what is created on both
+/// sides of a cut is one resource as far as the sites overlap, and merged.
+async fn known_elsewhere(context: &Context, submission: &Submission) -> ApiResult<Vec<SiteId>> {
+    if submission.sites.is_none() || context.config.sites.is_empty() {
+        return Ok(Vec::new());
+    }
+    let id = submission.resource.clone();
+    if context.node.read(move |replica| replica.resource(&id).is_some()).await? {
+        return Ok(Vec::new());
+    }
+    Ok(pass::who_knows(context, &submission.resource, CREATING).await.knowing)
+}
+
+/// Passes the request on to the nearest of these sites that can be reached.
+async fn at_one_of(
+    context: &Shared,
+    sites: &[SiteId],
+    id: &ResourceId,
+    asked: &Submit,
+    limit: Duration,
+) -> ApiResult<Conversation> {
+    for site in context.reachable(sites) {
+        match there(context.clone(), site, id.clone(), asked, limit).await {
+            // It can't have accepted what did not reach it: the next one is asked.
+            Err(Unheard::NotReached(_)) => {}
+            Err(Unheard::Refused(error)) => return Err(error),
+            Ok(conversation) => return Ok(conversation),
+        }
+    }
+    let sites = view::names(sites).join(", ");
+    let detail = format!("`{id}` is, or is to be, on {sites}; none of them can be reached");
+    Err(ApiError::unreachable(detail))
 }
 
 /// Refuses to create a resource that may have been here before, as long as another of its sites may
@@ -352,7 +386,17 @@ fn submission(context: &Context, id: &ResourceId, asked: &Submit) -> ApiResult<S
     let kind: Kind = asked.kind.as_deref().unwrap_or(KIND).parse()?;
     let author: Author = asked.author.as_deref().unwrap_or("anonymous").parse()?;
     let key: Option<Key> = asked.key.as_deref().map(str::parse).transpose()?;
-    let wait = asked.wait.as_deref().map(span).transpose()?.unwrap_or(WAIT).min(MAX_WAIT);
+    let wait = asked.wait.as_deref().map(span).transpose()?.unwrap_or(WAIT);
+    if wait > MAX_WAIT {
+        let (wait, most) = (duration::print(wait), duration::print(MAX_WAIT));
+        let detail = format!("`wait` is {wait}, and {most} is the longest");
+        let hint = "wait for less, and look at the operation later";
+        return Err(ApiError::bad("bad-duration", detail, hint));
+    }
+    let mut names = BTreeSet::new();
+    if let Some(file) = asked.files.iter().find(|file| !names.insert(&file.name)) {
+        return Err(twice(&file.name));
+    }
     let files = asked.files.iter().map(|file| attachment(context, file, asked.dry_run));
     Ok(Submission {
         ticket: Ticket(0),
@@ -370,6 +414,11 @@ fn submission(context: &Context, id: &ResourceId, asked: &Submit) -> ApiResult<S
         wait: Millis::from(wait),
         key,
     })
+}
+
+/// A command could mean only one of two files with this name.
+pub(super) fn twice(name: &str) -> ApiError {
+    ApiError::bad("bad-file-name", format!("two files are called `{name}`"), "rename one of them")
 }
 
 /// A configuration, from a text.
@@ -650,6 +699,10 @@ async fn rehearse(
     passed: bool,
 ) -> ApiResult<Response> {
     let submission = submission(context, id, asked)?;
+    let path = format!("/api/v1/resources/{id}/operations");
+    if !passed && let Some(site) = known_elsewhere(context, &submission).await?.first() {
+        return pass::post(context, site, &path, "application/json", asked, pass::ANSWER).await;
+    }
     hear_first(context, &submission).await?;
     let now = context.node.now();
     let look = move |replica: &Replica| {
@@ -674,7 +727,6 @@ async fn rehearse(
         Err(Refusal::NoSites(_)) if !passed => pass::find(context, id).await?,
         Err(refusal) => return Err(refusal.into()),
     };
-    let path = format!("/api/v1/resources/{id}/operations");
     pass::post(context, &site, &path, "application/json", asked, pass::ANSWER).await
 }
 

@@ -38,9 +38,11 @@ pub(super) async fn keep(shared: Arc<Shared>, slot: Arc<Slot>) {
             () = shared.stop.cancelled() => return,
             // Someone else was faster, or nobody may.
             _ = other.wait_for(|state| *state != State::Unreachable) => {}
-            tried = attempt(&shared, &slot) => if let Err(end) = tried {
-                slot.failed(&end);
-            },
+            tried = link::caught(&shared.here, attempt(&shared, &slot)) => {
+                if let Err(end) = tried.flatten() {
+                    slot.failed(&end);
+                }
+            }
         }
     }
 }
@@ -71,7 +73,11 @@ async fn attempt(shared: &Arc<Shared>, slot: &Arc<Slot>) -> Result<(), End> {
         .await
         .map_err(|_| silent(shared, address))?
         .map_err(|error| foreign(address, &root(&error)))?;
-    shared.tasks.spawn(http::drive(connection, link.clone()));
+    let driving = (shared.here.clone(), link.clone());
+    shared.tasks.spawn(async move {
+        let (here, link) = driving;
+        link::held(&here, &link, http::drive(connection, link.clone())).await;
+    });
 
     link.control.push(shared.hello());
     let greeting = async {
@@ -86,7 +92,12 @@ async fn attempt(shared: &Arc<Shared>, slot: &Arc<Slot>) -> Result<(), End> {
         link.close(end.clone());
         return Err(end);
     }
-    shared.tasks.spawn(open_streams(shared.clone(), link.clone(), requests));
+    let serving = (shared.clone(), link.clone());
+    shared.tasks.spawn(async move {
+        let (shared, link) = serving;
+        let work = open_streams(shared.clone(), link.clone(), requests);
+        link::held(&shared.here, &link, work).await;
+    });
     drop(attempt);
     Ok(())
 }

@@ -12,7 +12,7 @@ use std::{convert::Infallible, pin::pin, sync::Arc};
 
 use axum::body::Body;
 use cheops_core::id::SiteId;
-use futures_util::TryStreamExt as _;
+use futures_util::{FutureExt as _, TryStreamExt as _};
 use hyper::{
     Method, Request, Response, StatusCode, Uri,
     body::Incoming,
@@ -137,7 +137,7 @@ pub(super) async fn serve(shared: Arc<Shared>, tcp: TcpStream) {
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        () = drive(connection, link.clone()) => {}
+        () = link::held(&shared.here, &link, drive(connection, link.clone())) => {}
         () = watch => {}
     }
 }
@@ -156,6 +156,7 @@ async fn receive(
             shared.clone().tasks.spawn(async move {
                 let control = Reading::control(request.into_body());
                 let greeting = link::greet(&shared, &link, control, None);
+                let greeting = link::caught(&shared.here, greeting).map(Result::flatten);
                 // Whoever says nothing is sent away by the connection itself.
                 let greeted = tokio::select! {
                     greeted = greeting => greeted,
@@ -177,7 +178,11 @@ async fn receive(
         }
         CALLS if post && link.settled(shared.links.silence).await.is_some() => {
             let (reader, writer) = pipe();
-            shared.tasks.spawn(ask(link.clone(), join(request.into_body(), writer)));
+            let (here, link) = (shared.here.clone(), link.clone());
+            let io = join(request.into_body(), writer);
+            shared.tasks.spawn(async move {
+                link::held(&here, &link, ask(link.clone(), io)).await;
+            });
             Response::new(reader)
         }
         _ => match link.settled(shared.links.silence).await {

@@ -11,10 +11,13 @@
 //! - messages are handed over one after the other: while the node has no room the reader waits, and
 //!   HTTP/2 makes the other end wait. Pings have a stream of their own and do not wait for that;
 //! - a link has one end, with a reason, whoever brings it about first. The connection outlives it
-//!   until the other end has read why, or some time has passed.
+//!   until the other end has read why, or some time has passed;
+//! - a task of a link that panics ends the link: half of one would look like a site that can be
+//!   reached, for ever.
 
 use std::{
     collections::VecDeque,
+    panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -29,6 +32,7 @@ use cheops_core::{
     id::SiteId,
     replica::{Input, Message},
 };
+use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, client::conn::http2::SendRequest};
 use tokio::{
@@ -284,6 +288,21 @@ pub(super) fn root(error: &(dyn std::error::Error + 'static)) -> String {
     root.to_string()
 }
 
+/// Lets a part of a link do its work. A panic is an end like others.
+pub(super) async fn caught<T>(here: &SiteId, work: impl Future<Output = T>) -> Result<T, End> {
+    let done = AssertUnwindSafe(work).catch_unwind().await;
+    done.map_err(|_| {
+        End::fault(format!("`{here}` met a case that it was not made for; its log says more"))
+    })
+}
+
+/// Lets a task of a link do its work, and ends the link if it panics.
+pub(super) async fn held(here: &SiteId, link: &Link, work: impl Future<Output = ()>) {
+    if let Err(end) = caught(here, work).await {
+        link.close(end);
+    }
+}
+
 /// Says who is here, hears who is there, and makes the connection the link of the two if both agree
 /// to it. `dialled` is whom we meant to reach, and where; without it, someone else has dialled.
 pub(super) async fn greet(
@@ -357,8 +376,6 @@ fn judge(shared: &Shared, hello: &Hello, dialled: Option<&Slot>) -> Result<Arc<S
 
 /// Runs a link to its end.
 async fn run(shared: Arc<Shared>, slot: Arc<Slot>, link: Arc<Link>, mut control: Reading) {
-    tracing::info!(site = %slot.site, "linked");
-    link.ping(None, None);
     let theirs = watch::Sender::new(None);
     // Kept until the node was told the last of this link: the next one waits for its turn.
     let mut turn = None;
@@ -372,13 +389,18 @@ async fn run(shared: Arc<Shared>, slot: Arc<Slot>, link: Arc<Link>, mut control:
             told = true;
             feed(&shared, &slot, &link).await
         };
-        tokio::select! {
-            () = link.ended() => None,
-            end = listen(&shared, &slot, &link, &mut control, &theirs) => Some(end),
-            end = watch_over(&shared, &link) => Some(end),
-            end = feed => Some(end),
-            end = agree(&shared, &slot, &theirs) => Some(end),
-        }
+        let work = async {
+            tracing::info!(site = %slot.site, "linked");
+            link.ping(None, None);
+            tokio::select! {
+                () = link.ended() => None,
+                end = listen(&shared, &slot, &link, &mut control, &theirs) => Some(end),
+                end = watch_over(&shared, &link) => Some(end),
+                end = feed => Some(end),
+                end = agree(&shared, &slot, &theirs) => Some(end),
+            }
+        };
+        caught(&shared.here, work).await.unwrap_or_else(Some)
     };
     if let Some(end) = end {
         link.close(end);

@@ -140,11 +140,12 @@ impl Slot {
         }
         inner.leave();
         let why = end.map_or("it ended", |end| &end.text);
-        tracing::warn!(site = %self.site, "not linked any more: {why}");
         if *self.state.borrow() != State::Paused {
             inner.error = Some(why.to_owned());
             self.state.send_replace(State::Unreachable);
         }
+        drop(inner);
+        tracing::warn!(site = %self.site, "not linked any more: {why}");
     }
 
     /// An attempt to get a link has failed.

@@ -1,6 +1,10 @@
 //! Lines that are cut, and peers that say nonsense, say nothing, or don't listen.
 
-use std::time::{Duration, Instant};
+use std::{
+    fmt::{self, Write as _},
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
 
 use bytes::BytesMut;
 use cheops_agent::{
@@ -276,4 +280,57 @@ async fn a_node_that_is_busy_holds_messages_back_and_keeps_its_links() {
     drop(held);
     until("all arrives", || async { two.operations().await == 8_001 }).await;
     assert_eq!(one.peer("site2").faults, 0);
+}
+
+/// A log that panics once, when it is told that `trapped` is linked.
+struct Trap(AtomicBool);
+
+/// The fields of an event, one after the other.
+#[derive(Default)]
+struct Words(String);
+
+impl tracing::field::Visit for Words {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
+        let _ = write!(self.0, "{field}={value:?} ");
+    }
+}
+
+impl tracing::Subscriber for Trap {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut words = Words::default();
+        event.record(&mut words);
+        let words = words.0;
+        let is_it = words.contains("message=linked") && words.contains("site=trapped");
+        assert!(!is_it || self.0.swap(true, Ordering::Relaxed), "it is to panic");
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_whose_task_panics_ends_and_comes_back() {
+    tracing::subscriber::set_global_default(Trap(AtomicBool::new(false))).unwrap();
+    let (mut one, mut two) = (Plan::new("site1"), Plan::new("trapped"));
+    one.knows(&name("trapped"), two.config.peers);
+    two.knows(&name("site1"), one.config.peers);
+    let (one, two) = (one.start().await, two.start().await);
+    until("the link has ended", || async { one.peer("trapped").faults == 1 }).await;
+    linked(&[&one, &two]).await;
+    one.submit(RESOURCE, &["site1", "trapped"], 10).await;
+    until("it carries messages again", || async { two.operations().await == 1 }).await;
+    assert_eq!(one.peer("trapped").faults, 1);
 }

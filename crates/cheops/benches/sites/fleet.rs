@@ -104,7 +104,7 @@ impl Fleet {
     pub(crate) fn changes(&self, n: usize) -> Changes {
         let mut stream = TcpStream::connect(self.api(n)).unwrap();
         stream.set_nodelay(true).unwrap();
-        write!(stream, "GET /api/v1/changes HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        write!(stream, "GET /api/v1/changes HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         // The first bytes say that the feed is followed.
         let mut head = [0; 16];
         stream.read_exact(&mut head).unwrap();
@@ -151,7 +151,7 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> (u16, Value) {
 }
 
 fn text(address: SocketAddr, path: &str) -> (u16, String) {
-    ask(address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+    ask(address, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
 }
 
 /// What an agent answers to a body of JSON.
@@ -161,7 +161,7 @@ pub(crate) fn post(address: SocketAddr, path: &str, body: &impl Serialize) -> (u
     let (status, text) = ask(
         address,
         &format!(
-            "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         ),
     );
     (status, serde_json::from_str(&text).unwrap_or_default())

@@ -2,7 +2,7 @@
 
 use std::{
     env, fs,
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Write},
     net::SocketAddr,
     path::PathBuf,
 };
@@ -207,6 +207,21 @@ fn end_with_parent() -> Result<(), Failure> {
     })
 }
 
+/// Standard error for a log. What can't be written is dropped: a full disk, or a reader that is gone,
+/// is no reason for the agent to stop.
+struct Log;
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = io::stderr().write_all(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Standard error, because standard output is for results.
 fn log_to_stderr(format: LogFormat) -> Result<(), Failure> {
     let variable =
@@ -218,7 +233,11 @@ fn log_to_stderr(format: LogFormat) -> Result<(), Failure> {
             .caused_by(error)
             .hint("for example `debug`, or `info,cheops_agent=trace`")
     })?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // What goes wrong inside would be written where nothing can be, and that panics.
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(|| Log)
+        .log_internal_errors(false);
     match format {
         LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().init(),

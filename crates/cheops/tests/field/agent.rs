@@ -102,11 +102,26 @@ impl Agent {
         self.start_as(command);
     }
 
-    fn start_as(&mut self, mut command: Command) {
+    /// Starts the agent with another place for its log.
+    pub(crate) fn start_logging_to(&mut self, log: impl Into<Stdio>) {
+        let command = self.command(env!("CARGO_BIN_EXE_cheops"));
+        self.start_with(command, Stdio::null(), log);
+    }
+
+    fn start_as(&mut self, command: Command) {
         let log = self.directory.join("log");
         let log = File::options().create(true).append(true).open(log).unwrap();
+        self.start_with(command, log.try_clone().unwrap(), log);
+    }
+
+    fn start_with(
+        &mut self,
+        mut command: Command,
+        output: impl Into<Stdio>,
+        log: impl Into<Stdio>,
+    ) {
         command.args(["agent", "--config"]).arg(self.directory.join("site.toml"));
-        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        command.stdin(Stdio::null()).stdout(output).stderr(log);
         self.child = Some(command.spawn().unwrap());
     }
 
