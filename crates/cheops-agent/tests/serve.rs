@@ -278,10 +278,10 @@ async fn readers_of_the_feed_do_not_keep_the_agent_from_stopping() {
     let tcp = TokioIo::new(site.connect().await);
     let (mut requests, connection) = hyper::client::conn::http1::handshake(tcp).await.unwrap();
     tokio::spawn(connection);
-    let request = Request::get("/api/v1/changes?since=0").header("host", "x");
+    let request = Request::get("/api/v1/changes?since=0").header("host", "localhost");
     let follows = requests.send_request(request.body(Body::empty()).unwrap()).await.unwrap();
     let mut events = site
-        .send("GET /api/v1/changes HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n")
+        .send("GET /api/v1/changes HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n")
         .await;
     assert!(head(&mut events).await.starts_with("HTTP/1.1 200"));
     let start = Instant::now();

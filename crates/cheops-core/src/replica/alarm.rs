@@ -37,6 +37,10 @@ impl Alarms {
         }
     }
 
+    pub(super) fn is_set(&self, alarm: &Alarm) -> bool {
+        self.set.contains_key(alarm)
+    }
+
     pub(super) fn cancel(&mut self, alarm: &Alarm) {
         if let Some((alarm, at)) = self.set.remove_entry(alarm) {
             self.due.remove(&(at, alarm));

@@ -299,7 +299,12 @@ impl Replica {
                     // here, before the old one was forgotten, came from the site that recorded it.
                     let origin = &sent.record.id().site;
                     let whom = if *from == self.here { origin } else { from };
-                    self.arm(now, self.settings.ask_after, Alarm::Ask(id.clone(), whom.clone()));
+                    let alarm = Alarm::Ask(id.clone(), whom.clone());
+                    // Once is enough for a while: the same may come again as the answer.
+                    if !self.alarms.is_set(&alarm) {
+                        self.want(whom, id, out);
+                        self.arm(now, self.settings.ask_after, alarm);
+                    }
                     break;
                 }
                 (None, None) => {
