@@ -281,7 +281,9 @@ async fn readers_of_the_feed_do_not_keep_the_agent_from_stopping() {
     let request = Request::get("/api/v1/changes?since=0").header("host", "localhost");
     let follows = requests.send_request(request.body(Body::empty()).unwrap()).await.unwrap();
     let mut events = site
-        .send("GET /api/v1/changes HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n")
+        .send(
+            "GET /api/v1/changes HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n",
+        )
         .await;
     assert!(head(&mut events).await.starts_with("HTTP/1.1 200"));
     let start = Instant::now();

@@ -24,9 +24,11 @@ const QUICK: &str = "[links]\nheartbeat = '200ms'\nsilence = '1s'\nretry = '300m
 const TABLE: &str =
     r#"{"ResolutionMatrix": [{"Before": "inc", "After": "inc", "Result": "take-both"}]}"#;
 const COUNTERS: usize = 4;
-/// How long a requester rests between two requests, so that the sites have time to run what they
-/// accept.
+/// How long a requester rests between two requests.
 const REST: Duration = Duration::from_millis(30);
+/// One request in so many is waited for until all sites have run it, so that what was accepted does
+/// not run ahead of what was run, however long this goes on.
+const WAITED_FOR: usize = 8;
 
 #[test]
 fn every_accepted_increment_is_run_once_at_every_site() {
@@ -57,7 +59,8 @@ fn every_accepted_increment_is_run_once_at_every_site() {
                         break;
                     }
                     let counter = n % COUNTERS;
-                    increment(site, counter, &format!("{}-{n}", site.name));
+                    let wait = if n % WAITED_FOR == 0 { "5s" } else { "0s" };
+                    increment(site, counter, &format!("{}-{n}", site.name), wait);
                     *accepted.lock().unwrap().entry(counter).or_default() += 1;
                     thread::sleep(REST);
                 }
@@ -82,9 +85,9 @@ fn every_accepted_increment_is_run_once_at_every_site() {
 }
 
 /// Asks until the answer is yes. The key sees to it that asking again is not asking twice.
-fn increment(site: &Agent, counter: usize, key: &str) {
+fn increment(site: &Agent, counter: usize, key: &str, wait: &str) {
     let request = Submit {
-        wait: Some("0s".into()),
+        wait: Some(wait.into()),
         key: Some(key.into()),
         ..submit("redis-cli -e incrby {id} 1", "inc")
     };
