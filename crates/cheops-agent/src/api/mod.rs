@@ -15,6 +15,7 @@ pub mod model;
 mod original;
 mod pass;
 mod problems;
+mod rehearse;
 mod resources;
 mod serve;
 mod show;

@@ -3,10 +3,7 @@
 //! Whatever door a request comes through, it becomes a [`Conversation`]: the operation, and what is
 //! heard of it as it is heard.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -21,7 +18,6 @@ use cheops_core::{
     matrix,
     operation::{Action, Attachment},
     replica::{self, Refusal, Replica, Submission, Ticket},
-    resolve::Account,
     route, scope,
     time::Millis,
 };
@@ -35,11 +31,10 @@ use tokio_util::io::ReaderStream;
 use super::{
     Context, Shared,
     error::{ApiError, ApiResult, Asked, In, Json},
-    model::{
-        Answer, DeleteQuery, Dropped, File, Outcome, PlannedStep, Problem, Rehearsal, Run,
-        RunStatus, Submit, Submitted,
-    },
-    pass, resource_id,
+    model::{Answer, DeleteQuery, File, Outcome, Problem, Run, RunStatus, Submit, Submitted},
+    pass,
+    rehearse::rehearse,
+    resource_id,
     sites::span,
     view,
 };
@@ -290,7 +285,10 @@ pub(super) async fn converse(
 /// The sites that know a resource which a request would create here or at the sites that it names.
 /// Those that can't be reached, or don't answer at once, are not waited for: what is created on both
 /// sides of a cut is one resource as far as the sites overlap, and merged.
-async fn known_elsewhere(context: &Context, submission: &Submission) -> ApiResult<Vec<SiteId>> {
+pub(super) async fn known_elsewhere(
+    context: &Context,
+    submission: &Submission,
+) -> ApiResult<Vec<SiteId>> {
     if submission.sites.is_none() || context.config.sites.is_empty() {
         return Ok(Vec::new());
     }
@@ -324,7 +322,7 @@ async fn at_one_of(
 
 /// Refuses to create a resource that may have been here before, as long as another of its sites may
 /// know more of it. Once the two have agreed, all that it knows is known here.
-async fn hear_first(context: &Context, submission: &Submission) -> ApiResult<()> {
+pub(super) async fn hear_first(context: &Context, submission: &Submission) -> ApiResult<()> {
     let here = context.here();
     let sites = submission.sites.iter().filter(|sites| context.wary && sites.contains(here));
     let peers = context.peers.view();
@@ -361,7 +359,11 @@ fn unconfirmed() -> ApiError {
 }
 
 /// The request, checked.
-fn submission(context: &Context, id: &ResourceId, asked: &Submit) -> ApiResult<Submission> {
+pub(super) fn submission(
+    context: &Context,
+    id: &ResourceId,
+    asked: &Submit,
+) -> ApiResult<Submission> {
     if asked.command.trim().is_empty() {
         return Err(ApiError::bad(
             "no-command",
@@ -689,90 +691,4 @@ pub(super) async fn expect_ok(response: Response) -> ApiResult<Response> {
         Some(problem) => ApiError(Box::new(problem)),
         None => ApiError::unreachable(format!("another agent answered with {status}")),
     })
-}
-
-/// What an operation would do.
-async fn rehearse(
-    context: &Context,
-    id: &ResourceId,
-    asked: &Submit,
-    passed: bool,
-) -> ApiResult<Response> {
-    let submission = submission(context, id, asked)?;
-    let path = format!("/api/v1/resources/{id}/operations");
-    if !passed && let Some(site) = known_elsewhere(context, &submission).await?.first() {
-        return pass::post(context, site, &path, "application/json", asked, pass::ANSWER).await;
-    }
-    hear_first(context, &submission).await?;
-    let now = context.node.now();
-    let look = move |replica: &Replica| {
-        let rehearsal = replica.rehearse(&submission, now)?;
-        let kinds = kinds(&rehearsal, replica.resource(&submission.resource));
-        Ok((rehearsal, kinds))
-    };
-    let rehearsed = {
-        // It copies the resource, and others wait for the replica meanwhile.
-        let _turn = context.rehearsals.acquire().await;
-        context.node.read(look).await?
-    };
-    let site = match rehearsed {
-        Ok((rehearsal, kinds)) => {
-            return Ok(axum::Json(worded(&rehearsal, &kinds)).into_response());
-        }
-        Err(Refusal::Elsewhere { sites, .. }) if !passed => {
-            let reachable = context.reachable(sites.iter());
-            let gone = || ApiError::unreachable(format!("none of {sites} can be reached"));
-            reachable.first().cloned().ok_or_else(gone)?
-        }
-        Err(Refusal::NoSites(_)) if !passed => pass::find(context, id).await?,
-        Err(refusal) => return Err(refusal.into()),
-    };
-    pass::post(context, &site, &path, "application/json", asked, pass::ANSWER).await
-}
-
-/// The kinds of the operations that would be run.
-fn kinds(rehearsal: &replica::Rehearsal, now: Option<&replica::Resource>) -> BTreeMap<OpId, Kind> {
-    let run = |step: &replica::Planned| match step {
-        replica::Planned::Run { op, .. } => Some(op.clone()),
-        _ => None,
-    };
-    let kind = |id: OpId| {
-        let known = now.and_then(|now| now.log().find(&id).map(|ix| now.log().op(ix)));
-        let kind = known.map_or(&rehearsal.op.kind, |op| &op.kind).clone();
-        (id, kind)
-    };
-    rehearsal.sites.values().flatten().filter_map(run).map(kind).collect()
-}
-
-fn worded(rehearsal: &replica::Rehearsal, kinds: &BTreeMap<OpId, Kind>) -> Rehearsal {
-    let kind = |id: &OpId| kinds.get(id).unwrap_or(&rehearsal.op.kind).to_string();
-    let step = |planned: &replica::Planned| match planned {
-        replica::Planned::Run { op, fresh, again } => PlannedStep::Run {
-            operation: op.to_string(),
-            kind: kind(op),
-            replaces: *fresh,
-            again: *again,
-        },
-        replica::Planned::Clear => PlannedStep::Clear,
-        replica::Planned::Decide => PlannedStep::Decide,
-        replica::Planned::More => PlannedStep::More,
-    };
-    let ids = |ids: &[OpId]| ids.iter().map(ToString::to_string).collect();
-    Rehearsal {
-        known: rehearsal.known.as_ref().map(ToString::to_string),
-        operation: rehearsal.op.id.to_string(),
-        reset: rehearsal.op.reset,
-        before: ids(&rehearsal.before),
-        after: ids(&rehearsal.after),
-        dropped: rehearsal.dropped.iter().map(dropped).collect(),
-        sites: rehearsal
-            .sites
-            .iter()
-            .map(|(site, steps)| (site.to_string(), steps.iter().map(&step).collect()))
-            .collect(),
-    }
-}
-
-fn dropped((op, account): &(OpId, Account)) -> Dropped {
-    Dropped { operation: op.to_string(), receipt: view::receipt(account) }
 }

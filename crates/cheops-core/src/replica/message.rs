@@ -1,9 +1,9 @@
 //! What sites tell each other, and what they write down.
 //!
 //! A site records three things about a resource: operations that it received, replies of its own
-//! runs, and what its `Show` command printed after them. Its records are numbered from 1 without gaps; they form its *stream*. So what a site knows
-//! of a resource is one number for each site: its *version*, and two sites that have the same
-//! version know the same.
+//! runs, and what its `Show` command printed after them. Its records are numbered from 1 without gaps;
+//! they form its *stream*. So what a site knows of a resource is one number for each site: its
+//! *version*, and two sites that have the same version know the same.
 //!
 //! What was forgotten with an earlier life of a resource counts as known, so numbers go on where
 //! they were.

@@ -1,0 +1,107 @@
+//! What an operation would do, without doing it.
+//!
+//! What must stay true: a rehearsal changes nothing, and is refused where the request itself would be.
+
+use std::collections::BTreeMap;
+
+use axum::response::{IntoResponse, Response};
+use cheops_core::{
+    id::{Kind, OpId, ResourceId},
+    replica::{self, Refusal, Replica},
+    resolve::Account,
+};
+
+use super::{
+    Context,
+    error::{ApiError, ApiResult},
+    model::{Dropped, PlannedStep, Rehearsal, Submit},
+    pass,
+    submit::{hear_first, known_elsewhere, submission},
+    view,
+};
+
+/// What an operation would do.
+pub(super) async fn rehearse(
+    context: &Context,
+    id: &ResourceId,
+    asked: &Submit,
+    passed: bool,
+) -> ApiResult<Response> {
+    let submission = submission(context, id, asked)?;
+    let path = format!("/api/v1/resources/{id}/operations");
+    if !passed && let Some(site) = known_elsewhere(context, &submission).await?.first() {
+        return pass::post(context, site, &path, "application/json", asked, pass::ANSWER).await;
+    }
+    hear_first(context, &submission).await?;
+    let now = context.node.now();
+    let look = move |replica: &Replica| {
+        let rehearsal = replica.rehearse(&submission, now)?;
+        let kinds = kinds(&rehearsal, replica.resource(&submission.resource));
+        Ok((rehearsal, kinds))
+    };
+    let rehearsed = {
+        // It copies the resource, and others wait for the replica meanwhile.
+        let _turn = context.rehearsals.acquire().await;
+        context.node.read(look).await?
+    };
+    let site = match rehearsed {
+        Ok((rehearsal, kinds)) => {
+            return Ok(axum::Json(worded(&rehearsal, &kinds)).into_response());
+        }
+        Err(Refusal::Elsewhere { sites, .. }) if !passed => {
+            let reachable = context.reachable(sites.iter());
+            let gone = || ApiError::unreachable(format!("none of {sites} can be reached"));
+            reachable.first().cloned().ok_or_else(gone)?
+        }
+        Err(Refusal::NoSites(_)) if !passed => pass::find(context, id).await?,
+        Err(refusal) => return Err(refusal.into()),
+    };
+    pass::post(context, &site, &path, "application/json", asked, pass::ANSWER).await
+}
+
+/// The kinds of the operations that would be run.
+fn kinds(rehearsal: &replica::Rehearsal, now: Option<&replica::Resource>) -> BTreeMap<OpId, Kind> {
+    let run = |step: &replica::Planned| match step {
+        replica::Planned::Run { op, .. } => Some(op.clone()),
+        _ => None,
+    };
+    let kind = |id: OpId| {
+        let known = now.and_then(|now| now.log().find(&id).map(|ix| now.log().op(ix)));
+        let kind = known.map_or(&rehearsal.op.kind, |op| &op.kind).clone();
+        (id, kind)
+    };
+    rehearsal.sites.values().flatten().filter_map(run).map(kind).collect()
+}
+
+fn worded(rehearsal: &replica::Rehearsal, kinds: &BTreeMap<OpId, Kind>) -> Rehearsal {
+    let kind = |id: &OpId| kinds.get(id).unwrap_or(&rehearsal.op.kind).to_string();
+    let step = |planned: &replica::Planned| match planned {
+        replica::Planned::Run { op, fresh, again } => PlannedStep::Run {
+            operation: op.to_string(),
+            kind: kind(op),
+            replaces: *fresh,
+            again: *again,
+        },
+        replica::Planned::Clear => PlannedStep::Clear,
+        replica::Planned::Decide => PlannedStep::Decide,
+        replica::Planned::More => PlannedStep::More,
+    };
+    let ids = |ids: &[OpId]| ids.iter().map(ToString::to_string).collect();
+    Rehearsal {
+        known: rehearsal.known.as_ref().map(ToString::to_string),
+        operation: rehearsal.op.id.to_string(),
+        reset: rehearsal.op.reset,
+        before: ids(&rehearsal.before),
+        after: ids(&rehearsal.after),
+        dropped: rehearsal.dropped.iter().map(dropped).collect(),
+        sites: rehearsal
+            .sites
+            .iter()
+            .map(|(site, steps)| (site.to_string(), steps.iter().map(&step).collect()))
+            .collect(),
+    }
+}
+
+fn dropped((op, account): &(OpId, Account)) -> Dropped {
+    Dropped { operation: op.to_string(), receipt: view::receipt(account) }
+}
