@@ -3,6 +3,8 @@
 //! What must stay true: each setting has a default except the site's name; a setting that is
 //! misspelt is an error, not a default; no other module reads the file or the environment.
 
+mod service;
+
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
@@ -13,6 +15,9 @@ use std::{
 
 use cheops_core::{duration, id::SiteId};
 use serde::Deserialize;
+
+pub use self::service::{Cross, Divide, Gather, Ids, Limits, Mesh, Meta, Service, Split};
+use self::service::{MeshSection, ServiceSection};
 
 /// Where the API listens, as the original program does.
 pub const API_PORT: u16 = 8079;
@@ -50,6 +55,8 @@ pub struct Config {
     pub links: Links,
     /// How much is stored.
     pub store: Store,
+    /// How the application's own requests pass.
+    pub mesh: Mesh,
 }
 
 /// What clients of the API may take.
@@ -156,6 +163,7 @@ impl Config {
                 queue: 16 << 20,
             },
             store: Store { reserve: 64 << 20, file: 64 << 30 },
+            mesh: Mesh::default(),
         }
     }
 
@@ -211,6 +219,7 @@ impl Config {
         set(&mut links.queue, file.links.queue);
         set(&mut store.reserve, file.store.reserve);
         set(&mut store.file, file.store.file);
+        config.mesh = Mesh::read(file.mesh, file.services)?;
         config.check()?;
         Ok(config)
     }
@@ -345,6 +354,10 @@ struct File {
     links: LinksSection,
     #[serde(default)]
     store: StoreSection,
+    #[serde(default)]
+    mesh: MeshSection,
+    #[serde(default, rename = "service")]
+    services: Vec<ServiceSection>,
 }
 
 #[derive(Deserialize, Default)]

@@ -6,6 +6,7 @@ pub mod api;
 pub mod config;
 pub mod engine;
 pub mod files;
+pub mod mesh;
 pub mod metrics;
 pub mod node;
 pub mod open_files;

@@ -97,16 +97,7 @@ impl Context {
 
     /// What is known of the sites now.
     pub fn catalogue(&self) -> Catalogue {
-        let peers = self.peers.view();
-        let names = peers.iter().map(|peer| peer.site.clone()).chain([self.here().clone()]);
-        let mut catalogue = Catalogue::new(names);
-        for peer in peers {
-            if let Some(round_trip) = peer.round_trip {
-                catalogue.measure(self.here().clone(), peer.site.clone(), round_trip);
-            }
-            catalogue.set_reachable(peer.site.clone(), peer.state == State::Reachable);
-        }
-        catalogue
+        self.peers.catalogue()
     }
 
     /// Other sites in the order in which to ask them: those that can be reached, the nearest first.

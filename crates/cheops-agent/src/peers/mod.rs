@@ -28,7 +28,7 @@ use std::{
 };
 
 use axum::{Router, body::Body};
-use cheops_core::{id::SiteId, replica::Message};
+use cheops_core::{id::SiteId, replica::Message, scope::Catalogue};
 use hyper::{Request, Response, Version};
 use tokio::{
     net::TcpListener,
@@ -292,6 +292,21 @@ impl Peers {
     /// What is known of the other sites, by name.
     pub fn view(&self) -> Vec<Peer> {
         self.shared.slots.values().map(|slot| slot.view()).collect()
+    }
+
+    /// The sites, how far they are from here, and which of them can be reached.
+    pub fn catalogue(&self) -> Catalogue {
+        let here = &self.shared.here;
+        let slots = self.shared.slots.values();
+        let names = slots.clone().map(|slot| slot.site.clone()).chain([here.clone()]);
+        let mut catalogue = Catalogue::new(names);
+        for peer in slots.map(|slot| slot.view()) {
+            if let Some(round_trip) = peer.round_trip {
+                catalogue.measure(here.clone(), peer.site.clone(), round_trip);
+            }
+            catalogue.set_reachable(peer.site, peer.state == State::Reachable);
+        }
+        catalogue
     }
 
     /// Measures a round trip now.

@@ -1,0 +1,93 @@
+//! What a client is told about the way of its request, and what the agent says when there is no
+//! answer.
+
+use std::{fmt::Write as _, time::Duration};
+
+use cheops_core::id::SiteId;
+use hyper::{
+    HeaderMap, Response, StatusCode,
+    header::{CONTENT_TYPE, HeaderName, HeaderValue},
+};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use serde::Serialize;
+
+use super::{body::Body, headers::SITE, pool::Answer};
+
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+/// What must not stand in a header as it is.
+const UNSAFE: &AsciiSet = &CONTROLS.add(b'"').add(b'\\').add(b'%');
+
+/// A request that was not carried out, as `application/problem+json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Problem {
+    #[serde(rename = "type")]
+    pub(super) kind: &'static str,
+    pub(super) title: String,
+    pub(super) status: u16,
+    pub(super) detail: String,
+    pub(super) hint: String,
+    /// The scope of the request, in its canonical text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) scope: Option<String>,
+    /// What was tried, in order, and what came of it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) tried: Vec<Tried>,
+}
+
+/// An attempt that came to nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Tried {
+    pub(super) site: String,
+    pub(super) why: String,
+}
+
+impl Problem {
+    pub(super) fn new(
+        status: StatusCode,
+        kind: &'static str,
+        detail: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        Self {
+            kind,
+            title: kind.replace('-', " "),
+            status: status.as_u16(),
+            detail: detail.into(),
+            hint: hint.into(),
+            scope: None,
+            tried: Vec::new(),
+        }
+    }
+
+    pub(super) fn into_response(self, here: &HeaderValue) -> Response<Answer> {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::BAD_GATEWAY);
+        let text = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = Response::new(Answer::from(Body::Whole(text.into())));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(SITE, here.clone());
+        response
+    }
+}
+
+/// The name of a site, for the header that says who has answered.
+pub(super) fn name(site: &SiteId) -> HeaderValue {
+    let name = utf8_percent_encode(site.as_str(), UNSAFE).to_string();
+    HeaderValue::from_str(&name).unwrap_or_else(|_| HeaderValue::from_static("?"))
+}
+
+/// Says how long each attempt took, after what the application says of itself.
+pub(super) fn timed(headers: &mut HeaderMap, legs: &[(String, Duration)]) {
+    let mut text = String::new();
+    for (n, (name, took)) in legs.iter().enumerate() {
+        let name = utf8_percent_encode(name, UNSAFE);
+        let comma = if n == 0 { "" } else { ", " };
+        let millis = took.as_secs_f64() * 1_000.0;
+        let _ = write!(text, "{comma}cheops;desc=\"{name}\";dur={millis:.2}");
+    }
+    if let Ok(value) = HeaderValue::from_str(&text) {
+        headers.append(SERVER_TIMING, value);
+    }
+}

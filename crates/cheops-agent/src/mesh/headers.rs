@@ -1,0 +1,245 @@
+//! Which header fields go on, and which end here.
+//!
+//! What must stay true:
+//! - fields that are about one connection do not go on to the next (RFC 9110, 7.6.1);
+//! - a body has one length that all agree on: a request that gives two is refused (RFC 9112, 6.3);
+//! - what agents say to each other can't come from outside.
+
+use std::{fmt::Write as _, net::IpAddr};
+
+use hyper::{
+    HeaderMap,
+    header::{
+        CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    },
+};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// The service that a request of another agent is for.
+pub(super) const SERVICE: HeaderName = HeaderName::from_static("x-cheops-service");
+/// The site that served a request.
+pub(super) const SITE: HeaderName = HeaderName::from_static("x-cheops-site");
+/// The answer of an agent that could not reach its instance: nothing can have happened there.
+pub(super) const NOT_THERE: HeaderName = HeaderName::from_static("x-cheops-not-there");
+/// What begins with this is ours.
+const OURS: &str = "x-cheops-";
+
+/// Why a request can't go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unsound {
+    #[error("it has both a Content-Length and a Transfer-Encoding")]
+    TwoFramings,
+    #[error("it has more than one Content-Length")]
+    TwoLengths,
+    #[error("its Transfer-Encoding is not `chunked`")]
+    Encoding,
+    #[error("it has more than one Host")]
+    TwoHosts,
+}
+
+/// Whether a request means the same to everybody who reads it.
+pub(super) fn sound(headers: &HeaderMap) -> Result<(), Unsound> {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let length = lengths.next();
+    if lengths.next().is_some() {
+        return Err(Unsound::TwoLengths);
+    }
+    if let Some(encoding) = headers.get(TRANSFER_ENCODING) {
+        if length.is_some() {
+            return Err(Unsound::TwoFramings);
+        }
+        let one = headers.get_all(TRANSFER_ENCODING).iter().nth(1).is_none();
+        if !one || !encoding.as_bytes().eq_ignore_ascii_case(b"chunked") {
+            return Err(Unsound::Encoding);
+        }
+    }
+    let two_hosts = headers.get_all(HOST).iter().nth(1).is_some();
+    if two_hosts { Err(Unsound::TwoHosts) } else { Ok(()) }
+}
+
+/// Takes off what is about the connection that the message came over. What the other side wants to
+/// change to is the answer, if it asks for that.
+pub(super) fn end_hop(headers: &mut HeaderMap) -> Option<HeaderValue> {
+    let upgrade = take_connection(headers).then(|| headers.remove(UPGRADE)).flatten();
+    headers.remove(UPGRADE);
+    headers.remove(TRANSFER_ENCODING);
+    headers.remove(KEEP_ALIVE);
+    headers.remove(PROXY_CONNECTION);
+    headers.remove(PROXY_AUTHENTICATE);
+    headers.remove(PROXY_AUTHORIZATION);
+    if let Some(te) = headers.remove(TE)
+        && te
+            .to_str()
+            .is_ok_and(|te| te.split(',').any(|t| t.trim().eq_ignore_ascii_case("trailers")))
+    {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    upgrade
+}
+
+/// Takes off `Connection` and what it names. Whether it names `Upgrade`.
+fn take_connection(headers: &mut HeaderMap) -> bool {
+    if !headers.contains_key(CONNECTION) {
+        return false;
+    }
+    let values: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
+    headers.remove(CONNECTION);
+    let mut upgrades = false;
+    for name in values.iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')) {
+        let name = name.trim();
+        if name.eq_ignore_ascii_case("upgrade") {
+            upgrades = true;
+        } else if !name.eq_ignore_ascii_case("te")
+            && let Ok(name) = name.parse::<HeaderName>()
+            // Nobody can have these taken off: others rely on them.
+            && name != HOST
+            && name != CONTENT_LENGTH
+        {
+            headers.remove(name);
+        }
+    }
+    upgrades
+}
+
+/// Takes off what only agents say.
+pub(super) fn from_outside(headers: &mut HeaderMap) {
+    let ours = |name: &&HeaderName| name.as_str().starts_with(OURS);
+    let names: Vec<HeaderName> = headers.keys().filter(ours).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+}
+
+/// Says whom a request came from, by which name and how, to those who come after.
+pub(super) fn forwarded(headers: &mut HeaderMap, client: IpAddr, host: Option<&HeaderValue>) {
+    let mut address = client.to_string();
+    if let Some(earlier) = joined(headers, &X_FORWARDED_FOR) {
+        address = format!("{earlier}, {address}");
+    }
+    set(headers, X_FORWARDED_FOR, &address);
+    if !headers.contains_key(X_FORWARDED_PROTO) {
+        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+    }
+    if let Some(host) = host
+        && !headers.contains_key(X_FORWARDED_HOST)
+    {
+        headers.insert(X_FORWARDED_HOST, host.clone());
+    }
+    // Whoever speaks the newer language is answered in it.
+    if let Some(earlier) = joined(headers, &FORWARDED) {
+        let mut text = format!("{earlier}, for=");
+        let _ = match client {
+            IpAddr::V4(address) => write!(text, "{address}"),
+            IpAddr::V6(address) => write!(text, "\"[{address}]\""),
+        };
+        set(headers, FORWARDED, &text);
+    }
+}
+
+fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    let mut values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    let first = values.next()?.to_owned();
+    Some(values.fold(first, |all, value| format!("{all}, {value}")))
+}
+
+fn set(headers: &mut HeaderMap, name: HeaderName, text: &str) {
+    if let Ok(value) = HeaderValue::from_str(text) {
+        headers.insert(name, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines.lines().filter_map(|line| line.trim().split_once(": ")) {
+            headers.append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
+        }
+        headers
+    }
+
+    fn lines(headers: &HeaderMap) -> String {
+        let mut lines: Vec<String> =
+            headers.iter().map(|(n, v)| format!("{n}: {}", v.to_str().unwrap())).collect();
+        lines.sort();
+        lines.join("\n")
+    }
+
+    #[test]
+    fn a_request_means_the_same_to_everybody() {
+        for (given, expected) in [
+            ("host: a\ncontent-length: 3", Ok(())),
+            ("transfer-encoding: chunked", Ok(())),
+            ("transfer-encoding: CHUNKED", Ok(())),
+            ("transfer-encoding: chunked\ncontent-length: 3", Err(Unsound::TwoFramings)),
+            ("content-length: 3\ncontent-length: 3", Err(Unsound::TwoLengths)),
+            ("transfer-encoding: gzip, chunked", Err(Unsound::Encoding)),
+            ("transfer-encoding: chunked\ntransfer-encoding: chunked", Err(Unsound::Encoding)),
+            ("transfer-encoding: xchunked", Err(Unsound::Encoding)),
+            ("host: a\nhost: b", Err(Unsound::TwoHosts)),
+        ] {
+            assert_eq!(sound(&headers(given)), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn what_is_about_one_connection_ends_with_it() {
+        for (given, left, upgrade) in [
+            ("accept: x\nkeep-alive: timeout=5", "accept: x", None),
+            ("connection: close, X-Secret\nx-secret: 1\nx-other: 2", "x-other: 2", None),
+            (
+                "connection: content-length, host\nhost: h\ncontent-length: 2",
+                "content-length: 2\nhost: h",
+                None,
+            ),
+            ("connection: keep-alive\nconnection: x-a\nx-a: 1", "", None),
+            ("connection: Upgrade\nupgrade: websocket", "", Some("websocket")),
+            ("upgrade: h2c", "", None),
+            ("te: trailers, deflate\nconnection: te", "te: trailers", None),
+            ("te: deflate", "", None),
+            ("transfer-encoding: chunked\nproxy-connection: x\nproxy-authorization: y", "", None),
+            ("trailer: digest", "trailer: digest", None),
+        ] {
+            let mut headers = headers(given);
+            let found = end_hop(&mut headers);
+            assert_eq!(lines(&headers), left, "{given}");
+            assert_eq!(found.as_ref().map(|v| v.to_str().unwrap()), upgrade, "{given}");
+        }
+    }
+
+    #[test]
+    fn nobody_speaks_for_an_agent() {
+        let mut headers = headers("x-cheops-service: image\nx-cheops-site: a\naccept: x");
+        from_outside(&mut headers);
+        assert_eq!(lines(&headers), "accept: x");
+    }
+
+    #[test]
+    fn those_who_come_after_know_whom_it_came_from() {
+        let host: HeaderValue = "app:80".parse().unwrap();
+        for (client, given, expected) in [
+            (
+                "10.0.0.1",
+                "",
+                "x-forwarded-for: 10.0.0.1\nx-forwarded-host: app:80\nx-forwarded-proto: http",
+            ),
+            (
+                "::1",
+                "forwarded: for=a\nx-forwarded-for: 1.2.3.4\nx-forwarded-proto: https\nx-forwarded-host: h",
+                "forwarded: for=a, for=\"[::1]\"\nx-forwarded-for: 1.2.3.4, ::1\nx-forwarded-host: h\nx-forwarded-proto: https",
+            ),
+        ] {
+            let mut headers = headers(given);
+            forwarded(&mut headers, client.parse().unwrap(), Some(&host));
+            assert_eq!(lines(&headers), expected);
+        }
+    }
+}

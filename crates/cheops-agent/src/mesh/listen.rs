@@ -1,0 +1,121 @@
+//! How requests come in: a listener for each service, and one for the calls of the application.
+//!
+//! What must stay true: there are never more connections than the limit, and one on which no request
+//! comes is closed; a client that goes away ends what was begun for it.
+
+use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use hyper::{Request, Response, body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto::Builder,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Service, Shared, body::Body, pool::Answer, serve::From};
+
+/// How many connections one listener serves at a time. More wait to be accepted.
+const CONNECTIONS: usize = 10_000;
+/// How long the head of a request may take, from when the connection is free for one.
+const HEAD: Duration = Duration::from_secs(60);
+/// How long to wait when the system has no more room for connections.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The longest head of a request.
+const HEADERS: usize = 64 << 10;
+
+/// Whom the requests of a listener are for.
+#[derive(Clone)]
+pub(super) enum Door {
+    /// A service, asked by clients.
+    Service(Arc<Service>),
+    /// Whichever service a call of the application names.
+    Outbound,
+}
+
+/// Accepts connections until it is told to stop.
+pub(super) async fn accept(
+    shared: Arc<Shared>,
+    door: Door,
+    listener: TcpListener,
+    stop: CancellationToken,
+) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => return,
+        };
+        match accepted {
+            Ok((tcp, client)) => {
+                let (shared, door, stop) = (shared.clone(), door.clone(), stop.clone());
+                tokio::spawn(converse(shared, door, tcp, client, place, stop));
+            }
+            Err(error) if is_about_one(&error) => {}
+            Err(error) => {
+                tracing::warn!("no connection can be accepted: {error}");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Whether an error is about one connection only.
+fn is_about_one(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+    )
+}
+
+async fn converse(
+    shared: Arc<Shared>,
+    door: Door,
+    tcp: TcpStream,
+    client: SocketAddr,
+    _place: OwnedSemaphorePermit,
+    stop: CancellationToken,
+) {
+    // Without it answers would only be slower.
+    let _ = tcp.set_nodelay(true);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (shared, door) = (shared.clone(), door.clone());
+        async move { Ok::<_, Infallible>(answer(&shared, &door, client, request).await) }
+    });
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(HEADERS)
+        .preserve_header_case(true);
+    builder.http2().timer(TokioTimer::new()).max_header_list_size(64 << 10);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(tcp), service);
+    tokio::pin!(connection);
+    tokio::select! {
+        // Whatever goes wrong with the connection is the client's to notice.
+        _ = connection.as_mut() => return,
+        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
+}
+
+async fn answer(
+    shared: &Arc<Shared>,
+    door: &Door,
+    client: SocketAddr,
+    request: Request<Incoming>,
+) -> Response<Answer> {
+    let request = request.map(Body::from);
+    match door {
+        Door::Service(service) => shared.serve(service, From::Client(client.ip()), request).await,
+        Door::Outbound => shared.outbound(client.ip(), request).await,
+    }
+}
