@@ -1,7 +1,7 @@
 //! What a client is told about the way of its request, and what the agent says when there is no
 //! answer.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{borrow::Cow, fmt::Write as _, time::Duration};
 
 use bytes::Bytes;
 use cheops_core::id::SiteId;
@@ -23,7 +23,7 @@ const UNSAFE: &AsciiSet = &CONTROLS.add(b'"').add(b'\\').add(b'%');
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Problem {
     #[serde(rename = "type")]
-    pub(super) kind: &'static str,
+    pub(super) kind: Cow<'static, str>,
     pub(super) title: String,
     pub(super) status: u16,
     pub(super) detail: String,
@@ -46,13 +46,14 @@ pub(super) struct Tried {
 impl Problem {
     pub(super) fn new(
         status: StatusCode,
-        kind: &'static str,
+        kind: impl Into<Cow<'static, str>>,
         detail: impl Into<String>,
         hint: impl Into<String>,
     ) -> Box<Self> {
+        let kind = kind.into();
         Box::new(Self {
-            kind,
             title: kind.replace('-', " "),
+            kind,
             status: status.as_u16(),
             detail: detail.into(),
             hint: hint.into(),

@@ -204,120 +204,10 @@ impl Shared {
             Err(nothing) => self.refuse(&no_instance(service, &nothing)),
         }
     }
-
-    /// Serves a request where its scope says.
-    async fn scoped(
-        self: &Arc<Self>,
-        service: &Arc<Service>,
-        named: &Arc<Named>,
-        parts: Parts,
-        mut body: Body,
-    ) -> Response<Answer> {
-        let access = access(&parts.method);
-        let route = decide(&named.scope, service.name(), access, &self.here, &self.catalogue());
-        let route = match route {
-            Ok(route) => route,
-            Err(error) => {
-                let (why, hint) = (error.to_string(), error.hint());
-                let problem = Problem::new(StatusCode::BAD_REQUEST, "bad-scope", why, hint);
-                return self.refuse(&problem.about(named));
-            }
-        };
-        let (mut tried, mut legs, mut last_came) = (Vec::new(), Vec::new(), Came::NotThere);
-        let attempts = route.attempts();
-        if attempts.len() > 1 {
-            body = match body.keep(self.config.buffer).await {
-                Ok(body) => body,
-                Err(error) => return self.refuse(&broken_body(&error.to_string()).about(named)),
-            };
-        }
-        let (mut parts, mut body) = (Some(parts), Some(body));
-        for (n, leg) in attempts.iter().enumerate() {
-            let last = n + 1 == attempts.len();
-            let (Some(sent), Some(head)) = (body.take(), parts.take()) else { break };
-            let method = head.method.clone();
-            let mut again = None;
-            if !last {
-                again = sent.again();
-                parts = Some(head.clone());
-            }
-            let (site, begun) = (self.name(leg), Instant::now());
-            let came = self.attempt(service, named, leg, head, sent).await;
-            legs.push((site.clone(), begun.elapsed()));
-            let nothing = match came {
-                Ok(mut response) => {
-                    let (status, rest) = (response.status(), rest(again.as_ref()));
-                    if last || !may_go_on(Came::Answer(status), &method, rest) {
-                        timed(response.headers_mut(), &legs);
-                        return response;
-                    }
-                    let (came, why) = (Came::Answer(status), format!("it answered {status}"));
-                    Nothing { came, why, body: None }
-                }
-                Err(nothing) => nothing,
-            };
-            body = again.or(nothing.body);
-            let goes_on = may_go_on(nothing.came, &method, rest(body.as_ref()));
-            last_came = nothing.came;
-            tried.push(Tried { site, why: nothing.why });
-            if !goes_on {
-                break;
-            }
-        }
-        let detail = match tried.last() {
-            Some(Tried { site, why }) => format!("{site}: {why}"),
-            None => "there is nothing to try".to_owned(),
-        };
-        let problem = Problem::new(
-            last_came.status(),
-            "no-answer",
-            detail,
-            "look at the links with `cheops get sites`; name another site after `;` to fall back on",
-        );
-        let mut response = self.refuse(&problem.about(named).tried(tried));
-        timed(response.headers_mut(), &legs);
-        response
-    }
-
-    /// A leg, in words.
-    fn name(&self, leg: &Leg) -> String {
-        match leg {
-            Leg::Local => self.here.to_string(),
-            Leg::Forward(site) => site.to_string(),
-            Leg::Replicate(sites) => sites.to_string(),
-            Leg::Across(parts) => {
-                let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
-                parts.join(" % ")
-            }
-        }
-    }
-
-    async fn attempt(
-        self: &Arc<Self>,
-        service: &Arc<Service>,
-        named: &Arc<Named>,
-        leg: &Leg,
-        parts: Parts,
-        body: Body,
-    ) -> Attempt {
-        match leg {
-            Leg::Local => self.local(service, Some(named), parts, body).await,
-            Leg::Forward(site) => self.forward(service, named, site, parts, body).await,
-            Leg::Replicate(_) | Leg::Across(_) => Err(Nothing {
-                came: Came::NotThere,
-                why: "this is not there yet".to_owned(),
-                body: Some(body),
-            }),
-        }
-    }
 }
 
 fn access(method: &Method) -> Access {
     if method.is_safe() { Access::Read } else { Access::Write }
-}
-
-fn rest(body: Option<&Body>) -> Rest {
-    if body.is_some() { Rest::Whole } else { Rest::Partial }
 }
 
 fn in_words(unreadable: &Unreadable) -> Box<Problem> {
@@ -340,7 +230,7 @@ fn no_instance(service: &Service, nothing: &Nothing) -> Box<Problem> {
     )
 }
 
-fn broken_body(why: &str) -> Box<Problem> {
+pub(super) fn broken_body(why: &str) -> Box<Problem> {
     Problem::new(
         StatusCode::BAD_REQUEST,
         "broken-body",
