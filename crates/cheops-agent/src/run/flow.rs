@@ -120,7 +120,12 @@ impl Inner {
         let output = format!(
             "the end of the run is not known: its supervisor is gone (a power cut, a reboot, or killed), and the Check command could not tell ({why}); nobody knows if it took effect"
         );
-        let report = Report { outcome: Outcome::Unknown, took: Millis(0), output: output.into() };
+        let report = Report {
+            outcome: Outcome::Unknown,
+            took: Millis(0),
+            output: output.into(),
+            made: None,
+        };
         self.tell(Input::Ran { run, report }).await;
     }
 

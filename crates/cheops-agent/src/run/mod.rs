@@ -227,7 +227,7 @@ impl Runner {
     pub fn give(&self, effect: Effect) {
         let inner = self.0.clone();
         match effect {
-            Effect::Run { run, op, timeout } => {
+            Effect::Run { run, op, timeout, .. } => {
                 self.0.runtime.spawn(async move { inner.run(run, &op, timeout).await });
             }
             Effect::Recall(run) => {

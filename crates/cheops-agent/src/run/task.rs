@@ -287,7 +287,8 @@ mod tests {
             method: "PUT".into(),
             target: "/".into(),
             headers: [].into(),
-            body: None,
+            body: cheops_core::operation::HttpBody::None,
+            names: cheops_core::operation::Names::Nothing,
         };
         for (action, expected) in [
             (

@@ -1,6 +1,6 @@
 //! What goes into a replica, and what comes out.
 
-use alloc::{boxed::Box, string::String, vec::Vec};
+use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
 
 use super::{
     message::{Durable, Message, Reply},
@@ -125,6 +125,8 @@ pub struct Report {
     pub took: Millis,
     /// What it printed.
     pub output: Box<str>,
+    /// What the application calls what was made, if something was.
+    pub made: Option<Box<str>>,
 }
 
 /// Something to do, in this order: what follows a [`Persist`](Self::Persist) must wait until that
@@ -148,6 +150,9 @@ pub enum Effect {
         op: SharedOperation,
         /// How long it may take, if the resource's configuration says so.
         timeout: Option<Millis>,
+        /// This site's last reply to the same operation, if what it tells of is still there. What is
+        /// not [repeatable](Action::is_repeatable), and did not fail, is answered with it again.
+        before: Option<Arc<Reply>>,
     },
     /// Find the result of a run that was under way when the site stopped, or wait for it.
     Recall(RunId),

@@ -16,6 +16,7 @@
 mod alarm;
 mod effect;
 mod forget;
+mod made;
 mod message;
 mod rehearse;
 mod resource;

@@ -10,6 +10,7 @@ use alloc::{collections::BTreeMap, sync::Arc};
 use super::{
     Refusal, Submission,
     forget::join,
+    made::Made,
     message::{Record, Reply, Sent, Version},
     run::Work,
     shown::{Look, Shown},
@@ -50,6 +51,8 @@ pub struct Resource {
     keys: BTreeMap<Key, Ix>,
     /// Replies to operations that are forgotten: nobody asks for them, but streams have no gaps.
     strays: BTreeMap<OpId, Arc<Reply>>,
+    /// What each site made, as its replies tell.
+    pub(super) made: BTreeMap<SiteId, Made>,
     /// What each site showed last.
     shown: BTreeMap<SiteId, Arc<Shown>>,
     /// The `Show` command runs here.
@@ -106,6 +109,7 @@ impl Resource {
             replies: BTreeMap::new(),
             keys: BTreeMap::new(),
             strays: BTreeMap::new(),
+            made: BTreeMap::new(),
             shown: BTreeMap::new(),
             looking: None,
             digest: 0,
@@ -158,7 +162,11 @@ impl Resource {
     }
 
     pub(super) fn reply_to(&self, op: Ix, site: &SiteId) -> Option<&Reply> {
-        self.replies.get(&(op, site.clone())).map(|reply| &**reply)
+        self.shared_reply(op, site).map(|reply| &**reply)
+    }
+
+    pub(super) fn shared_reply(&self, op: Ix, site: &SiteId) -> Option<&Arc<Reply>> {
+        self.replies.get(&(op, site.clone()))
     }
 
     /// How many operations at the end of the block a site has not answered, as far as is known here.
@@ -483,10 +491,12 @@ impl Resource {
 
     fn take_reply(&mut self, reply: &Arc<Reply>) -> Option<Ix> {
         let ix = self.log.find(&reply.op)?;
+        let stood = self.shared_reply(ix, &reply.id.site).cloned();
         let stands =
-            self.replies.entry((ix, reply.id.site.clone())).or_insert_with(|| reply.clone());
-        if (stands.attempt, stands.outcome) < (reply.attempt, reply.outcome) {
-            *stands = reply.clone();
+            |stood: &Arc<Reply>| (stood.attempt, stood.outcome) < (reply.attempt, reply.outcome);
+        if stood.as_ref().is_none_or(stands) {
+            self.replies.insert((ix, reply.id.site.clone()), reply.clone());
+            self.note_made(ix, reply, stood.as_deref());
         }
         self.news.of(ix);
         if self.is_void(ix) && self.fate(ix) != Fate::Void {
