@@ -44,6 +44,8 @@ pub struct Replicant {
     pub parts: Vec<Sites>,
     /// What each site calls its own, as far as is known here.
     pub locals: BTreeMap<SiteId, Box<str>>,
+    /// The sites that have carried out its creation, whether or not they have something of their own.
+    pub replied: BTreeSet<SiteId>,
 }
 
 /// What a replicant is called.
@@ -73,7 +75,9 @@ impl Replicant {
         } else {
             return None;
         };
+        let replied = |site: &&SiteId| resource.reply(&first.id, site).is_some();
         Some(Self {
+            replied: resource.sites().iter().filter(replied).cloned().collect(),
             resource: resource.id().clone(),
             service: request.service.clone(),
             name,
@@ -89,6 +93,17 @@ impl Replicant {
             Name::Meta { id, .. } => Some(id),
             Name::Path(_) => None,
         }
+    }
+
+    /// Whether a text is one of its names: its id, that of a site, its path or its resource.
+    pub fn is_called(&self, name: &str) -> bool {
+        let own = match &self.name {
+            Name::Meta { id, .. } => id,
+            Name::Path(path) => path,
+        };
+        **own == *name
+            || self.resource.as_str() == name
+            || self.locals.values().any(|local| **local == *name)
     }
 
     /// Whether a site has something to show of it.
@@ -349,6 +364,7 @@ mod tests {
             sites: Sites::new(["a", "b"].map(|name| name.parse().unwrap())).unwrap(),
             parts: Vec::new(),
             locals: locals.iter().map(local).collect(),
+            replied: BTreeSet::new(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a client is told about the way of its request, and what the agent says when there is no
 //! answer.
 
-use std::{borrow::Cow, fmt::Write as _, time::Duration};
+use std::{borrow::Cow, fmt::Write as _, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use cheops_core::id::SiteId;
@@ -63,8 +63,8 @@ impl Problem {
     }
 
     /// Says which scope the request had.
-    pub(super) fn about(mut self: Box<Self>, named: &Named) -> Box<Self> {
-        self.scope = Some(named.scope.to_string());
+    pub(super) fn about(mut self: Box<Self>, named: Option<&Arc<Named>>) -> Box<Self> {
+        self.scope = named.map(|named| named.scope.to_string());
         self
     }
 

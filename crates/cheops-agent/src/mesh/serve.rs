@@ -17,7 +17,8 @@ use std::{
 
 use cheops_core::{
     id::ServiceName,
-    route::{Access, Leg, decide},
+    route::{self, Access, Leg},
+    scope,
 };
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -27,14 +28,15 @@ use hyper::{
 
 use super::{
     Service, Shared,
-    answer::{Problem, Tried, timed},
-    attempt::{Came, Rest, may_go_on},
+    answer::Problem,
+    attempt::Came,
     body::Body,
-    forward::{Attempt, Nothing},
-    headers::{CAME, SERVICE, forwarded, from_outside, sound},
+    forward::Nothing,
+    headers::{CAME, PLACE, SERVICE, forwarded, from_outside, sound},
     linked::Found,
     pool::Answer,
     read::{Named, Unreadable},
+    replicated::normalise,
     upgrade::CHANGE,
 };
 
@@ -60,9 +62,37 @@ impl Shared {
             Ok(named) => named,
             Err(problem) => return self.refuse(&problem),
         };
-        match named {
-            None => self.pass(service, parts, body).await,
-            Some(named) => self.scoped(service, &named, parts, body).await,
+        self.serve_named(service, named.as_ref(), parts, body).await
+    }
+
+    /// Serves a request by what it names: a resource at several sites, or what its scope says.
+    async fn serve_named(
+        self: &Arc<Self>,
+        service: &Arc<Service>,
+        named: Option<&Arc<Named>>,
+        mut parts: Parts,
+        body: Body,
+    ) -> Response<Answer> {
+        let writes = access(&parts.method) == Access::Write;
+        match (self.found(service, &parts), named) {
+            (Some(found), _) if writes => self.change(service, &found, parts, body).await,
+            (Some(found), named) if !found.replicant.parts.is_empty() => {
+                self.gather(service, named, &found, parts, body).await
+            }
+            (Some(found), None) => self.read(service, &found, parts, body).await,
+            (Some(found), Some(named)) => {
+                normalise(&found, &mut parts);
+                self.scoped(service, named, parts, body).await
+            }
+            (None, Some(named)) => self.scoped(service, named, parts, body).await,
+            (None, None) => {
+                let sites = self.strangers(service, &parts).await;
+                if sites.is_empty() {
+                    return self.pass(service, parts, body).await;
+                }
+                let legs: Vec<Leg> = sites.into_iter().map(Leg::Forward).collect();
+                self.try_legs(service, None, &legs, parts, body).await
+            }
         }
     }
 
@@ -108,6 +138,14 @@ impl Shared {
             Ok(named) => named,
             Err(unreadable) => return self.refuse(&in_words(&unreadable)),
         };
+        if let Some(place) = parts.headers.remove(PLACE) {
+            return self.create_forwarded(service, named.as_ref(), &place, parts, body).await;
+        }
+        if access(&parts.method) == Access::Write
+            && let Some(found) = self.found(service, &parts)
+        {
+            return self.change(service, &found, parts, body).await;
+        }
         let answered = match parts.headers.remove(CHANGE) {
             Some(wanted) => self.local_change(service, named.as_ref(), parts, body, &wanted).await,
             None => self.local(service, named.as_ref(), parts, body).await,
@@ -116,6 +154,33 @@ impl Shared {
             Ok(response) => response,
             Err(nothing) => self.came_to_nothing(nothing.came, &no_instance(service, &nothing)),
         }
+    }
+
+    /// Creates something here and at other sites, for another agent.
+    async fn create_forwarded(
+        self: &Arc<Self>,
+        service: &Arc<Service>,
+        named: Option<&Arc<Named>>,
+        place: &HeaderValue,
+        parts: Parts,
+        body: Body,
+    ) -> Response<Answer> {
+        let across = std::str::from_utf8(place.as_bytes()).ok().and_then(|place| {
+            let place = scope::parse_place(place).ok()?;
+            route::spread(&place, &self.here, &self.catalogue()).ok()
+        });
+        let created = match across {
+            Some(across) if across.iter().any(|sites| sites.contains(&self.here)) => {
+                self.create_here(service, named, &across, parts, body).await
+            }
+            _ => Err(Problem::new(
+                StatusCode::BAD_GATEWAY,
+                "bad-place",
+                format!("`{}` does not know all of the sites, or is none of them", self.here),
+                "give all agents the same peers",
+            )),
+        };
+        created.unwrap_or_else(|problem| self.refuse(&problem))
     }
 
     /// Serves a call of the application. Where its door is not that of one service, the service is the
@@ -206,7 +271,7 @@ impl Shared {
     }
 }
 
-fn access(method: &Method) -> Access {
+pub(super) fn access(method: &Method) -> Access {
     if method.is_safe() { Access::Read } else { Access::Write }
 }
 

@@ -73,6 +73,17 @@ pub fn check(body: &Value, divide: &[Divide]) -> Result<(), Indivisible> {
     Ok(())
 }
 
+/// The answer of one part, with what was asked for in place of the part's own share.
+pub fn restore(mut answer: Value, asked: &Value, divide: &[Divide]) -> Value {
+    for rule in divide {
+        let found = pointer::find(asked, &rule.pointer);
+        if let (Some(whole), Some(part)) = (found, pointer::find_mut(&mut answer, &rule.pointer)) {
+            *part = whole.clone();
+        }
+    }
+    answer
+}
+
 /// A share of a number, as evenly as it goes: earlier parts get what is over.
 pub fn split_number(number: i64, share: Share) -> i64 {
     // A part of an i64 is one.
