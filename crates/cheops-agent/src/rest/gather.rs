@@ -226,7 +226,7 @@ impl Merged {
         });
         let (_, counts) = &mut self.items[at];
         match counts.last_mut() {
-            Some((last, before)) if last == site => *before += count,
+            Some((newest, before)) if newest == site => *before += count,
             _ => counts.push((site.clone(), count)),
         }
     }
