@@ -268,6 +268,7 @@ impl Shared {
             Leg::Local => self.here.to_string(),
             Leg::Forward(site) => site.to_string(),
             Leg::Replicate(sites) => sites.to_string(),
+            Leg::Once(sites) => format!("none({sites})"),
             Leg::Across(parts) => {
                 let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
                 parts.join(" % ")
@@ -286,7 +287,7 @@ impl Shared {
         match leg {
             Leg::Local => self.local(service, Some(named), parts, body).await,
             Leg::Forward(site) => self.forward(service, named, site, parts, body).await,
-            Leg::Replicate(_) | Leg::Across(_) => {
+            Leg::Replicate(_) | Leg::Across(_) | Leg::Once(_) => {
                 Err((Came::NotThere, "this is not there yet".to_owned()))
             }
         }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     id::{Author, Key, Kind, OpId, ResourceId, SiteId, Sites},
-    matrix::Config,
+    matrix::{Config, Share},
     operation::{Action, SharedOperation},
     plan::Outcome,
     time::Millis,
@@ -148,6 +148,8 @@ pub enum Effect {
         op: SharedOperation,
         /// How long it may take, if the resource's configuration says so.
         timeout: Option<Millis>,
+        /// What of the operation is to be done here, if the resource is in parts.
+        share: Option<Share>,
     },
     /// Find the result of a run that was under way when the site stopped, or wait for it.
     Recall(RunId),
@@ -222,6 +224,16 @@ pub enum Refusal {
     /// This is not one of the resource's sites.
     #[error("this site is not one of `{resource}`'s sites ({sites}); ask one of them")]
     Elsewhere {
+        /// The resource.
+        resource: ResourceId,
+        /// Its sites.
+        sites: Sites,
+    },
+    /// The request names parts, and the resource has none.
+    #[error(
+        "`{resource}` exists whole on each of its sites ({sites}), and can't be divided any more"
+    )]
+    Whole {
         /// The resource.
         resource: ResourceId,
         /// Its sites.
