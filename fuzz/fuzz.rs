@@ -55,10 +55,28 @@ fn scopes() {
         "compute: dc1, image: dc1 & dc2",
         "{image: DC 1 & (dc2; dc3) % around(dc4, 1.5ms), volume: *}",
         "a: ((b & c) % d); e + f",
+        "a: none(b & c); eventual(d & e)",
     ];
     let words = [
-        "around(", "10ms", ": ", ",", " & ", "%", "+", ";", "(", ")", "((((((((", "{", "}", "*",
-        "é", "\u{a0}", "1e9s",
+        "around(",
+        "none(",
+        "eventual(",
+        "10ms",
+        ": ",
+        ",",
+        " & ",
+        "%",
+        "+",
+        ";",
+        "(",
+        ")",
+        "((((((((",
+        "{",
+        "}",
+        "*",
+        "é",
+        "\u{a0}",
+        "1e9s",
     ];
     let target = Target::new(seeds.map(String::from), &words, as_text(scope_reads));
     bolero::check!().with_test_time(time()).for_each(|script: &[u8]| target.run(script));

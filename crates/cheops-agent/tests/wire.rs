@@ -17,7 +17,7 @@ use cheops_agent::wire::{
     decode_message, encode_durable, encode_message,
 };
 use cheops_core::{
-    id::{OpId, Sites},
+    id::{OpId, SiteId, Sites},
     matrix::{Config, Entry, Matrix, Take},
     operation::{self, Action, Attachment, Declaration, HttpBody, HttpRequest, Operation},
     plan::Outcome,
@@ -52,6 +52,9 @@ fn declaration() -> Declaration {
             matrix: Matrix::new(entries.into()).unwrap(),
             show: Some("redis-cli get x".into()),
             timeout: Some(Duration::from_millis(1500)),
+            parts: ["site2", "site1"]
+                .map(|site| Sites::from(site.parse::<SiteId>().unwrap()))
+                .into(),
             ..Config::default()
         },
         base: Version::from([("site1".parse().unwrap(), 12)]),
@@ -375,6 +378,35 @@ fn limits_hold_both_ways() {
     let long = operation(Action::command("x".repeat(MAX_LENGTH)));
     let error = encode_durable(&stored(long)).unwrap_err();
     assert!(matches!(error.problem, Problem::TooLong(_)), "{error}");
+}
+
+#[test]
+fn a_site_has_one_part() {
+    let encoded = |parts: &[&str]| {
+        let sites = |part: &&str| Sites::new(part.split('+').map(|site| site.parse().unwrap()));
+        let parts = parts.iter().map(|part| sites(part).unwrap()).collect();
+        let config = Config { parts, ..Config::default() };
+        let declares = Some(Declaration { config, ..declaration() }.into());
+        let op = Operation { declares, ..operation(Action::command("x")) };
+        encode_durable(&stored(op)).map_err(|error| error.to_string())
+    };
+    for (parts, error) in
+        [(&["a"][..], "a resource in parts has at least two"), (&["a", "b+a"], "`a` has two parts")]
+    {
+        assert_eq!(encoded(parts), Err(format!("at record.declares.parts: {error}")));
+    }
+    let mut bytes = encoded(&["a", "b", "c+d"]).unwrap();
+    let parts = b"\x03\x01\x01a\x01\x01b\x02\x01c\x01d";
+    assert!(bytes.ends_with(parts), "{bytes:x?}");
+    let last = bytes.len() - 1;
+    let read = |bytes: &[u8]| decode_durable(bytes, &mut Names::default());
+    assert!(read(&bytes).is_ok());
+    bytes[last] = b'c';
+    let error = read(&bytes).unwrap_err().to_string();
+    assert_eq!(error, "at record.declares.parts[2][1]: it does not come after the one before it");
+    bytes[last - 2] = b'a';
+    let error = read(&bytes).unwrap_err().to_string();
+    assert_eq!(error, "at record.declares.parts: `a` has two parts");
 }
 
 #[test]

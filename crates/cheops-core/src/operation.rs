@@ -44,7 +44,10 @@ pub struct Operation {
 /// What an operation says about the resource itself.
 ///
 /// The sites of a resource are the union of all that were declared; its configuration is the
-/// latest one that says anything.
+/// latest one that says anything. Parts are a matter of their own: they are those that were named
+/// last, so a later configuration without any leaves them as they are, and one that only names parts
+/// leaves the rest. A site that is in none of them, because two sites created the resource apart, is a
+/// part of its own after these.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Declaration {
     /// Where the resource is to exist.
@@ -168,8 +171,10 @@ impl Declaration {
             .flatten()
             .map(|command| command.len() + 1)
             .sum();
+        let parts = self.config.parts.iter().flat_map(Sites::iter);
+        let parts: usize = parts.map(|site| site.as_str().len() + 2).sum();
         let base: usize = self.base.keys().map(|site| site.as_str().len() + 4).sum();
-        sites + entries + commands + base
+        sites + entries + commands + parts + base
     }
 }
 

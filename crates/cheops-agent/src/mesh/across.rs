@@ -166,7 +166,8 @@ impl Shared {
         } else {
             self.forward(service, named, site, None, parts, Body::Empty).await
         };
-        let response = answer.map_err(|nothing| Unsaid::Missing(format!("{site}: {}", nothing.why)))?;
+        let response =
+            answer.map_err(|nothing| Unsaid::Missing(format!("{site}: {}", nothing.why)))?;
         let status = response.status();
         if super::attempt::is_no_answer(status) {
             return Err(Unsaid::Missing(format!("{site}: it answered {status}")));
@@ -215,9 +216,8 @@ impl Shared {
         let whole = replicant
             .meta()
             .is_none_or(|meta| own_path(&asked_for, meta).is_some_and(|(_, rest)| rest.is_empty()));
-        let asked = held.iter().map(|(_, sites)| {
-            self.pages(service, named, sites.clone(), parts.clone())
-        });
+        let asked =
+            held.iter().map(|(_, sites)| self.pages(service, named, sites.clone(), parts.clone()));
         let (mut said, mut whys) = (Vec::new(), Vec::new());
         for ((part, _), answer) in held.iter().zip(join_all(asked).await) {
             match answer {
@@ -382,7 +382,10 @@ impl Shared {
                 return Ok(self.refuse(&Problem::new(
                     StatusCode::PAYLOAD_TOO_LARGE,
                     "too-large",
-                    format!("a body for several sites that is sent once can have {} bytes", self.config.buffer),
+                    format!(
+                        "a body for several sites that is sent once can have {} bytes",
+                        self.config.buffer
+                    ),
                     "raise `mesh.buffer`, or leave `none(…)` out: then it is stored",
                 )));
             }

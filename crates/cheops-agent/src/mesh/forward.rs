@@ -147,10 +147,11 @@ impl Shared {
             return Err(Nothing::not_there(error.to_string(), body));
         }
         let scope = named.map(|named| named.scope.to_string());
-        let told = [(SERVICE, Some(service.name().as_str())), (PLACE, place), (SCOPE, scope.as_deref())];
+        let said =
+            [(SERVICE, Some(service.name().as_str())), (PLACE, place), (SCOPE, scope.as_deref())];
         let wanted = end_hop(&mut parts.headers);
         ask_by_path(&mut parts);
-        for (name, text) in told {
+        for (name, text) in said {
             // Names hold no control characters, so this can't fail.
             let value = text.and_then(|text| HeaderValue::from_bytes(text.as_bytes()).ok());
             parts.headers.extend(value.map(|value| (name, value)));

@@ -33,7 +33,7 @@ impl Rewriting {
     }
 
     /// What can be passed on, now that this has come.
-    pub(super) fn push(&mut self, data: Bytes) -> Bytes {
+    pub(super) fn push(&mut self, data: &Bytes) -> Bytes {
         self.0.push(data)
     }
 

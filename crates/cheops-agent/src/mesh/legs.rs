@@ -34,9 +34,7 @@ impl Shared {
         let access = access(&parts.method);
         let route = decide(&named.scope, service.name(), access, &self.here, &self.catalogue());
         match route {
-            Ok(route) => {
-                self.try_legs(service, Some(named), route.attempts(), parts, body).await
-            }
+            Ok(route) => self.try_legs(service, Some(named), route.attempts(), parts, body).await,
             Err(error) => {
                 let (why, hint) = (error.to_string(), error.hint());
                 let problem = Problem::new(StatusCode::BAD_REQUEST, "bad-scope", why, hint);
@@ -164,6 +162,7 @@ fn no_answer(came: Came, tried: Vec<Tried>) -> Box<Problem> {
         Some(Tried { site, why }) => format!("{site}: {why}"),
         None => "there is nothing to try".to_owned(),
     };
-    let hint = "look at the links with `cheops get sites`; name another site after `;` to fall back on";
+    let hint =
+        "look at the links with `cheops get sites`; name another site after `;` to fall back on";
     Problem::new(came.status(), "no-answer", detail, hint).tried(tried)
 }

@@ -339,7 +339,7 @@ impl hyper::body::Body for Answer {
                 None => rewriting.finish(),
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => {
-                        let data = rewriting.push(data);
+                        let data = rewriting.push(&data);
                         this.rewriting = Some(rewriting);
                         data
                     }
@@ -369,10 +369,7 @@ impl hyper::body::Body for Answer {
 }
 
 impl Answer {
-    fn poll_body(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let said = Pin::new(&mut self.body).poll_frame(cx);
         let frame = ready!(match &mut self.patience {
             Some(patience) => patience.poll(said, cx),

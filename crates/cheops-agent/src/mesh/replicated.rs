@@ -62,14 +62,13 @@ impl Shared {
         parts: Parts,
         body: Body,
     ) -> Attempt {
-        let all = across.iter().flat_map(Sites::iter);
-        if all.clone().any(|site| *site == self.here) {
+        if across.iter().any(|sites| sites.contains(&self.here)) {
             let created = self.create_here(service, named, across, parts, body).await;
             return Ok(created.unwrap_or_else(|problem| self.refuse(&problem.about(named))));
         }
         let text = place(across);
         let (mut body, mut whys) = (body, Vec::new());
-        for site in self.nearest(all) {
+        for site in self.nearest(across.iter().flat_map(Sites::iter)) {
             let attempt =
                 self.forward(service, named, &site, Some(&text), parts.clone(), body).await;
             match attempt {
@@ -120,8 +119,10 @@ impl Shared {
                 Err(problem) => return self.refuse(&problem),
             };
         }
-        let wanted = Wanted::change(found, &parts);
-        let changed = self.carry_out(service, wanted, parts, body, whole).await;
+        let changed = match Wanted::change(found, &parts) {
+            Ok(wanted) => self.carry_out(service, wanted, parts, body, whole).await,
+            Err(problem) => Err(problem),
+        };
         changed.unwrap_or_else(|problem| self.refuse(&problem))
     }
 

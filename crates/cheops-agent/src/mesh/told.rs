@@ -76,10 +76,11 @@ impl Shared {
             Some(reader) => read(reader).await,
             None => None,
         };
-        let short = || kept::head(reply.output.as_bytes()).map(|(status, headers, at)| {
-            let body = Bytes::copy_from_slice(&reply.output.as_bytes()[at..]);
-            (status, headers, AnyBody::from(body))
-        });
+        let short = || {
+            let kept = kept::Answer::of_reply(&reply.output)?;
+            let body = AnyBody::from(Bytes::copy_from_slice(kept.body));
+            Some((StatusCode::from_u16(kept.status).ok()?, kept.headers, body))
+        };
         let Some((status, mut headers, body)) = whole.or_else(short) else {
             // It was not an answer of the instance that made it fail.
             return self.refuse(&Problem::new(
@@ -131,7 +132,7 @@ impl Shared {
             let file = tokio::fs::File::from_std(output.file).take(output.length);
             return Some(Box::pin(file));
         }
-        if kept::is_whole(&reply.output) {
+        if kept::Answer::of_reply(&reply.output).is_none_or(|answer| answer.whole) {
             return None;
         }
         let op = utf8_percent_encode(&run.op.to_string(), NON_ALPHANUMERIC).to_string();
@@ -151,8 +152,9 @@ impl Shared {
 async fn read(mut reader: Reader) -> Option<(StatusCode, HeaderMap, AnyBody)> {
     let mut begun = BytesMut::with_capacity(8 << 10);
     loop {
-        if let Some((status, headers, at)) = kept::head(&begun) {
-            let first = begun.split_off(at).freeze();
+        if let Some(kept::Answer { status, headers, body, .. }) = kept::Answer::read(&begun) {
+            let status = StatusCode::from_u16(status).ok()?;
+            let first = Bytes::copy_from_slice(body);
             let rest = ReaderStream::with_capacity(reader, 64 << 10);
             let body = stream::iter([Ok(first)]).chain(rest);
             return Some((status, headers, AnyBody::from_stream(body)));

@@ -40,12 +40,13 @@ use super::{
 };
 use crate::{
     api::ApiError,
-    node::{Health, Stopping},
-    replicants::{Found, path},
+    node::{Busy, Health, Stopping},
+    replicants::{Found, Name, path},
     rest::{
         ids, kinds,
         rewrite::{own_path, target},
     },
+    run,
 };
 
 /// How many bytes of a body go into the operation itself. More is a file, which each site fetches.
@@ -113,19 +114,24 @@ impl Wanted {
             (ids::natural_resource(service.name(), about), Names::Nothing)
         };
         let resource = resource.map_err(|error| refused(&ApiError::from(error)))?;
-        let defaults = if makes { kinds::made() } else { kinds::natural() };
-        let matrix = service.config.matrix.clone().unwrap_or(defaults);
+        let (place, matrix, reset) = if makes {
+            (kinds::Place::Collection, kinds::made(), None)
+        } else {
+            (kinds::Place::Own, kinds::natural(), Some(kinds::NATURAL_RESET.to_owned()))
+        };
+        let matrix = service.config.matrix.clone().unwrap_or(matrix);
+        let config = matrix::Config { matrix, reset, parts, ..matrix::Config::default() };
         Ok(Self {
             resource,
-            creates: Some((sites, matrix::Config { matrix, parts, ..Default::default() })),
-            kind: kinds::kind(&request.method, kinds::Place::Itself),
+            creates: Some((sites, config)),
+            kind: kind(&request.method, place)?,
             names,
             target: asked.to_owned(),
         })
     }
 
     /// A request that changes what is known.
-    pub(super) fn change(found: &Found, request: &Parts) -> Self {
+    pub(super) fn change(found: &Found, request: &Parts) -> Result<Self, Box<Problem>> {
         let asked = request.uri.path_and_query().map_or("/", |target| target.as_str());
         let (names, asked) = match (found.replicant.meta(), &found.id) {
             (Some(meta), Some(id)) => (Names::Uses(meta.into()), target(asked, id, meta)),
@@ -133,18 +139,17 @@ impl Wanted {
         };
         let below = match (&names, &found.replicant.name) {
             (Names::Uses(meta), _) => own_path(&asked, meta).is_none_or(|(_, rest)| rest != ""),
-            (_, crate::replicants::Name::Path(own)) => path(&asked) != &**own,
+            (_, Name::Path(own)) => path(&asked) != &**own,
             _ => true,
         };
-        let place = if below { kinds::Place::Below } else { kinds::Place::Itself };
-        let kind = kinds::kind(&request.method, place);
-        Self {
+        let place = if below { kinds::Place::Below } else { kinds::Place::Own };
+        Ok(Self {
             resource: found.replicant.resource.clone(),
             creates: None,
-            kind,
+            kind: kind(&request.method, place)?,
             names,
             target: asked,
-        }
+        })
     }
 
     /// The id that stands for it, if Cheops has made one.
@@ -154,6 +159,10 @@ impl Wanted {
             Names::Nothing => None,
         }
     }
+}
+
+fn kind(method: &Method, place: kinds::Place) -> Result<Kind, Box<Problem>> {
+    kinds::kind(method, place).map_err(|error| refused(&ApiError::from(error)))
 }
 
 /// What a new id is made of: chance, or what the client calls its request, so that the same request
@@ -207,14 +216,15 @@ impl Shared {
             key,
             wait: Millis::from(limits.answer),
         };
-        let mut answers = self.node.submit(submission).await.map_err(|busy| refused(&busy.into()))?;
+        let mut answers =
+            self.node.submit(submission).await.map_err(|busy| refused(&busy.into()))?;
         let accepted = tokio::time::timeout(limits.answer + ACCEPT, answers.recv()).await;
         let (op, sites) = match accepted {
             Ok(Some(replica::Answer::Accepted(op, sites))) => (op, sites),
             Ok(Some(replica::Answer::Refused(refusal))) => return Err(unwilling(refusal)),
             Ok(Some(_) | None) => {
                 return Err(refused(&match self.node.health() {
-                    Health::Stalled { why } => crate::node::Busy::Stalled(why).into(),
+                    Health::Stalled { why } => Busy::Stalled(why).into(),
                     Health::Well | Health::Full { .. } => Stopping.into(),
                 }));
             }
@@ -374,6 +384,8 @@ impl Waiting<'_> {
             match answer {
                 Some(replica::Answer::Reply(reply)) => {
                     let (ours, ok) = (reply.id.site == *self.here, reply.outcome == Outcome::Ok);
+                    // A site that has no part in it has nothing to say.
+                    let answers_something = run::answer::Answer::of_reply(&reply.output).is_some();
                     // What this site says comes first.
                     let place = if ours { 0 } else { heard.replies.len() };
                     heard.replies.insert(place, reply);
@@ -382,7 +394,7 @@ impl Waiting<'_> {
                         heard.good = heard.good.map(|good| good + 1);
                         until = until.min(Instant::now() + GRACE);
                     }
-                    if ok && (ours || heard.good.is_none()) {
+                    if ok && answers_something && (ours || heard.good.is_none()) {
                         heard.good = Some(place);
                     }
                     if heard.good.is_some() && !expected {

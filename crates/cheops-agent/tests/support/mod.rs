@@ -109,15 +109,27 @@ fn entry() -> impl Strategy<Value = Entry> {
 fn config() -> impl Strategy<Value = Config> {
     let command = || option::of("\\PC{0,20}x");
     let timeout = any::<Duration>().prop_filter("a limit", |timeout| !timeout.is_zero());
-    (collection::vec(entry(), 0..6), command(), command(), command(), option::of(timeout)).prop_map(
-        |(entries, show, reset, check, timeout)| Config {
+    let entries = collection::vec(entry(), 0..6);
+    (entries, command(), command(), command(), option::of(timeout), parts()).prop_map(
+        |(entries, show, reset, check, timeout, parts)| Config {
             matrix: Matrix::new(entries).unwrap(),
             show,
             reset,
             check,
             timeout,
+            parts,
         },
     )
+}
+
+/// Some sites, cut into pieces.
+fn parts() -> impl Strategy<Value = Vec<Sites>> {
+    (collection::btree_set(site(), 0..6), 1..3_usize).prop_map(|(sites, size)| {
+        let sites: Vec<_> = sites.into_iter().collect();
+        let pieces = sites.chunks(size).map(|piece| Sites::new(piece.to_vec()).unwrap());
+        let parts: Vec<Sites> = pieces.collect();
+        if parts.len() < 2 { Vec::new() } else { parts }
+    })
 }
 
 fn declaration() -> impl Strategy<Value = Declaration> {

@@ -6,6 +6,7 @@
 //!   operation, the operation that a reply or a print is about.
 
 use alloc::{collections::BTreeMap, sync::Arc};
+use core::mem;
 
 use super::{
     Refusal, Submission,
@@ -41,6 +42,8 @@ pub struct Resource {
     config: Config,
     /// The operation that declared the configuration.
     configured_by: Option<(Timestamp, OpId)>,
+    /// The operation that named the parts, and how many.
+    divided_by: Option<((Timestamp, OpId), usize)>,
     pub(super) log: Log,
     pub(super) resolution: Resolution,
     pub(super) journal: Journal,
@@ -102,6 +105,7 @@ impl Resource {
             sites: declared.sites.clone(),
             config: Config::default(),
             configured_by: None,
+            divided_by: None,
             log: Log::default(),
             resolution: Resolution::new(Rules::new(&Config::default().matrix)),
             journal: Journal::default(),
@@ -469,23 +473,42 @@ impl Resource {
     fn declare(&mut self, op: &SharedOperation, declared: &Declaration) {
         join(&mut self.due, &declared.base);
         self.sites = self.sites.union(&declared.sites);
+        let by = (op.at, op.id.clone());
+        self.divide(&by, &declared.config.parts);
         // Whoever gives no configuration does not take away one that another gave.
-        if declared.config == Config::default() {
+        if !declared.config.says_more_than_parts() {
             return;
         }
-        let by = (op.at, op.id.clone());
         if self.configured_by.as_ref().is_some_and(|last| *last > by) {
             return;
         }
         self.configured_by = Some(by);
         let same_rules = self.config.matrix == declared.config.matrix;
-        self.config = declared.config.clone();
+        let parts = mem::take(&mut self.config.parts);
+        self.config = Config { parts, ..declared.config.clone() };
         if !same_rules {
             let rules = Rules::new(&self.config.matrix);
             let void = |ix| self.is_void(ix);
             self.resolution = Resolution::of(rules, &self.log, void);
             self.journal.changed(0);
             self.news.of_all();
+        }
+    }
+
+    /// Takes in the parts that an operation names, and gives one to each site that has none.
+    fn divide(&mut self, by: &(Timestamp, OpId), named: &[Sites]) {
+        let later = self.divided_by.as_ref().is_none_or(|(last, _)| last < by);
+        if !named.is_empty() && later {
+            self.divided_by = Some((by.clone(), named.len()));
+            self.config.parts = named.to_vec();
+        }
+        let Some((_, named)) = self.divided_by else { return };
+        // From the start: sites become known in any order.
+        self.config.parts.truncate(named);
+        for site in self.sites.iter() {
+            if self.config.share(site).is_none() {
+                self.config.parts.push(Sites::from(site.clone()));
+            }
         }
     }
 

@@ -84,6 +84,7 @@ impl Resource {
             op: self.log.op(pending.op).clone(),
             timeout: self.timeout(),
             before: self.before(pending.op, here).cloned(),
+            share: self.config().share(here),
         }
     }
 
