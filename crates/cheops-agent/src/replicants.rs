@@ -116,14 +116,15 @@ impl Replicant {
         match &self.name {
             Name::Path(path) => vec![Key::Path(path.clone())],
             Name::Meta { id, collection } => {
-                let local = |(site, local): (&SiteId, &Box<str>)| {
+                let local = |(site, local): (&SiteId, &str)| {
                     if is_distinctive(local) {
-                        Some(Key::Id(local.clone()))
+                        Some(Key::Id(local.into()))
                     } else {
                         (site == here).then(|| Key::Path(below(collection, local)))
                     }
                 };
-                let locals = self.locals.iter().filter_map(local);
+                let locals = self.locals.iter().map(|(site, local)| (site, &**local));
+                let locals = locals.filter_map(local);
                 [Key::Id(id.clone())].into_iter().chain(locals).collect()
             }
         }
@@ -292,12 +293,10 @@ impl Replicants {
             touched.into_iter().map(found).collect::<Vec<_>>()
         };
         for (id, replicant) in node.read(look).await? {
-            match replicant {
-                Some(replicant) => self.learn(replicant),
-                None => {
-                    let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-                    index.forget(&id, &self.here);
-                }
+            let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+            index.forget(&id, &self.here);
+            if let Some(replicant) = replicant {
+                index.add(Arc::new(replicant), &self.here);
             }
         }
         Ok(())

@@ -178,13 +178,10 @@ impl Shared {
         let (head, body) = response.into_parts();
         let body = Limited::new(body, MOST).collect().await;
         let body = body.map_err(|error| Unsaid::Missing(format!("{site}: {error}")))?.to_bytes();
-        match serde_json::from_slice(&body) {
-            Ok(value) => Ok((head, value)),
-            Err(_) => {
-                let response = Response::from_parts(head, Answer::from(body));
-                Err(Unsaid::Other(Box::new(response)))
-            }
+        if let Ok(value) = serde_json::from_slice(&body) {
+            return Ok((head, value));
         }
+        Err(Unsaid::Other(Box::new(Response::from_parts(head, Answer::from(body)))))
     }
 
     /// Reads a divided resource: all of it, from all of its parts.
@@ -198,17 +195,17 @@ impl Shared {
     ) -> Response<Answer> {
         normalise(found, &mut parts);
         let replicant = &found.replicant;
-        let (mut held, mut missing) = (Vec::new(), Vec::new());
+        let (mut there, mut missing) = (Vec::new(), Vec::new());
         for part in &replicant.parts {
             let sites: Vec<SiteId> = part.iter().filter(|s| replicant.is_at(s)).cloned().collect();
             if !sites.is_empty() {
-                held.push((part, self.nearest(&sites)));
+                there.push((part, self.nearest(&sites)));
             } else if !part.iter().any(|site| replicant.replied.contains(site)) {
                 missing.push(part.to_string());
             }
         }
         // What did not divide is at the prime site, whatever it is.
-        if let ([(_, sites)], []) = (held.as_slice(), missing.as_slice()) {
+        if let ([(_, sites)], []) = (there.as_slice(), missing.as_slice()) {
             let legs: Vec<_> = sites.iter().map(|site| self.leg(site.clone())).collect();
             return self.try_legs(service, named, &legs, parts, body).await;
         }
@@ -217,9 +214,9 @@ impl Shared {
             .meta()
             .is_none_or(|meta| own_path(&asked_for, meta).is_some_and(|(_, rest)| rest.is_empty()));
         let asked =
-            held.iter().map(|(_, sites)| self.pages(service, named, sites.clone(), parts.clone()));
+            there.iter().map(|(_, sites)| self.pages(service, named, sites.clone(), parts.clone()));
         let (mut said, mut whys) = (Vec::new(), Vec::new());
-        for ((part, _), answer) in held.iter().zip(join_all(asked).await) {
+        for ((part, _), answer) in there.iter().zip(join_all(asked).await) {
             match answer {
                 Ok(answer) => said.push(answer),
                 Err(Unsaid::Missing(why)) => {

@@ -19,16 +19,17 @@ use crate::rest::rewrite::{Context, Format, Rewriter, header};
 
 /// What stands in place of an id, if it is known.
 pub(super) type Lookup = Arc<dyn Fn(&str) -> Option<Arc<str>> + Send + Sync>;
+type OwnLookup = Box<dyn Fn(&str) -> Option<Arc<str>> + Send + Sync>;
 
 /// Headers that hold links.
 const LINKS: [HeaderName; 3] = [LOCATION, CONTENT_LOCATION, LINK];
 
 /// A body whose ids are replaced as it passes.
-pub(super) struct Rewriting(Rewriter<Box<dyn Fn(&str) -> Option<Arc<str>> + Send + Sync>>);
+pub(super) struct Rewriting(Rewriter<OwnLookup>);
 
 impl Rewriting {
     fn new(lookup: Lookup, context: &Arc<Context>, format: Format) -> Self {
-        let lookup = Box::new(move |id: &str| lookup(id)) as Box<_>;
+        let lookup: OwnLookup = Box::new(move |id| lookup(id));
         Self(Rewriter::new(lookup, context, format))
     }
 

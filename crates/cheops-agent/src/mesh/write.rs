@@ -138,7 +138,9 @@ impl Wanted {
             _ => (Names::Nothing, asked.to_owned()),
         };
         let below = match (&names, &found.replicant.name) {
-            (Names::Uses(meta), _) => own_path(&asked, meta).is_none_or(|(_, rest)| rest != ""),
+            (Names::Uses(meta), _) => {
+                own_path(&asked, meta).is_none_or(|(_, rest)| !rest.is_empty())
+            }
             (_, Name::Path(own)) => path(&asked) != &**own,
             _ => true,
         };
@@ -344,7 +346,7 @@ struct Waiting<'a> {
 /// What was heard of an operation.
 #[derive(Default)]
 struct Heard {
-    replies: Vec<Box<Reply>>,
+    replies: Vec<Reply>,
     /// The one to tell of, if it is known already.
     good: Option<usize>,
 }
@@ -359,7 +361,7 @@ impl Heard {
     fn told(mut self) -> Told {
         let failed = self.replies.len().checked_sub(1).map(|_| 0);
         match self.good.or(failed) {
-            Some(n) => Told::Reply(self.replies.swap_remove(n)),
+            Some(n) => Told::Reply(Box::new(self.replies.swap_remove(n))),
             None => Told::Nothing,
         }
     }
@@ -388,7 +390,7 @@ impl Waiting<'_> {
                     let answers_something = run::answer::Answer::of_reply(&reply.output).is_some();
                     // What this site says comes first.
                     let place = if ours { 0 } else { heard.replies.len() };
-                    heard.replies.insert(place, reply);
+                    heard.replies.insert(place, *reply);
                     if ours {
                         expected = false;
                         heard.good = heard.good.map(|good| good + 1);
