@@ -155,11 +155,12 @@ where
                 if long { Token::LongQuoted { escaped } } else { Token::Quoted { escaped } };
             return None;
         }
-        let goes_on = match self.format {
-            Format::Json => json::is_word,
-            Format::Text => is_text_word,
+        let rest = &chunk[at..];
+        let length = match self.format {
+            Format::Json => rest.iter().position(|&byte| !json::is_word(byte)),
+            Format::Text => rest.iter().position(|&byte| !is_text_word(byte)),
         };
-        chunk[at..].iter().position(|&byte| !goes_on(byte)).map(|n| at + n)
+        length.map(|n| at + n)
     }
 
     /// Passes a token on, which ends with this part of the chunk.
