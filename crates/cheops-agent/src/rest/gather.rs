@@ -362,6 +362,10 @@ mod tests {
                 r#"the parts of the resource differ at `/a`: site1 has "x", site2 has "y", site3 has nothing there"#,
             ),
             (
+                rule("/a", Gather::Concat),
+                r#"the parts of the resource differ at `/a`: site1 has "x", site2 has "y", site3 has nothing there"#,
+            ),
+            (
                 rule("/n", Gather::Sum),
                 r#"the parts of the resource differ at `/n`: site1 has 1, site2 has "2", site3 has 3"#,
             ),
