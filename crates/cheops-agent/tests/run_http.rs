@@ -526,8 +526,8 @@ fn each_request_is_sent_exactly_once_whenever_the_agent_is_killed() {
         while !directory.path().join("runs/@boot").exists() {
             thread::sleep(Duration::from_millis(1));
         }
-        let life =
-            Duration::from_micros(random.u64(0..*random.choice([&5_000, &100_000]).unwrap()));
+        let longest = random.choice([5_000, 100_000]).unwrap();
+        let life = Duration::from_micros(random.u64(0..longest));
         let born = Instant::now();
         while born.elapsed() < life {
             if let Some(status) = agent.try_wait().unwrap() {
