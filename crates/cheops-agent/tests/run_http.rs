@@ -144,12 +144,12 @@ async fn a_reply_holds_the_answer_and_the_id_of_what_was_made() {
     let read = Answer::of_reply(&reply.output).unwrap();
     assert_eq!((read.status, read.body), (201, &br#"{"id": 7, "name": "x"}"#[..]));
 
-    let target = "/v2/images/m1/file?image=m1&of=m12";
+    let target = "/v2/images/m1/file?image_id=m1&of=m12";
     let update = operation(&site, "r", "act", request("PUT", target, "abc", uses()), LONG);
     let reply = site.submit(update).await;
     assert_eq!((reply.outcome, reply.made), (Outcome::Ok, None));
     let seen = instance.seen();
-    assert_eq!(seen[1].line, "PUT /v2/images/7/file?image=7&of=m12");
+    assert_eq!(seen[1].line, "PUT /v2/images/7/file?image_id=7&of=m12");
     assert_eq!(seen[1].body, b"abc");
     let mut headers = seen[1].headers.clone();
     headers.sort_unstable();
@@ -213,6 +213,9 @@ async fn an_answer_decides_how_it_went() {
             "there is nothing to send the request to",
         ),
     ] {
+        if kind == "delete" {
+            site.exec(id, "true", None).await;
+        }
         let reply = site.submit(operation(&site, id, kind, action, LONG)).await;
         assert_eq!((reply.outcome, reply.made.as_deref()), (outcome, made), "{id}");
         assert!(reply.output.ends_with(end), "{id}: {}", reply.output);
@@ -500,7 +503,7 @@ async fn an_application_that_is_down_does_not_hold_up_commands() {
 }
 
 const RESOURCES: usize = 3;
-const OPERATIONS: usize = 20;
+const OPERATIONS: usize = 60;
 
 fn agent(directory: &Path, address: SocketAddr) -> Child {
     Command::new(PROGRAM)
@@ -518,6 +521,7 @@ fn each_request_is_sent_exactly_once_whenever_the_agent_is_killed() {
     println!("seed {}", random.get_seed());
     let directory = tempfile::tempdir().unwrap();
     let (address, mut instance, mut kills) = (free(), None, 0);
+    let mut at_work = 0;
     let begin = Instant::now();
     'lives: loop {
         assert!(begin.elapsed() < Duration::from_mins(3), "{kills} kills, and no end");
@@ -539,6 +543,7 @@ fn each_request_is_sent_exactly_once_whenever_the_agent_is_killed() {
         agent.kill().unwrap();
         agent.wait().unwrap();
         kills += 1;
+        at_work += usize::from(instance.is_some());
         // At first there is no instance, and the supervisors wait for it.
         if kills == 10 {
             instance = Some(Instance::start_at(address, |seen| {
@@ -549,8 +554,8 @@ fn each_request_is_sent_exactly_once_whenever_the_agent_is_killed() {
             }));
         }
     }
-    println!("killed {kills} times");
-    assert!(kills >= 10);
+    println!("killed {kills} times, {at_work} of them with the instance at work");
+    assert!(at_work >= 5, "{at_work} of {kills}");
     let seen = instance.unwrap().seen();
     let expected: Vec<String> = (0..OPERATIONS).map(|n| n.to_string()).collect();
     for n in 0..RESOURCES {

@@ -115,10 +115,10 @@ async fn connect(request: &Request, deadline: Option<Instant>) -> Result<TcpStre
             Ok(Err(error)) => error.to_string(),
             Err(_) => "there was no connection in time".to_owned(),
         };
-        if left().is_some_and(|left| left <= pause) {
+        sleep(within(pause)).await;
+        if left().is_some_and(|left| left.is_zero()) {
             return Err(why);
         }
-        sleep(pause).await;
         pause = (pause * 2).min(LAST_PAUSE);
     }
 }

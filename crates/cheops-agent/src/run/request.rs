@@ -179,7 +179,12 @@ mod tests {
         let uses = || Names::Uses("m1".into());
         for (target, names, made, expected) in [
             ("/v2/images/m1", uses(), "7", "/v2/images/7"),
-            ("/v2/images/m1/file?x=m1&y=m12", uses(), "a/b", "/v2/images/a%2Fb/file?x=a%2Fb&y=m12"),
+            (
+                "/v2/images/m1/file?id=m1&ids=m12",
+                uses(),
+                "a/b",
+                "/v2/images/a%2Fb/file?id=a%2Fb&ids=m12",
+            ),
             ("/v2/m1", Names::Nothing, "7", "/v2/m1"),
             ("/v2/images?owner=m1", Names::Makes("m1".into()), "7", "/v2/images?owner=m1"),
         ] {
