@@ -24,6 +24,7 @@ use super::{
     answer::Problem,
     attempt::Came,
     body::Body,
+    divided::undivided,
     forward::{Attempt, Nothing},
     legs::place,
     pool::Answer,
@@ -151,12 +152,13 @@ impl Shared {
         whole: Option<serde_json::Value>,
     ) -> Result<Response<Answer>, Box<Problem>> {
         let (target, meta) = (asked(&parts).to_owned(), wanted.meta().map(str::to_owned));
+        let divided = wanted.parts.clone();
         let operated = self.operate(service, wanted, parts, body).await?;
         let response = self.tell(service, &operated, &target, meta.as_deref()).await;
-        Ok(match whole {
-            Some(whole) => super::across::undivided(service, &whole, response).await,
-            None => response,
-        })
+        if divided.is_empty() {
+            return Ok(response);
+        }
+        Ok(undivided(service, &divided, whole.as_ref(), &operated, response).await)
     }
 
     /// Reads what is known and not divided: here, if there is a copy here, or at the nearest site that
