@@ -22,8 +22,7 @@ const BOOTS: usize = 12;
 fn nobody_in_a_crowd_gets_what_is_meant_for_another() {
     let world = World::new(3);
     let data = |site: usize| format!("data of site{}", site + 1);
-    let images: Vec<String> =
-        (0..3).map(|n| world.has_image(n, "debian", &data(n))).collect();
+    let images: Vec<String> = (0..3).map(|n| world.has_image(n, "debian", &data(n))).collect();
     let digests: Vec<String> = (0..3).map(|n| sha256(&data(n))).collect();
     world.forget();
     let wrong = AtomicUsize::new(0);

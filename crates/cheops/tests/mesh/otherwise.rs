@@ -92,7 +92,10 @@ fn what_may_have_been_done_is_not_done_again() {
     world.mode(1, Service::Image, &json!({}));
     let path = format!("/v2/images/{image}");
     assert_eq!(world.image(0, "GET", &path).scope(SCOPE).send().expect(200).site(), "site2");
-    assert_eq!(world.image(0, "GET", "/v2/images/none").scope(SCOPE).send().expect(404).site(), "site2");
+    assert_eq!(
+        world.image(0, "GET", "/v2/images/none").scope(SCOPE).send().expect(404).site(),
+        "site2"
+    );
 }
 
 #[test]

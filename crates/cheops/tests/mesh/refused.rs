@@ -14,7 +14,11 @@ fn each_error_says_what_happened_and_what_to_do() {
         ("/v2/images", &[("X-Scope", "image: site1 &")][..], "expected"),
         ("/v2/images", &[("X-Scope", "image: nowhere")], "nowhere"),
         ("/v2/images", &[("X-Scope", r#"{"image": 7}"#)], "X-Scope"),
-        ("/v2/images", &[("X-Scope", "image: site1"), ("baggage", "scope=image:site2")], "two scopes"),
+        (
+            "/v2/images",
+            &[("X-Scope", "image: site1"), ("baggage", "scope=image:site2")],
+            "two scopes",
+        ),
         ("/~image:site2/v2/images", &[("X-Scope", "image: site1")], "two scopes"),
         ("/~image:%FF/v2/images", &[], "UTF-8"),
         ("/v2/images", &[("baggage", "scope=image%3A")], "baggage"),
@@ -81,7 +85,8 @@ fn the_way_out_leads_to_services_only_and_never_in_circles() {
     let ip = world.field.net.ip(0);
     let call = |to: &str, more: &[&str]| {
         let proxy = format!("http://{OUTBOUND}");
-        let arguments = ["-sS", "-m", "10", "-o", "/dev/null", "-w", "%{http_code}", "-x", &proxy, to];
+        let arguments =
+            ["-sS", "-m", "10", "-o", "/dev/null", "-w", "%{http_code}", "-x", &proxy, to];
         site.output("curl", &[&arguments[..], more].concat())
     };
     // By name, by the instance's address, and by where the agent itself listens for it.
@@ -90,7 +95,9 @@ fn the_way_out_leads_to_services_only_and_never_in_circles() {
     }
     assert_eq!(world.asked(0, Service::Image), ["GET /v2/images"; 4]);
     // It is no open proxy.
-    for host in ["example.org", "127.0.0.1:8079", OUTBOUND, &format!("{}:19292", world.field.net.ip(1))] {
+    for host in
+        ["example.org", "127.0.0.1:8079", OUTBOUND, &format!("{}:19292", world.field.net.ip(1))]
+    {
         assert_eq!(call(&format!("http://{host}/v2/images"), &[]), "421", "{host}");
     }
     let scoped = call("http://image/v2/images", &["-H", "X-Scope: image: site2"]);
