@@ -14,8 +14,9 @@ use std::{
 };
 
 use axum::{
+    Router,
     body::{Body, Bytes},
-    http::{Request, StatusCode, header},
+    http::{Request, Response, StatusCode, header},
 };
 use cheops_core::{
     id::SiteId,
@@ -38,10 +39,11 @@ use crate::{
         embedded::{Embedded, LostUnknown, Options},
     },
     files::{Content, Fetch, Files},
+    mesh::{Doors, Mesh},
     metrics::Metrics,
     node::{self, Clock, Hands},
     open_files,
-    peers::Peers,
+    peers::{Calls, Peers},
     problems::Noted,
     run::{self, Runner, Setup},
 };
@@ -97,6 +99,7 @@ pub enum StartError {
 pub struct Agent {
     context: Shared,
     api: SocketAddr,
+    mesh: Mesh,
     node: node::Running,
     server: JoinHandle<()>,
     sweeper: JoinHandle<()>,
@@ -118,6 +121,9 @@ impl Agent {
         let wary = engine.lost_unknown().is_some();
         let listener = listen(config.api, "the API").await?;
         let api = listener.local_addr().unwrap_or(config.api);
+        let doors = Doors::open(&config.mesh).await.map_err(|(address, error)| {
+            StartError::Listen { address, what: "a service of the application", error }
+        })?;
 
         let (handle, inbox) = node::channel(Clock::default());
         let peers = Peers::bind(&config, handle.clone()).await.map_err(|error| {
@@ -160,13 +166,14 @@ impl Agent {
             wary,
         });
         let router = api::router(context.clone());
-        context.peers.serve(router.clone());
+        let mesh = Mesh::start(&context.config, doors, context.peers.clone());
+        context.peers.serve(Answers { router: router.clone(), mesh: mesh.clone() });
         let router = api::guard(router, api.ip());
         let server = tokio::spawn(api::serve(listener, router, limits, stopping));
         let sweeper = tokio::spawn(sweep(context.clone()));
         let (site, peers) = (context.here(), context.peers.address());
         tracing::info!(%site, %api, %peers, "the agent is at work");
-        Ok(Self { context, api, node, server, sweeper, stop })
+        Ok(Self { context, api, mesh, node, server, sweeper, stop })
     }
 
     /// Where its API listens.
@@ -179,6 +186,11 @@ impl Agent {
         self.context.peers.address()
     }
 
+    /// The application's requests, as they pass.
+    pub fn mesh(&self) -> &Mesh {
+        &self.mesh
+    }
+
     /// Waits until the agent has come to an end by itself: only a fault makes it.
     pub async fn ended(&mut self) {
         self.node.ended().await;
@@ -188,7 +200,7 @@ impl Agent {
     pub async fn stop(self) {
         self.sweeper.abort();
         let _ = self.stop.send(true);
-        let _ = time::timeout(FAREWELL, self.server).await;
+        let _ = tokio::join!(time::timeout(FAREWELL, self.server), self.mesh.stop(FAREWELL));
         self.context.peers.stop().await;
         self.context.node.stop();
         self.node.stopped().await;
@@ -272,6 +284,22 @@ fn marked(replica: &Replica, damage: &Damage) -> Vec<Durable> {
             floor: floor(&resource.version()),
         })
         .collect()
+}
+
+/// Answers the requests of other agents: for the application, or for this agent itself.
+struct Answers {
+    router: Router,
+    mesh: Mesh,
+}
+
+impl Calls for Answers {
+    fn answer(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
+        if !Mesh::is_for(&request) {
+            return self.router.answer(request);
+        }
+        let mesh = self.mesh.clone();
+        Box::pin(async move { mesh.forwarded(request).await })
+    }
 }
 
 /// How the node reaches the rest of the agent.

@@ -39,6 +39,8 @@ pub struct Service {
     pub name: ServiceName,
     /// Where the agent listens for it.
     pub listen: SocketAddr,
+    /// Where the agent listens for calls of the application to it, if they have a door of their own.
+    pub outbound: Option<SocketAddr>,
     /// Its instance at this site, if there is one.
     pub address: Option<SocketAddr>,
     /// The instance speaks HTTP/2 without TLS.
@@ -172,6 +174,7 @@ impl Service {
         Self {
             name,
             listen,
+            outbound: None,
             address,
             http2: false,
             limits: Limits {
@@ -217,6 +220,7 @@ pub(super) struct MeshSection {
 pub(super) struct ServiceSection {
     name: String,
     listen: SocketAddr,
+    outbound: Option<SocketAddr>,
     address: Option<SocketAddr>,
     #[serde(default)]
     http2: bool,
@@ -276,8 +280,7 @@ impl Mesh {
         section: MeshSection,
         services: Vec<ServiceSection>,
     ) -> Result<Self, String> {
-        let mut mesh = Self::default();
-        mesh.outbound = section.outbound;
+        let mut mesh = Self { outbound: section.outbound, ..Self::default() };
         if let Some(names) = section.link_by {
             let name = |name: String| {
                 name.parse().map_err(|_| format!("`mesh.link_by`: `{name}` is no name of a header"))
@@ -314,6 +317,7 @@ impl Service {
         }
         let mut service = Self::new(name, section.listen, section.address);
         service.http2 = section.http2;
+        service.outbound = section.outbound;
         let limits = &mut service.limits;
         set(&mut limits.connect, span("service.connect", section.connect)?);
         set(&mut limits.answer, span("service.answer", section.answer)?);

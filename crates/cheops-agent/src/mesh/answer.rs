@@ -3,6 +3,7 @@
 
 use std::{fmt::Write as _, time::Duration};
 
+use bytes::Bytes;
 use cheops_core::id::SiteId;
 use hyper::{
     HeaderMap, Response, StatusCode,
@@ -11,7 +12,7 @@ use hyper::{
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::Serialize;
 
-use super::{body::Body, headers::SITE, pool::Answer};
+use super::{headers::SITE, pool::Answer, read::Named};
 
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
@@ -48,8 +49,8 @@ impl Problem {
         kind: &'static str,
         detail: impl Into<String>,
         hint: impl Into<String>,
-    ) -> Self {
-        Self {
+    ) -> Box<Self> {
+        Box::new(Self {
             kind,
             title: kind.replace('-', " "),
             status: status.as_u16(),
@@ -57,13 +58,25 @@ impl Problem {
             hint: hint.into(),
             scope: None,
             tried: Vec::new(),
-        }
+        })
     }
 
-    pub(super) fn into_response(self, here: &HeaderValue) -> Response<Answer> {
+    /// Says which scope the request had.
+    pub(super) fn about(mut self: Box<Self>, named: &Named) -> Box<Self> {
+        self.scope = Some(named.scope.to_string());
+        self
+    }
+
+    /// Says what was tried.
+    pub(super) fn tried(mut self: Box<Self>, tried: Vec<Tried>) -> Box<Self> {
+        self.tried = tried;
+        self
+    }
+
+    pub(super) fn response(&self, here: &HeaderValue) -> Response<Answer> {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::BAD_GATEWAY);
-        let text = serde_json::to_vec(&self).unwrap_or_default();
-        let mut response = Response::new(Answer::from(Body::Whole(text.into())));
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        let mut response = Response::new(Answer::from(Bytes::from(text)));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

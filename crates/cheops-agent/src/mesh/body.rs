@@ -1,17 +1,27 @@
 //! Bodies on their way through the agent: passed on as they come, never kept whole unless they are
 //! small and may be needed again.
+//!
+//! What must stay true: a body of which nothing comes for too long is broken off, so that nobody
+//! holds a connection for ever by saying nothing; trailers arrive with the body that they belong to.
 
 use std::{
-    pin::Pin,
-    task::{Context, Poll},
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use axum::body::Body as AnyBody;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Frame, Incoming, SizeHint};
-
-use super::attempt::Rest;
+use hyper::{
+    HeaderMap,
+    body::{Body as _, Frame, Incoming, SizeHint},
+};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 /// What goes wrong with a body on its way.
 pub(super) type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -23,7 +33,7 @@ pub(super) enum Body {
     #[default]
     Empty,
     /// All of it is here.
-    Whole(Bytes),
+    Whole(Bytes, Option<Arc<HeaderMap>>),
     /// It comes over a connection of a client or of the local instance.
     Passing(Incoming),
     /// Its beginning is here, and the rest comes.
@@ -40,48 +50,54 @@ impl From<Incoming> for Body {
 
 impl From<AnyBody> for Body {
     fn from(body: AnyBody) -> Self {
-        Self::Other(body)
+        if body.is_end_stream() { Self::Empty } else { Self::Other(body) }
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        if bytes.is_empty() { Self::Empty } else { Self::Whole(bytes, None) }
     }
 }
 
 impl Body {
     /// Reads the body if it is short, so that it can be sent again.
     pub(super) async fn keep(self, most: usize) -> Result<Self, BodyError> {
-        let Self::Passing(mut incoming) = self else { return Ok(self) };
-        if incoming.size_hint().lower() > most as u64 {
-            return Ok(Self::Passing(incoming));
-        }
+        let mut incoming = match self {
+            Self::Passing(incoming) if incoming.size_hint().lower() <= most as u64 => incoming,
+            other => return Ok(other),
+        };
         let mut kept = BytesMut::new();
+        let mut trailers = None;
         while let Some(frame) = incoming.frame().await.transpose()? {
-            // Trailers come last, and a body that has some can't be kept without them.
-            let Ok(data) = frame.into_data() else { return Ok(Self::Whole(kept.freeze())) };
-            kept.extend_from_slice(&data);
+            match frame.into_data() {
+                Ok(data) => kept.extend_from_slice(&data),
+                Err(frame) => trailers = frame.into_trailers().ok().map(Arc::new),
+            }
             if kept.len() > most {
                 return Ok(Self::Begun(kept.freeze(), incoming));
             }
         }
-        Ok(if kept.is_empty() { Self::Empty } else { Self::Whole(kept.freeze()) })
+        if kept.is_empty() && trailers.is_none() {
+            return Ok(Self::Empty);
+        }
+        Ok(Self::Whole(kept.freeze(), trailers))
     }
 
     /// The same body once more, if it can be had twice.
     pub(super) fn again(&self) -> Option<Self> {
         match self {
             Self::Empty => Some(Self::Empty),
-            Self::Whole(bytes) => Some(Self::Whole(bytes.clone())),
+            Self::Whole(bytes, trailers) => Some(Self::Whole(bytes.clone(), trailers.clone())),
             Self::Passing(_) | Self::Begun(..) | Self::Other(_) => None,
         }
-    }
-
-    /// What would be left of it after it was sent.
-    pub(super) fn rest(&self) -> Rest {
-        if self.again().is_some() { Rest::Whole } else { Rest::Partial }
     }
 
     /// As the links between agents carry it.
     pub(super) fn any(self) -> AnyBody {
         match self {
             Self::Empty => AnyBody::empty(),
-            Self::Whole(bytes) => AnyBody::from(bytes),
+            Self::Whole(bytes, None) => AnyBody::from(bytes),
             Self::Other(body) => body,
             other => AnyBody::new(other),
         }
@@ -99,10 +115,17 @@ impl hyper::body::Body for Body {
         let this = self.get_mut();
         match this {
             Self::Empty => Poll::Ready(None),
-            Self::Whole(bytes) => {
-                let bytes = std::mem::take(bytes);
+            Self::Whole(bytes, trailers) => {
+                let (bytes, trailers) = (std::mem::take(bytes), trailers.take());
                 *this = Self::Empty;
-                Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
+                if bytes.is_empty() {
+                    let trailers = trailers.map(|trailers| HeaderMap::clone(&trailers));
+                    return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+                }
+                if trailers.is_some() {
+                    *this = Self::Whole(Bytes::new(), trailers);
+                }
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
             Self::Begun(..) => {
                 let Self::Begun(bytes, rest) = std::mem::take(this) else {
@@ -123,7 +146,7 @@ impl hyper::body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
-            Self::Whole(bytes) => bytes.is_empty(),
+            Self::Whole(bytes, trailers) => bytes.is_empty() && trailers.is_none(),
             Self::Begun(..) => false,
             Self::Passing(incoming) => incoming.is_end_stream(),
             Self::Other(body) => body.is_end_stream(),
@@ -133,7 +156,7 @@ impl hyper::body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
-            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Whole(bytes, _) => SizeHint::with_exact(bytes.len() as u64),
             Self::Passing(incoming) => incoming.size_hint(),
             Self::Begun(bytes, rest) => {
                 let (rest, length) = (rest.size_hint(), bytes.len() as u64);
@@ -146,5 +169,130 @@ impl hyper::body::Body for Body {
             }
             Self::Other(body) => body.size_hint(),
         }
+    }
+}
+
+/// Keeps the time while a body is waited for.
+#[derive(Debug)]
+pub(super) struct Patience {
+    limit: Duration,
+    /// There is none as long as everything comes at once.
+    timer: Option<Pin<Box<Sleep>>>,
+    waits: bool,
+}
+
+impl Patience {
+    pub(super) fn new(limit: Duration) -> Self {
+        Self { limit, timer: None, waits: false }
+    }
+
+    /// Gives on what a body says, or that it has said nothing for too long.
+    pub(super) fn poll<T>(
+        &mut self,
+        said: Poll<Option<Result<T, BodyError>>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<T, BodyError>>> {
+        if said.is_ready() {
+            self.waits = false;
+            return said;
+        }
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(self.limit)));
+        if !self.waits {
+            timer.as_mut().reset(Instant::now() + self.limit);
+            self.waits = true;
+        }
+        ready!(timer.as_mut().poll(cx));
+        Poll::Ready(Some(Err(format!("nothing came for {:?}", self.limit).into())))
+    }
+}
+
+/// The body of a request, which must not stall.
+#[derive(Debug)]
+pub(super) struct Timed {
+    body: Body,
+    patience: Patience,
+    /// Told when nothing more is to be sent.
+    sent: Option<Sent>,
+}
+
+impl Timed {
+    pub(super) fn new(body: Body, limit: Duration) -> Self {
+        let sent = body.again().is_none().then(Sent::default);
+        Self { body, patience: Patience::new(limit), sent }
+    }
+
+    /// The same body once more, if it can be had twice.
+    pub(super) fn again(&self) -> Option<Self> {
+        Some(Self::new(self.body.again()?, self.patience.limit))
+    }
+
+    /// The body, as it was or what is left of it.
+    pub(super) fn into_inner(self) -> Body {
+        self.body
+    }
+
+    /// As the links between agents carry it.
+    pub(super) fn any(self) -> AnyBody {
+        if self.sent.is_none() { self.body.any() } else { AnyBody::new(self) }
+    }
+
+    /// What it takes to wait for the answer to a request with this body.
+    pub(super) fn waiting(&self) -> Waiting {
+        Waiting(self.sent.as_ref().map(|sent| sent.0.clone()))
+    }
+}
+
+/// Waits for the head of an answer.
+pub(super) struct Waiting(Option<Arc<AtomicBool>>);
+
+impl Waiting {
+    /// The answer, unless it takes longer than this after all of the request's body was sent.
+    pub(super) async fn within<F: Future>(self, limit: Duration, answer: F) -> Option<F::Output> {
+        let mut answer = pin!(answer);
+        let mut counts = self.0.is_none();
+        loop {
+            if let Ok(answer) = timeout(limit, answer.as_mut()).await {
+                return Some(answer);
+            }
+            if counts {
+                return None;
+            }
+            counts = self.0.as_ref().is_none_or(|sent| sent.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// Set when it is dropped.
+#[derive(Debug, Default)]
+struct Sent(Arc<AtomicBool>);
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl hyper::body::Body for Timed {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        let said = Pin::new(&mut this.body).poll_frame(cx);
+        if matches!(said, Poll::Ready(None)) {
+            this.sent = None;
+        }
+        this.patience.poll(said, cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

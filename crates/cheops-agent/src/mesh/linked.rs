@@ -1,12 +1,13 @@
 //! Which request a call belongs to that the application makes while it serves one.
 //!
 //! An application passes some headers of a request on to the calls that it makes for it: the trace, a
-//! request id, a token. While a request with a scope is served here, the values of those headers stand
-//! for its scope, each under the header's name. A call that carries one of them has that scope.
+//! request id, a token. While a request is served here, the values of those headers stand for its scope,
+//! each under the header's name, also where that is none. A call that carries one of them has that scope.
 //!
 //! Ids belong to one request, so they stand for its scope for a while after it was answered: an
 //! application that says 202 goes on with its work. A token belongs to many, and stands for a scope
-//! only while a request with it is being served.
+//! only while a request with it is being served. A request with a scope gets ids of ours if it has
+//! none, so that nothing depends on tokens where the application passes ids on.
 //!
 //! What must stay true:
 //! - a value that stands for two different scopes at a time stands for none: nobody guesses;
@@ -19,29 +20,40 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hyper::{HeaderMap, header::HeaderName};
+use hyper::{
+    HeaderMap,
+    header::{HeaderName, HeaderValue},
+};
 
 use super::read::Named;
 
 /// Headers that many requests have in common.
-const TOKENS: [&str; 3] = ["authorization", "cookie", "x-auth-token"];
+const SHARED: [&str; 5] = ["authorization", "baggage", "cookie", "tracestate", "x-auth-token"];
+/// The member of `baggage` that is ours.
+const MEMBER: &str = "cheops=";
 
 /// What a call was found to belong to.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Found {
     /// To a request with this scope.
     Scope(Arc<Named>),
-    /// To nothing that is known: it has no scope.
+    /// To a request without one, or to nothing that is known: it has no scope.
     Nothing,
     /// To several requests with different scopes, by this header.
     Several(HeaderName),
 }
 
 /// The place of a header in the list, and a value of it as a digest: tokens are not kept.
-type Key = (usize, u128);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    place: usize,
+    digest: u128,
+    /// Only one request has it.
+    exact: bool,
+}
 
 struct Entry {
-    scope: Arc<Named>,
+    scope: Option<Arc<Named>>,
     /// How many requests with that scope are being served.
     serving: usize,
     /// Until when it counts after that.
@@ -63,7 +75,7 @@ pub(super) struct Linked {
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Serving {
-    scope: Arc<Named>,
+    scope: Option<Arc<Named>>,
     keys: Vec<Key>,
 }
 
@@ -81,44 +93,43 @@ impl Linked {
 
     fn keys(&self, headers: &HeaderMap) -> Vec<Key> {
         let key = |(place, name): (usize, &HeaderName)| {
-            let value = significant(name, headers.get(name)?.as_bytes());
+            let (value, exact) = significant(name, headers)?;
             let digest = blake3::keyed_hash(&self.secret, value);
             let (short, _) = digest.as_bytes().split_first_chunk()?;
-            Some((place, u128::from_le_bytes(*short)))
+            Some(Key { place, digest: u128::from_le_bytes(*short), exact })
         };
         self.by.iter().enumerate().filter_map(key).collect()
     }
 
-    fn is_token(&self, key: Key) -> bool {
-        self.by.get(key.0).is_some_and(|name| TOKENS.contains(&name.as_str()))
-    }
-
-    /// Takes note of a request with a scope that is about to be served.
+    /// Takes note of a request that is about to be served; not of one that no call could be linked to.
     pub(super) fn begin(
         &mut self,
         headers: &HeaderMap,
-        scope: &Arc<Named>,
+        scope: Option<&Arc<Named>>,
         now: Instant,
-    ) -> Serving {
+    ) -> Option<Serving> {
         self.forget(now);
         let keys = self.keys(headers);
         for key in &keys {
             let entries = self.entries.entry(*key).or_default();
-            match entries.iter_mut().find(|entry| entry.scope.scope == scope.scope) {
+            match entries.iter_mut().find(|entry| same(entry.scope.as_ref(), scope)) {
                 Some(entry) => entry.serving += 1,
-                None => entries.push(Entry { scope: scope.clone(), serving: 1, until: now }),
+                None => entries.push(Entry { scope: scope.cloned(), serving: 1, until: now }),
             }
         }
-        Serving { scope: scope.clone(), keys }
+        (!keys.is_empty()).then(|| Serving { scope: scope.cloned(), keys })
     }
 
     /// Takes note that it was served.
     pub(super) fn end(&mut self, serving: Serving, now: Instant) {
+        let scope = serving.scope.as_ref();
         for key in serving.keys {
-            let until = if self.is_token(key) { now } else { now + self.lingers };
+            // A call that is linked to nothing has no scope either.
+            let lingers = key.exact && scope.is_some();
+            let until = if lingers { now + self.lingers } else { now };
             let Some(entries) = self.entries.get_mut(&key) else { continue };
-            let entry = entries.iter_mut().find(|entry| entry.scope.scope == serving.scope.scope);
-            if let Some(entry) = entry {
+            if let Some(entry) = entries.iter_mut().find(|entry| same(entry.scope.as_ref(), scope))
+            {
                 entry.serving = entry.serving.saturating_sub(1);
                 entry.until = until;
             }
@@ -140,11 +151,33 @@ impl Linked {
         for key in self.keys(headers) {
             match self.entries.get(&key).map(Vec::as_slice) {
                 None | Some([]) => {}
-                Some([entry]) => return Found::Scope(entry.scope.clone()),
-                Some(_) => several = several.or_else(|| self.by.get(key.0).cloned()),
+                Some([Entry { scope: Some(scope), .. }]) => return Found::Scope(scope.clone()),
+                Some([Entry { scope: None, .. }]) => return Found::Nothing,
+                Some(_) => several = several.or_else(|| self.by.get(key.place).cloned()),
             }
         }
         several.map_or(Found::Nothing, Found::Several)
+    }
+
+    /// Gives a request ids of ours where it has none, so that calls can be told from those of others:
+    /// each in the form in which applications pass it on.
+    pub(super) fn give_ids(&self, headers: &mut HeaderMap, random: u128) {
+        let uuid = uuid(random);
+        for name in &self.by {
+            let ours = match name.as_str() {
+                "x-request-id" => uuid.clone(),
+                "x-openstack-request-id" => format!("req-{uuid}"),
+                // Tracers pass all of it on; a trace of ours would tell them what to sample.
+                "baggage" => format!("{MEMBER}{random:032x}"),
+                _ => continue,
+            };
+            let Ok(ours) = HeaderValue::from_str(&ours) else { continue };
+            if name == "baggage" {
+                headers.append(name, ours);
+            } else {
+                headers.entry(name).or_insert(ours);
+            }
+        }
     }
 
     fn forget(&mut self, now: Instant) {
@@ -169,18 +202,40 @@ impl Linked {
     }
 }
 
-/// The part of a value that stays the same when it is passed on: of a `traceparent`, the trace. Each
-/// service has a span of its own.
-fn significant<'a>(name: &HeaderName, value: &'a [u8]) -> &'a [u8] {
-    let trace = (name == "traceparent").then(|| value.get(3..35)).flatten();
-    trace.unwrap_or(value)
+fn same(one: Option<&Arc<Named>>, other: Option<&Arc<Named>>) -> bool {
+    one.map(|named| &named.scope) == other.map(|named| &named.scope)
+}
+
+/// The part of a value that stays the same when it is passed on, and whether only one request has it.
+/// Of a `traceparent` that is the trace, since each service has a span of its own; of `baggage`, our
+/// own member.
+fn significant<'a>(name: &HeaderName, headers: &'a HeaderMap) -> Option<(&'a [u8], bool)> {
+    let first = headers.get(name)?.as_bytes();
+    if name == "traceparent" {
+        return Some((first.get(3..35).unwrap_or(first), true));
+    }
+    if name == "baggage" {
+        let texts = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        let mut members = texts.flat_map(|text| text.split(','));
+        if let Some(ours) = members.find_map(|member| member.trim().strip_prefix(MEMBER)) {
+            return Some((ours.as_bytes(), true));
+        }
+    }
+    Some((first, !SHARED.contains(&name.as_str())))
+}
+
+/// A random UUID (version 4).
+pub(super) fn uuid(random: u128) -> String {
+    let bits = random & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62;
+    let hex = format!("{bits:032x}");
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const LINGERS: Duration = Duration::from_secs(300);
+    const LINGERS: Duration = Duration::from_mins(5);
 
     fn linked(most: usize) -> Linked {
         let by = ["traceparent", "x-request-id", "x-auth-token"];
@@ -209,14 +264,14 @@ mod tests {
         let (one, two) = (scope("image: site1"), scope("image: site2"));
         let a = headers(&[("x-request-id", "a"), ("x-auth-token", "secret")]);
         let b = headers(&[("traceparent", &trace(1)), ("x-auth-token", "secret")]);
-        let first = linked.begin(&a, &one, now);
+        let first = linked.begin(&a, Some(&one), now).unwrap();
         assert_eq!(linked.find(&headers(&[("x-request-id", "a")]), now), Found::Scope(one.clone()));
         assert_eq!(linked.find(&headers(&[("x-request-id", "b")]), now), Found::Nothing);
         assert_eq!(linked.find(&headers(&[("x-auth-token", "a")]), now), Found::Nothing);
         let token = headers(&[("x-auth-token", "secret")]);
         assert_eq!(linked.find(&token, now), Found::Scope(one.clone()));
 
-        let second = linked.begin(&b, &two, now);
+        let second = linked.begin(&b, Some(&two), now).unwrap();
         assert_eq!(
             linked.find(&token, now),
             Found::Several(HeaderName::from_static("x-auth-token"))
@@ -240,8 +295,8 @@ mod tests {
         let (mut linked, now) = (linked(10), Instant::now());
         let headers = headers(&[("x-auth-token", "t")]);
         let (one, again) = (scope("image: site1"), scope("{image:site1}"));
-        let first = linked.begin(&headers, &one, now);
-        let second = linked.begin(&headers, &again, now);
+        let first = linked.begin(&headers, Some(&one), now).unwrap();
+        let second = linked.begin(&headers, Some(&again), now).unwrap();
         linked.end(first, now);
         assert_eq!(linked.find(&headers, now), Found::Scope(one));
         linked.end(second, now);
@@ -253,16 +308,61 @@ mod tests {
         let (mut linked, now) = (linked(10), Instant::now());
         let one = scope("image: site1");
         let stays = headers(&[("x-request-id", "stays")]);
-        let serving = linked.begin(&stays, &one, now);
+        let serving = linked.begin(&stays, Some(&one), now).unwrap();
         for n in 0..100 {
             let id = n.to_string();
-            let served = linked.begin(&headers(&[("x-request-id", &id)]), &one, now);
+            let id = headers(&[("x-request-id", &id)]);
+            let served = linked.begin(&id, Some(&one), now).unwrap();
             linked.end(served, now);
             assert!(linked.entries.len() <= 11 && linked.served.len() <= 10);
         }
         assert_eq!(linked.find(&stays, now), Found::Scope(one.clone()));
         assert_eq!(linked.find(&headers(&[("x-request-id", "99")]), now), Found::Scope(one));
         assert_eq!(linked.find(&headers(&[("x-request-id", "5")]), now), Found::Nothing);
+        linked.end(serving, now);
+    }
+
+    #[test]
+    fn a_request_without_a_scope_is_not_taken_for_another() {
+        let (mut linked, now) = (linked(10), Instant::now());
+        let one = scope("image: site1");
+        let vanilla = headers(&[("x-request-id", "v"), ("x-auth-token", "t")]);
+        let scoped = headers(&[("x-request-id", "s"), ("x-auth-token", "t")]);
+        let token = headers(&[("x-auth-token", "t")]);
+        let first = linked.begin(&scoped, Some(&one), now).unwrap();
+        assert_eq!(linked.find(&token, now), Found::Scope(one.clone()));
+        let second = linked.begin(&vanilla, None, now).unwrap();
+        assert_eq!(linked.find(&vanilla, now), Found::Nothing);
+        assert_eq!(linked.find(&scoped, now), Found::Scope(one));
+        assert_eq!(
+            linked.find(&token, now),
+            Found::Several(HeaderName::from_static("x-auth-token"))
+        );
+        linked.end(second, now);
+        linked.end(first, now + LINGERS);
+        assert!(linked.begin(&headers(&[]), None, now).is_none());
+    }
+
+    #[test]
+    fn ids_of_ours_are_given_where_there_are_none_and_are_recognised() {
+        let by = ["x-request-id", "x-openstack-request-id", "baggage"];
+        let mut linked = Linked::new(by.map(HeaderName::from_static).into(), LINGERS, 10, [7; 32]);
+        let now = Instant::now();
+        let mut request = headers(&[("x-request-id", "mine"), ("baggage", "user=7")]);
+        linked.give_ids(&mut request, u128::MAX);
+        assert_eq!(request["x-request-id"], "mine");
+        let id = "req-ffffffff-ffff-4fff-bfff-ffffffffffff";
+        assert_eq!(request["x-openstack-request-id"], id);
+        let one = scope("image: site1");
+        let serving = linked.begin(&request, Some(&one), now).unwrap();
+        for passed_on in [
+            &[("x-openstack-request-id", id)][..],
+            &[("baggage", "user=7,cheops=ffffffffffffffffffffffffffffffff")],
+            &[("x-request-id", "mine")],
+        ] {
+            assert_eq!(linked.find(&headers(passed_on), now), Found::Scope(one.clone()));
+        }
+        assert_eq!(linked.find(&headers(&[("baggage", "user=8")]), now), Found::Nothing);
         linked.end(serving, now);
     }
 }

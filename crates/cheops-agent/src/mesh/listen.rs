@@ -17,24 +17,25 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Service, Shared, body::Body, pool::Answer, serve::From};
+use super::{Service, Shared, body::Body, pool::Answer, serve::Asks};
 
-/// How many connections one listener serves at a time. More wait to be accepted.
-const CONNECTIONS: usize = 10_000;
 /// How long the head of a request may take, from when the connection is free for one.
-const HEAD: Duration = Duration::from_secs(60);
+const HEAD: Duration = Duration::from_mins(1);
 /// How long to wait when the system has no more room for connections.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The longest head of a request.
 const HEADERS: usize = 64 << 10;
+const HTTP2_HEADERS: u32 = 64 << 10;
+/// How many requests of one connection are served at the same time (HTTP/2).
+const STREAMS: u32 = 256;
 
 /// Whom the requests of a listener are for.
 #[derive(Clone)]
 pub(super) enum Door {
     /// A service, asked by clients.
     Service(Arc<Service>),
-    /// Whichever service a call of the application names.
-    Outbound,
+    /// A service, asked by the application: this one, or whichever a call names.
+    Calls(Option<Arc<Service>>),
 }
 
 /// Accepts connections until it is told to stop.
@@ -44,7 +45,7 @@ pub(super) async fn accept(
     listener: TcpListener,
     stop: CancellationToken,
 ) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Arc::new(Semaphore::new(shared.config.connections));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
         let accepted = tokio::select! {
@@ -54,7 +55,8 @@ pub(super) async fn accept(
         match accepted {
             Ok((tcp, client)) => {
                 let (shared, door, stop) = (shared.clone(), door.clone(), stop.clone());
-                tokio::spawn(converse(shared, door, tcp, client, place, stop));
+                let tasks = shared.tasks.clone();
+                tasks.spawn(converse(shared, door, tcp, client, place, stop));
             }
             Err(error) if is_about_one(&error) => {}
             Err(error) => {
@@ -96,7 +98,11 @@ async fn converse(
         .header_read_timeout(HEAD)
         .max_buf_size(HEADERS)
         .preserve_header_case(true);
-    builder.http2().timer(TokioTimer::new()).max_header_list_size(64 << 10);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_header_list_size(HTTP2_HEADERS)
+        .max_concurrent_streams(STREAMS);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(tcp), service);
     tokio::pin!(connection);
     tokio::select! {
@@ -114,8 +120,9 @@ async fn answer(
     request: Request<Incoming>,
 ) -> Response<Answer> {
     let request = request.map(Body::from);
+    let client = client.ip();
     match door {
-        Door::Service(service) => shared.serve(service, From::Client(client.ip()), request).await,
-        Door::Outbound => shared.outbound(client.ip(), request).await,
+        Door::Service(service) => shared.serve(service, Asks::Client(client), request).await,
+        Door::Calls(service) => shared.call(service.as_ref(), client, request).await,
     }
 }

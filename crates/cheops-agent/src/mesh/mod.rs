@@ -1,26 +1,32 @@
 //! The mesh: the application's own requests, on their way to where their scope says.
 //!
-//! The agent listens once for each service, in front of its instance at this site, and once for the
-//! calls that the application itself makes. A request goes to the instance here or to the agent of
-//! another site; never straight to an instance elsewhere.
+//! The agent listens once for each service, in front of its instance at this site, and for the calls
+//! that the application itself makes. A request goes to the instance here or to the agent of another
+//! site; never straight to an instance elsewhere.
 //!
 //! | module | question it answers |
 //! |---|---|
-//! | `read` | what is the scope of a request? |
-//! | `headers` | which header fields go on? |
-//! | `linked` | which request does a call of the application belong to? |
+//! | `listen` | how do requests come in? |
 //! | `serve` | what happens to one request, from start to end? |
+//! | `read` | what is the scope of a request? |
+//! | `linked` | which request does a call of the application belong to? |
+//! | `headers` | which header fields go on? |
+//! | `forward` | how does the instance here, or another agent, get it? |
 //! | `attempt` | may it be tried elsewhere? |
 //! | `pool` | over which connection does the instance get it? |
 //! | `body` | how does a body pass? |
 //! | `upgrade` | and a connection that changes what it speaks? |
 //! | `answer` | what is the client told? |
-//! | `listen` | how do requests come in? |
+//!
+//! What must stay true:
+//! - a request without a scope depends on the instance here and on nothing else;
+//! - a body is never kept whole, but for one that is short and may be needed again;
+//! - a request that another agent has forwarded is served here or nowhere.
 
-#![allow(dead_code)]
 mod answer;
 mod attempt;
 mod body;
+mod forward;
 mod headers;
 mod linked;
 mod listen;
@@ -31,39 +37,136 @@ mod upgrade;
 
 use std::{
     collections::BTreeMap,
+    io,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError, RwLock},
     time::{Duration, Instant},
 };
 
+use axum::body::Body as AnyBody;
 use cheops_core::{
     id::{ServiceName, SiteId},
     scope::Catalogue,
 };
-use hyper::{header::HeaderValue, http::request::Parts};
+use hyper::{Request, Response, header::HeaderValue, http::request::Parts};
+use tokio::{net::TcpListener, time::timeout};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
+    headers::SERVICE,
     linked::{Linked, Serving},
-    pool::{Limits, Upstream},
+    listen::Door,
+    pool::Upstream,
     read::{Named, Reader},
 };
-use crate::peers::Peers;
+use crate::{config, peers::Peers};
+
+/// How old the knowledge of the other sites may be.
+const FRESH: Duration = Duration::from_millis(200);
+
+/// Where the agent listens for the application's requests, before any of them is answered.
+pub struct Doors(Vec<(Which, TcpListener)>);
+
+/// Whom a door is for.
+enum Which {
+    /// Clients of a service.
+    Service(ServiceName),
+    /// The application, when it calls a service.
+    Calls(Option<ServiceName>),
+}
+
+impl Doors {
+    /// Takes all addresses that the configuration names. The error names the one that can't be had.
+    pub async fn open(mesh: &config::Mesh) -> Result<Self, (SocketAddr, io::Error)> {
+        let services = mesh.services.values().flat_map(|service| {
+            let clients = (Which::Service(service.name.clone()), Some(service.listen));
+            let calls = (Which::Calls(Some(service.name.clone())), service.outbound);
+            [clients, calls]
+        });
+        let mut doors = Vec::new();
+        for (which, address) in services.chain([(Which::Calls(None), mesh.outbound)]) {
+            let Some(address) = address else { continue };
+            let listener = TcpListener::bind(address).await.map_err(|error| (address, error))?;
+            doors.push((which, listener));
+        }
+        Ok(Self(doors))
+    }
+}
+
+/// The mesh at work. All clones are one.
+#[derive(Clone)]
+pub struct Mesh {
+    shared: Arc<Shared>,
+    addresses: Arc<BTreeMap<ServiceName, SocketAddr>>,
+    stop: CancellationToken,
+}
+
+impl Mesh {
+    /// Answers the application's requests from now on.
+    pub fn start(config: &config::Config, doors: Doors, peers: Peers) -> Self {
+        let shared = Arc::new(Shared::new(config, peers));
+        let stop = CancellationToken::new();
+        let mut addresses = BTreeMap::new();
+        for (which, listener) in doors.0 {
+            let door = match which {
+                Which::Service(name) => {
+                    if let Ok(address) = listener.local_addr() {
+                        addresses.insert(name.clone(), address);
+                    }
+                    shared.services.get(&name).cloned().map(Door::Service)
+                }
+                Which::Calls(name) => {
+                    Some(Door::Calls(name.and_then(|name| shared.services.get(&name).cloned())))
+                }
+            };
+            let Some(door) = door else { continue };
+            let accepting = listen::accept(shared.clone(), door, listener, stop.clone());
+            shared.tasks.spawn(accepting);
+        }
+        Self { shared, addresses: Arc::new(addresses), stop }
+    }
+
+    /// Where it listens for a service.
+    pub fn address(&self, service: &ServiceName) -> Option<SocketAddr> {
+        self.addresses.get(service).copied()
+    }
+
+    /// Whether another agent asks for a service, and not for the agent itself.
+    pub(crate) fn is_for<T>(request: &Request<T>) -> bool {
+        request.headers().contains_key(SERVICE)
+    }
+
+    /// Answers a request that another agent has forwarded.
+    pub(crate) async fn forwarded(&self, request: Request<AnyBody>) -> Response<AnyBody> {
+        let answered = self.shared.serve_forwarded(request.map(Into::into)).await;
+        answered.map(pool::Answer::any)
+    }
+
+    /// Answers no more requests. Those under way have some time to end.
+    pub(crate) async fn stop(&self, limit: Duration) {
+        self.stop.cancel();
+        self.shared.tasks.close();
+        // What has not ended by then is broken off with the process.
+        let _ = timeout(limit, self.shared.tasks.wait()).await;
+    }
+}
 
 /// A service of the application.
 struct Service {
-    name: ServiceName,
+    config: config::Service,
     /// Its instance at this site, if there is one.
     instance: Option<Upstream>,
-    limits: Limits,
-    /// Where the agent listens for it.
-    listens: SocketAddr,
 }
 
 impl Service {
+    fn name(&self) -> &ServiceName {
+        &self.config.name
+    }
+
     /// Whether a host names its instance, or where the agent listens for it.
     fn is_at(&self, host: &str) -> bool {
-        let is = |address: SocketAddr| host.parse() == Ok(address);
-        self.instance.as_ref().is_some_and(|instance| is(instance.address())) || is(self.listens)
+        let Ok(host) = host.parse::<SocketAddr>() else { return false };
+        self.config.address == Some(host) || self.config.listen == host
     }
 }
 
@@ -72,17 +175,45 @@ struct Shared {
     here: SiteId,
     /// The same, as a header says it.
     named: HeaderValue,
+    config: config::Mesh,
     services: BTreeMap<ServiceName, Arc<Service>>,
     peers: Peers,
     reader: Reader,
-    linked: Mutex<Linked>,
+    /// The requests being served, if calls of the application are listened for.
+    linked: Option<Mutex<Linked>>,
     known: RwLock<(Instant, Arc<Catalogue>)>,
+    /// The listeners, and the connections that are open.
+    tasks: TaskTracker,
 }
 
-/// How old the knowledge of the other sites may be.
-const FRESH: Duration = Duration::from_millis(200);
-
 impl Shared {
+    fn new(config: &config::Config, peers: Peers) -> Self {
+        let mesh = config.mesh.clone();
+        let service = |service: &config::Service| {
+            let instance =
+                service.address.map(|at| Upstream::new(at, service.limits, service.http2));
+            (service.name.clone(), Arc::new(Service { config: service.clone(), instance }))
+        };
+        let takes_calls =
+            mesh.outbound.is_some() || mesh.services.values().any(|s| s.outbound.is_some());
+        let linked = takes_calls.then(|| {
+            let mut secret = [0; 32];
+            fastrand::fill(&mut secret);
+            Mutex::new(Linked::new(mesh.link_by.clone(), mesh.linger, mesh.links, secret))
+        });
+        Self {
+            here: config.site.clone(),
+            named: answer::name(&config.site),
+            services: mesh.services.values().map(service).collect(),
+            known: RwLock::new((Instant::now(), Arc::new(peers.catalogue()))),
+            reader: Reader::default(),
+            config: mesh,
+            peers,
+            linked,
+            tasks: TaskTracker::new(),
+        }
+    }
+
     /// The sites, how far they are, and which can be reached.
     fn catalogue(&self) -> Arc<Catalogue> {
         {
@@ -97,12 +228,13 @@ impl Shared {
         catalogue
     }
 
-    /// Takes note that a request with a scope is being served here.
-    fn serving(self: &Arc<Self>, request: &Parts, named: &Arc<Named>) -> Held {
-        let mut linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
-        let serving = linked.begin(&request.headers, named, Instant::now());
+    /// Takes note that a request is being served here, so that calls can be linked to it.
+    fn serving(self: &Arc<Self>, request: &Parts, scope: Option<&Arc<Named>>) -> Option<Held> {
+        let linked = self.linked.as_ref()?;
+        let mut linked = linked.lock().unwrap_or_else(PoisonError::into_inner);
+        let serving = linked.begin(&request.headers, scope, Instant::now())?;
         drop(linked);
-        Held { shared: self.clone(), serving: Some(serving) }
+        Some(Held { shared: self.clone(), serving: Some(serving) })
     }
 }
 
@@ -114,8 +246,8 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(serving) = self.serving.take() {
-            let mut linked = self.shared.linked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(serving), Some(linked)) = (self.serving.take(), &self.shared.linked) {
+            let mut linked = linked.lock().unwrap_or_else(PoisonError::into_inner);
             linked.end(serving, Instant::now());
         }
     }

@@ -19,6 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use axum::body::Body as AnyBody;
 use bytes::Bytes;
 use hyper::{
     Request, Response,
@@ -26,12 +27,14 @@ use hyper::{
     client::conn::{http1, http2},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::{
-    net::TcpStream,
-    time::{error::Elapsed, timeout},
-};
+use tokio::{net::TcpStream, time::timeout};
 
-use super::{Held, attempt::Came, body::Body};
+use super::{
+    Held,
+    attempt::Came,
+    body::{Body, BodyError, Patience, Timed},
+};
+use crate::config::Limits;
 
 /// How many idle connections are kept.
 const KEPT: usize = 256;
@@ -45,21 +48,13 @@ pub(super) struct Upstream {
     kind: Kind,
 }
 
-/// How long each stage may take.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    pub(super) connect: Duration,
-    /// Until the head of the answer is there.
-    pub(super) head: Duration,
-}
-
 enum Kind {
     Http1(Arc<Mutex<Vec<Idle>>>),
-    Http2(tokio::sync::Mutex<Option<http2::SendRequest<Body>>>),
+    Http2(tokio::sync::Mutex<Option<http2::SendRequest<Timed>>>),
 }
 
 struct Idle {
-    connection: http1::SendRequest<Body>,
+    connection: http1::SendRequest<Timed>,
     since: Instant,
 }
 
@@ -74,6 +69,25 @@ pub(super) enum Failed {
     Broke { address: SocketAddr, error: hyper::Error },
     #[error("{address} did not answer within {limit:?}")]
     Late { address: SocketAddr, limit: Duration },
+}
+
+/// No answer, and the body of the request if none of it was sent.
+#[derive(Debug)]
+pub(super) struct Unanswered {
+    pub(super) failed: Failed,
+    pub(super) body: Option<Body>,
+}
+
+impl Unanswered {
+    fn unsent(failed: Failed, request: Request<Timed>) -> Self {
+        Self { failed, body: Some(request.into_body().into_inner()) }
+    }
+}
+
+impl From<Failed> for Unanswered {
+    fn from(failed: Failed) -> Self {
+        Self { failed, body: None }
+    }
 }
 
 impl Failed {
@@ -96,27 +110,27 @@ impl Upstream {
         Self { address, limits, kind }
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
     /// Sends a request, and waits for the head of the answer.
-    pub(super) async fn send(&self, request: Request<Body>) -> Result<Response<Answer>, Failed> {
-        let sent = async {
-            match &self.kind {
-                Kind::Http1(idle) => self.send_http1(idle, request).await,
-                Kind::Http2(shared) => self.send_http2(shared, request).await,
-            }
+    pub(super) async fn send(
+        &self,
+        request: Request<Body>,
+    ) -> Result<Response<Answer>, Unanswered> {
+        let (address, limit) = (self.address, self.limits.answer);
+        let request = request.map(|body| Timed::new(body, self.limits.idle));
+        let sending = async |request| match &self.kind {
+            Kind::Http1(idle) => self.send_http1(idle, request).await,
+            Kind::Http2(shared) => self.send_http2(shared, request).await,
         };
-        let late = |_: Elapsed| Failed::Late { address: self.address, limit: self.limits.head };
-        timeout(self.limits.head, sent).await.map_err(late)?
+        let waiting = request.body().waiting();
+        let answered = waiting.within(limit, sending(request)).await;
+        answered.unwrap_or(Err(Failed::Late { address, limit }.into()))
     }
 
     async fn send_http1(
         &self,
         idle: &Arc<Mutex<Vec<Idle>>>,
-        mut request: Request<Body>,
-    ) -> Result<Response<Answer>, Failed> {
+        mut request: Request<Timed>,
+    ) -> Result<Response<Answer>, Unanswered> {
         while let Some(mut connection) = take(idle) {
             let again = copy(&request);
             let sent = match connection.ready().await {
@@ -130,33 +144,40 @@ impl Upstream {
                     let unsent = failed.take_message();
                     match unsent.or(again) {
                         Some(next) => request = next,
-                        None => return Err(self.broke(failed.into_error())),
+                        None => return Err(self.broke(failed.into_error()).into()),
                     }
                 }
             }
         }
-        let mut connection = self.connect_http1().await?;
+        let mut connection = match self.connect_http1().await {
+            Ok(connection) => connection,
+            Err(failed) => return Err(Unanswered::unsent(failed, request)),
+        };
         match connection.send_request(request).await {
             Ok(response) => Ok(self.answered(response, connection, idle)),
-            Err(error) => Err(self.broke(error)),
+            Err(error) => Err(self.broke(error).into()),
         }
     }
 
     fn answered(
         &self,
         response: Response<Incoming>,
-        connection: http1::SendRequest<Body>,
+        connection: http1::SendRequest<Timed>,
         idle: &Arc<Mutex<Vec<Idle>>>,
     ) -> Response<Answer> {
         response.map(|body| {
             let lease = Lease { connection, idle: idle.clone() };
             if body.is_end_stream() {
                 lease.give_back();
-                Answer { body: Body::Empty, lease: None, held: None }
-            } else {
-                Answer { body: Body::Passing(body), lease: Some(lease), held: None }
+                return Answer::from(Body::Empty);
             }
+            Answer { lease: Some(lease), ..self.passing(body) }
         })
+    }
+
+    fn passing(&self, body: Incoming) -> Answer {
+        let patience = Some(Patience::new(self.limits.idle));
+        Answer { patience, ..Answer::from(Body::from(body)) }
     }
 
     fn broke(&self, error: hyper::Error) -> Failed {
@@ -172,7 +193,7 @@ impl Upstream {
         Ok(tcp)
     }
 
-    async fn connect_http1(&self) -> Result<http1::SendRequest<Body>, Failed> {
+    async fn connect_http1(&self) -> Result<http1::SendRequest<Timed>, Failed> {
         let io = TokioIo::new(self.connect().await?);
         let made = http1::Builder::new().preserve_header_case(true).handshake(io).await;
         let (sender, connection) = made.map_err(|error| self.broke(error))?;
@@ -183,21 +204,24 @@ impl Upstream {
 
     async fn send_http2(
         &self,
-        shared: &tokio::sync::Mutex<Option<http2::SendRequest<Body>>>,
-        request: Request<Body>,
-    ) -> Result<Response<Answer>, Failed> {
+        shared: &tokio::sync::Mutex<Option<http2::SendRequest<Timed>>>,
+        request: Request<Timed>,
+    ) -> Result<Response<Answer>, Unanswered> {
         let mut sender = {
             let mut shared = shared.lock().await;
             match shared.as_ref().filter(|sender| !sender.is_closed()) {
                 Some(sender) => sender.clone(),
-                None => shared.insert(self.connect_http2().await?).clone(),
+                None => match self.connect_http2().await {
+                    Ok(sender) => shared.insert(sender).clone(),
+                    Err(failed) => return Err(Unanswered::unsent(failed, request)),
+                },
             }
         };
         let response = sender.send_request(request).await.map_err(|error| self.broke(error))?;
-        Ok(response.map(|body| Answer { body: body.into(), lease: None, held: None }))
+        Ok(response.map(|body| self.passing(body)))
     }
 
-    async fn connect_http2(&self) -> Result<http2::SendRequest<Body>, Failed> {
+    async fn connect_http2(&self) -> Result<http2::SendRequest<Timed>, Failed> {
         let io = TokioIo::new(self.connect().await?);
         let made = http2::Builder::new(TokioExecutor::new()).handshake(io).await;
         let (sender, connection) = made.map_err(|error| self.broke(error))?;
@@ -208,7 +232,7 @@ impl Upstream {
 
 /// A connection that is free, the one that was used last first. One that has just carried an answer
 /// may take a moment until it is ready.
-fn take(idle: &Mutex<Vec<Idle>>) -> Option<http1::SendRequest<Body>> {
+fn take(idle: &Mutex<Vec<Idle>>) -> Option<http1::SendRequest<Timed>> {
     let mut idle = lock(idle);
     if idle.last().is_some_and(|newest| newest.since.elapsed() > IDLE) {
         // Those below have waited longer.
@@ -225,7 +249,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The same request once more, if sending it twice does no harm.
-fn copy(request: &Request<Body>) -> Option<Request<Body>> {
+fn copy(request: &Request<Timed>) -> Option<Request<Timed>> {
     let body = request.body().again().filter(|_| request.method().is_idempotent())?;
     let mut again = Request::new(body);
     *again.method_mut() = request.method().clone();
@@ -238,7 +262,7 @@ fn copy(request: &Request<Body>) -> Option<Request<Body>> {
 
 /// A connection that carries an answer.
 struct Lease {
-    connection: http1::SendRequest<Body>,
+    connection: http1::SendRequest<Timed>,
     idle: Arc<Mutex<Vec<Idle>>>,
 }
 
@@ -254,6 +278,7 @@ impl Lease {
 /// The body of an answer. The connection is free again when it was read to its end.
 pub(super) struct Answer {
     body: Body,
+    patience: Option<Patience>,
     lease: Option<Lease>,
     /// What lasts as long as the answer does.
     held: Option<Held>,
@@ -264,24 +289,36 @@ impl Answer {
     pub(super) fn hold(&mut self, held: Held) {
         self.held = Some(held);
     }
+
+    /// As the links between agents carry it.
+    pub(super) fn any(self) -> AnyBody {
+        if self.patience.is_none() && self.lease.is_none() && self.held.is_none() {
+            return self.body.any();
+        }
+        AnyBody::new(self)
+    }
 }
 
 impl<T: Into<Body>> From<T> for Answer {
     fn from(body: T) -> Self {
-        Self { body: body.into(), lease: None, held: None }
+        Self { body: body.into(), patience: None, lease: None, held: None }
     }
 }
 
 impl hyper::body::Body for Answer {
     type Data = Bytes;
-    type Error = super::body::BodyError;
+    type Error = BodyError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+        let said = Pin::new(&mut this.body).poll_frame(cx);
+        let frame = ready!(match &mut this.patience {
+            Some(patience) => patience.poll(said, cx),
+            None => said,
+        });
         let fine = matches!(frame, None | Some(Ok(_)));
         if (frame.is_none() || this.body.is_end_stream())
             && fine

@@ -144,8 +144,8 @@ fn decoded(way: &'static str, text: &str) -> Result<String, Unreadable> {
 fn take_header(headers: &mut HeaderMap) -> Result<Option<String>, Unreadable> {
     let way = "the header X-Scope";
     let Some(value) = headers.remove(SCOPE) else { return Ok(None) };
-    let malformed = |_| Unreadable::Malformed { way, why: "it is not ASCII".to_owned() };
-    let text = value.to_str().map_err(malformed)?;
+    let malformed = |_| Unreadable::Malformed { way, why: "it is not UTF-8".to_owned() };
+    let text = std::str::from_utf8(value.as_bytes()).map_err(malformed)?;
     Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty()))
 }
 

@@ -7,7 +7,6 @@
 //! What must stay true:
 //! - a request that another agent has forwarded is served here or nowhere, so that none goes round in
 //!   circles;
-//! - nothing is sent straight to an instance at another site;
 //! - whatever fails, the client gets an answer that says what was tried.
 
 use std::{
@@ -17,123 +16,134 @@ use std::{
 };
 
 use cheops_core::{
-    id::{ServiceName, SiteId},
+    id::ServiceName,
     route::{Access, Leg, decide},
 };
 use hyper::{
-    Method, Request, Response, StatusCode, Uri,
+    Method, Request, Response, StatusCode,
     header::{HOST, HeaderValue},
     http::request::Parts,
 };
-use tokio::time::timeout;
 
 use super::{
     Service, Shared,
     answer::{Problem, Tried, timed},
-    attempt::{Came, may_go_on},
+    attempt::{Came, Rest, may_go_on},
     body::Body,
-    headers::{NOT_THERE, SERVICE, SITE, end_hop, forwarded, from_outside, sound},
+    forward::{Attempt, Nothing},
+    headers::{NOT_THERE, SERVICE, forwarded, from_outside, sound},
     linked::Found,
     pool::Answer,
-    read::{Named, SCOPE, Unreadable},
-    upgrade,
+    read::{Named, Unreadable},
+    upgrade::CHANGE,
 };
-use crate::peers::CallError;
-
-/// How many bytes of a body are kept so that it can be sent elsewhere.
-const KEPT: usize = 64 << 10;
 
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum From {
+pub(super) enum Asks {
     /// A client of the application.
     Client(IpAddr),
     /// The application itself, while it serves a request.
     Application(IpAddr),
 }
 
-/// What became of an attempt.
-type Attempt = Result<Response<Answer>, (Came, String)>;
-
 impl Shared {
     /// Serves a request for a service.
     pub(super) async fn serve(
         self: &Arc<Self>,
-        service: &Service,
-        from: From,
+        service: &Arc<Service>,
+        asks: Asks,
         request: Request<Body>,
     ) -> Response<Answer> {
         let (mut parts, body) = request.into_parts();
-        if let Err(unsound) = sound(&parts.headers) {
-            return self.refuse(Problem::new(
-                StatusCode::BAD_REQUEST,
-                "unsound-request",
-                format!("the request can be read in two ways: {unsound}"),
-                "send a request that RFC 9112 allows",
-            ));
-        }
-        from_outside(&mut parts.headers);
-        let named = match self.reader.take(&mut parts) {
+        let named = match self.admit(asks, &mut parts) {
             Ok(named) => named,
-            Err(unreadable) => return self.refuse(in_words(&unreadable)),
+            Err(problem) => return self.refuse(&problem),
         };
-        let (named, client) = match (named, from) {
-            (Some(named), From::Client(client) | From::Application(client)) => {
-                (Some(named), client)
-            }
-            (None, From::Client(client)) => (None, client),
-            (None, From::Application(client)) => match self.belongs(&parts) {
-                Ok(named) => (named, client),
-                Err(problem) => return self.refuse(problem),
-            },
-        };
-        let host = parts.headers.get(HOST).cloned();
-        forwarded(&mut parts.headers, client, host.as_ref());
         match named {
             None => self.pass(service, parts, body).await,
             Some(named) => self.scoped(service, &named, parts, body).await,
         }
     }
 
+    /// Checks a request, takes its scope off, and says whom it came from to those who come after.
+    fn admit(&self, asks: Asks, parts: &mut Parts) -> Result<Option<Arc<Named>>, Box<Problem>> {
+        sound(&parts.headers).map_err(|unsound| {
+            Problem::new(
+                StatusCode::BAD_REQUEST,
+                "unsound-request",
+                format!("the request can be read in two ways: {unsound}"),
+                "send a request that RFC 9112 allows",
+            )
+        })?;
+        from_outside(&mut parts.headers);
+        let named = self.reader.take(parts).map_err(|unreadable| in_words(&unreadable))?;
+        let (named, client) = match (named, asks) {
+            (None, Asks::Application(client)) => (self.belongs(parts)?, client),
+            (named, Asks::Client(client) | Asks::Application(client)) => (named, client),
+        };
+        let host = parts.headers.get(HOST).cloned();
+        forwarded(&mut parts.headers, client, host.as_ref());
+        Ok(named)
+    }
+
     /// Serves a request that another agent has forwarded.
     pub(super) async fn serve_forwarded(
         self: &Arc<Self>,
-        service: &Service,
         request: Request<Body>,
     ) -> Response<Answer> {
         let (mut parts, body) = request.into_parts();
-        parts.headers.remove(SERVICE);
+        let service = parts.headers.remove(SERVICE);
+        let service = service.as_ref().and_then(|name| name.to_str().ok()).unwrap_or_default();
+        let Some(service) = service.parse().ok().and_then(|name| self.services.get(&name)) else {
+            return self.not_there(&Problem::new(
+                StatusCode::BAD_GATEWAY,
+                "unknown-service",
+                format!("`{}` has no service `{service}`", self.here),
+                "add it to the configuration of that site's agent as `[[service]]`",
+            ));
+        };
         let named = match self.reader.take(&mut parts) {
             Ok(named) => named,
-            Err(unreadable) => return self.refuse(in_words(&unreadable)),
+            Err(unreadable) => return self.refuse(&in_words(&unreadable)),
         };
-        match self.local(service, named.as_ref(), parts, body).await {
+        let answered = match parts.headers.remove(CHANGE) {
+            Some(wanted) => self.local_change(service, named.as_ref(), parts, body, &wanted).await,
+            None => self.local(service, named.as_ref(), parts, body).await,
+        };
+        match answered {
             Ok(response) => response,
-            Err((came, why)) => {
-                let mut response = self.refuse(no_instance(service, why));
-                if came == Came::NotThere {
-                    response.headers_mut().insert(NOT_THERE, HeaderValue::from_static("1"));
-                }
-                response
+            Err(Nothing { came: Came::NotThere, why, .. }) => {
+                self.not_there(&no_instance(service, &why))
             }
+            Err(nothing) => self.refuse(&no_instance(service, &nothing.why)),
         }
     }
 
-    /// Serves a call of the application. The service is the one whose instance it would have asked
-    /// without us.
-    pub(super) async fn outbound(
+    /// Serves a call of the application. Where its door is not that of one service, the service is the
+    /// one whose instance it would have asked without us.
+    pub(super) async fn call(
         self: &Arc<Self>,
+        service: Option<&Arc<Service>>,
         client: IpAddr,
         request: Request<Body>,
     ) -> Response<Answer> {
-        match self.asked(&request) {
-            Ok(service) => self.serve(&service, From::Application(client), request).await,
-            Err(problem) => self.refuse(problem),
+        match service.map_or_else(|| self.asked(&request), |service| Ok(service.clone())) {
+            Ok(service) => self.serve(&service, Asks::Application(client), request).await,
+            Err(problem) => self.refuse(&problem),
         }
     }
 
     /// The service that a call is for: by its name as a host, or by the address of its instance.
-    fn asked(&self, call: &Request<Body>) -> Result<Arc<Service>, Problem> {
+    fn asked(&self, call: &Request<Body>) -> Result<Arc<Service>, Box<Problem>> {
+        if call.method() == Method::CONNECT {
+            return Err(Problem::new(
+                StatusCode::NOT_IMPLEMENTED,
+                "tunnel",
+                "the call asks for a tunnel, in which no scope could be seen",
+                "call services by http://, and leave this proxy out for all else (NO_PROXY)",
+            ));
+        }
         let host = call.uri().authority().map(|authority| authority.as_str().to_owned());
         let host = host.or_else(|| {
             let host = call.headers().get(HOST)?;
@@ -154,13 +164,21 @@ impl Shared {
         })
     }
 
-    fn refuse(&self, problem: Problem) -> Response<Answer> {
-        problem.into_response(&self.named)
+    pub(super) fn refuse(&self, problem: &Problem) -> Response<Answer> {
+        problem.response(&self.named)
+    }
+
+    /// Refuses a request of another agent of which nothing can have happened here.
+    fn not_there(&self, problem: &Problem) -> Response<Answer> {
+        let mut response = self.refuse(problem);
+        response.headers_mut().insert(NOT_THERE, HeaderValue::from_static("1"));
+        response
     }
 
     /// The scope of the request that a call of the application belongs to.
-    fn belongs(&self, call: &Parts) -> Result<Option<Arc<Named>>, Problem> {
-        let mut linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
+    fn belongs(&self, call: &Parts) -> Result<Option<Arc<Named>>, Box<Problem>> {
+        let Some(linked) = &self.linked else { return Ok(None) };
+        let mut linked = linked.lock().unwrap_or_else(PoisonError::into_inner);
         match linked.find(&call.headers, Instant::now()) {
             Found::Scope(named) => Ok(Some(named)),
             Found::Nothing => Ok(None),
@@ -184,64 +202,65 @@ impl Shared {
     ) -> Response<Answer> {
         match self.local(service, None, parts, body).await {
             Ok(response) => response,
-            Err((_, why)) => self.refuse(no_instance(service, why)),
+            Err(nothing) => self.refuse(&no_instance(service, &nothing.why)),
         }
     }
 
     /// Serves a request where its scope says.
     async fn scoped(
         self: &Arc<Self>,
-        service: &Service,
+        service: &Arc<Service>,
         named: &Arc<Named>,
         parts: Parts,
-        body: Body,
+        mut body: Body,
     ) -> Response<Answer> {
-        let catalogue = self.catalogue();
         let access = access(&parts.method);
-        let route = match decide(&named.scope, &service.name, access, &self.here, &catalogue) {
+        let route = decide(&named.scope, service.name(), access, &self.here, &self.catalogue());
+        let route = match route {
             Ok(route) => route,
             Err(error) => {
-                return self.refuse(Problem {
-                    scope: Some(named.scope.to_string()),
-                    ..Problem::new(
-                        StatusCode::BAD_REQUEST,
-                        "bad-scope",
-                        error.to_string(),
-                        error.hint(),
-                    )
-                });
+                let (why, hint) = (error.to_string(), error.hint());
+                let problem = Problem::new(StatusCode::BAD_REQUEST, "bad-scope", why, hint);
+                return self.refuse(&problem.about(named));
             }
         };
         let (mut tried, mut legs) = (Vec::new(), Vec::new());
         let attempts = route.attempts();
-        let mut body = body;
         if attempts.len() > 1 {
-            body = match body.keep(KEPT).await {
+            body = match body.keep(self.config.buffer).await {
                 Ok(body) => body,
-                Err(error) => return self.refuse(broken_body(&error.to_string())),
+                Err(error) => return self.refuse(&broken_body(&error.to_string()).about(named)),
             };
         }
+        let (mut parts, mut body) = (Some(parts), Some(body));
         for (n, leg) in attempts.iter().enumerate() {
             let last = n + 1 == attempts.len();
-            let (rest, again) = (body.rest(), if last { None } else { body.again() });
-            let sent = std::mem::replace(&mut body, again.unwrap_or_default());
+            let (Some(sent), Some(head)) = (body.take(), parts.take()) else { break };
+            let method = head.method.clone();
+            let mut again = None;
+            if !last {
+                again = sent.again();
+                parts = Some(head.clone());
+            }
             let (site, begun) = (self.name(leg), Instant::now());
-            let came = self.attempt(service, named, leg, parts.clone(), sent).await;
+            let came = self.attempt(service, named, leg, head, sent).await;
             legs.push((site.clone(), begun.elapsed()));
-            let (came, why) = match came {
+            let nothing = match came {
                 Ok(mut response) => {
-                    let status = response.status();
-                    let came = Came::Answer(status);
-                    if last || !may_go_on(came, &parts.method, rest) {
+                    let (status, rest) = (response.status(), rest(again.as_ref()));
+                    if last || !may_go_on(Came::Answer(status), &method, rest) {
                         timed(response.headers_mut(), &legs);
                         return response;
                     }
-                    (came, format!("it answered {status}"))
+                    let (came, why) = (Came::Answer(status), format!("it answered {status}"));
+                    Nothing { came, why, body: None }
                 }
                 Err(nothing) => nothing,
             };
-            tried.push(Tried { site, why });
-            if !may_go_on(came, &parts.method, rest) {
+            body = again.or(nothing.body);
+            let goes_on = may_go_on(nothing.came, &method, rest(body.as_ref()));
+            tried.push(Tried { site, why: nothing.why });
+            if !goes_on {
                 break;
             }
         }
@@ -249,20 +268,18 @@ impl Shared {
             Some(Tried { site, why }) => format!("{site}: {why}"),
             None => "there is nothing to try".to_owned(),
         };
-        let mut response = self.refuse(Problem {
-            scope: Some(named.scope.to_string()),
-            tried,
-            ..Problem::new(
-                StatusCode::BAD_GATEWAY,
-                "no-answer",
-                detail,
-                "look at the links with `cheops get sites`; name another site after `;` to fall back on",
-            )
-        });
+        let problem = Problem::new(
+            StatusCode::BAD_GATEWAY,
+            "no-answer",
+            detail,
+            "look at the links with `cheops get sites`; name another site after `;` to fall back on",
+        );
+        let mut response = self.refuse(&problem.about(named).tried(tried));
         timed(response.headers_mut(), &legs);
         response
     }
 
+    /// A leg, in words.
     fn name(&self, leg: &Leg) -> String {
         match leg {
             Leg::Local => self.here.to_string(),
@@ -277,7 +294,7 @@ impl Shared {
 
     async fn attempt(
         self: &Arc<Self>,
-        service: &Service,
+        service: &Arc<Service>,
         named: &Arc<Named>,
         leg: &Leg,
         parts: Parts,
@@ -286,86 +303,11 @@ impl Shared {
         match leg {
             Leg::Local => self.local(service, Some(named), parts, body).await,
             Leg::Forward(site) => self.forward(service, named, site, parts, body).await,
-            Leg::Replicate(_) | Leg::Across(_) => {
-                Err((Came::NotThere, "this is not there yet".to_owned()))
-            }
-        }
-    }
-
-    /// Sends a request to the instance here.
-    async fn local(
-        self: &Arc<Self>,
-        service: &Service,
-        named: Option<&Arc<Named>>,
-        mut parts: Parts,
-        body: Body,
-    ) -> Attempt {
-        let Some(instance) = &service.instance else {
-            return Err((Came::NotThere, "there is no instance at this site".to_owned()));
-        };
-        let wanted = end_hop(&mut parts.headers);
-        // An origin is asked by path; who it is stands in Host.
-        if parts.uri.authority().is_some() {
-            if let Some(authority) = parts.uri.authority()
-                && let Ok(host) = HeaderValue::from_str(authority.as_str())
-            {
-                parts.headers.entry(HOST).or_insert(host);
-            }
-            parts.uri = path_only(&parts.uri);
-        }
-        parts.version = hyper::Version::HTTP_11;
-        let serving = named.map(|named| self.serving(&parts, named));
-        let client = wanted.is_some().then(|| upgrade::of(&mut parts)).flatten();
-        let mut request = Request::from_parts(parts, body);
-        if let Some(wanted) = &wanted {
-            upgrade::ask(request.headers_mut(), wanted);
-        }
-        let mut response = match instance.send(request).await {
-            Ok(response) => response,
-            Err(failed) => return Err((failed.came(), failed.to_string())),
-        };
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            upgrade::join(client, &mut response);
-        } else {
-            end_hop(response.headers_mut());
-        }
-        response.headers_mut().insert(SITE, self.named.clone());
-        if let Some(serving) = serving {
-            response.body_mut().hold(serving);
-        }
-        Ok(response)
-    }
-
-    /// Forwards a request to the agent of another site.
-    async fn forward(
-        self: &Arc<Self>,
-        service: &Service,
-        named: &Named,
-        site: &SiteId,
-        mut parts: Parts,
-        body: Body,
-    ) -> Attempt {
-        end_hop(&mut parts.headers);
-        if let Some(authority) = parts.uri.authority()
-            && let Ok(host) = HeaderValue::from_str(authority.as_str())
-        {
-            parts.headers.entry(HOST).or_insert(host);
-        }
-        parts.uri = path_only(&parts.uri);
-        let text =
-            |text: &str| HeaderValue::from_str(text).map_err(|e| (Came::NotThere, e.to_string()));
-        parts.headers.insert(SERVICE, text(service.name.as_str())?);
-        parts.headers.insert(SCOPE, text(&named.scope.to_string())?);
-        let limit = service.limits.head;
-        let call = self.peers.call(site, Request::from_parts(parts, body.any()));
-        match timeout(limit, call).await {
-            Ok(Ok(response)) if response.headers().contains_key(NOT_THERE) => {
-                Err((Came::NotThere, "its instance can't be reached".to_owned()))
-            }
-            Ok(Ok(response)) => Ok(response.map(Answer::from)),
-            Ok(Err(error @ CallError::Broke { .. })) => Err((Came::Silence, error.to_string())),
-            Ok(Err(error)) => Err((Came::NotThere, error.to_string())),
-            Err(_) => Err((Came::Silence, format!("it did not answer within {limit:?}"))),
+            Leg::Replicate(_) | Leg::Across(_) => Err(Nothing {
+                came: Came::NotThere,
+                why: "this is not there yet".to_owned(),
+                body: Some(body),
+            }),
         }
     }
 }
@@ -374,12 +316,11 @@ fn access(method: &Method) -> Access {
     if method.is_safe() { Access::Read } else { Access::Write }
 }
 
-fn path_only(uri: &Uri) -> Uri {
-    let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    path.parse().unwrap_or_default()
+fn rest(body: Option<&Body>) -> Rest {
+    if body.is_some() { Rest::Whole } else { Rest::Partial }
 }
 
-fn in_words(unreadable: &Unreadable) -> Problem {
+fn in_words(unreadable: &Unreadable) -> Box<Problem> {
     let hint = match unreadable {
         Unreadable::Wrong { error, .. } => error.hint(),
         Unreadable::Malformed { .. } => {
@@ -390,16 +331,16 @@ fn in_words(unreadable: &Unreadable) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, "bad-scope", unreadable.to_string(), hint)
 }
 
-fn no_instance(service: &Service, why: String) -> Problem {
+fn no_instance(service: &Service, why: &str) -> Box<Problem> {
     Problem::new(
         StatusCode::BAD_GATEWAY,
         "no-instance",
-        format!("the instance of `{}` at this site: {why}", service.name),
+        format!("the instance of `{}` at this site: {why}", service.name()),
         "start it, or correct `address` of the service in the agent's configuration",
     )
 }
 
-fn broken_body(why: &str) -> Problem {
+fn broken_body(why: &str) -> Box<Problem> {
     Problem::new(
         StatusCode::BAD_REQUEST,
         "broken-body",

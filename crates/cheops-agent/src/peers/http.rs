@@ -27,7 +27,6 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_util::io::{ReaderStream, StreamReader};
-use tower::ServiceExt as _;
 
 use super::{
     Caller, Shared,
@@ -200,17 +199,14 @@ fn refuse(status: StatusCode, why: &'static str) -> Response<Body> {
     response
 }
 
-/// Lets the router answer a call.
+/// Lets whoever answers calls answer one.
 async fn call(shared: &Shared, site: SiteId, request: Request<Incoming>) -> Response<Body> {
-    let Some(router) = shared.calls.get() else {
+    let Some(calls) = shared.calls.get() else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is starting");
     };
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(Caller(site));
-    match router.clone().oneshot(request).await {
-        Ok(response) => response,
-        Err(never) => match never {},
-    }
+    calls.answer(request).await
 }
 
 /// Makes the third stream of a link the way to ask the agent that dialled.

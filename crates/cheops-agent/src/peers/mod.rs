@@ -29,6 +29,7 @@ use std::{
 
 use axum::{Router, body::Body};
 use cheops_core::{id::SiteId, replica::Message, scope::Catalogue};
+use futures_util::future::BoxFuture;
 use hyper::{Request, Response, Version};
 use tokio::{
     net::TcpListener,
@@ -36,6 +37,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower::ServiceExt as _;
 
 use self::{
     link::{End, Link},
@@ -65,6 +67,24 @@ pub struct Peers {
 /// Who asks: in the extensions of each request that another agent sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller(pub SiteId);
+
+/// Who answers the requests of other agents.
+pub trait Calls: Send + Sync + 'static {
+    /// Answers a request; it has a [`Caller`] among its extensions.
+    fn answer(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>>;
+}
+
+impl Calls for Router {
+    fn answer(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
+        let answered = self.clone().oneshot(request);
+        Box::pin(async move {
+            match answered.await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            }
+        })
+    }
+}
 
 /// What is known of another site.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -179,7 +199,7 @@ pub(crate) struct Shared {
     slots: BTreeMap<SiteId, Arc<Slot>>,
     address: SocketAddr,
     listener: Mutex<Option<TcpListener>>,
-    calls: OnceLock<Router>,
+    calls: OnceLock<Box<dyn Calls>>,
     /// Why someone was last turned away, so that the log says so once.
     turned_away: Mutex<String>,
     stop: CancellationToken,
@@ -235,14 +255,13 @@ impl Peers {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Answers and dials other agents from now on, for ever. `calls` answers their requests; each
-    /// of them has a [`Caller`] among its extensions. Only the first call has an effect.
-    pub fn serve(&self, calls: Router) {
+    /// Answers and dials other agents from now on, for ever. Only the first call has an effect.
+    pub fn serve(&self, calls: impl Calls) {
         let shared = &self.shared;
         let listener = shared.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(listener) = listener else { return };
         // It was not set before: whoever takes the listener is the only one to set it.
-        let _ = shared.calls.set(calls);
+        let _ = shared.calls.set(Box::new(calls));
         shared.tasks.spawn(accept(shared.clone(), listener));
         shared.tasks.spawn(beat(shared.clone()));
         for slot in shared.slots.values() {
@@ -261,6 +280,11 @@ impl Peers {
         if let Some(link) = self.shared.slots.get(to).and_then(|slot| slot.link()) {
             link.outbox.push(message);
         }
+    }
+
+    /// Whether there is a link to a site; if not, why a call would fail.
+    pub fn linked(&self, site: &SiteId) -> Result<(), CallError> {
+        self.link(site).map(|_| ())
     }
 
     /// Asks another agent something, over the link that there is. Bodies are not kept here: they

@@ -1,0 +1,178 @@
+//! One attempt: the instance at this site, or the agent of another one.
+//!
+//! What must stay true:
+//! - nothing is sent straight to an instance at another site;
+//! - an attempt that came to nothing says whether the request can have arrived, and gives the body
+//!   back if none of it was sent.
+
+use std::{sync::Arc, time::Duration};
+
+use cheops_core::id::SiteId;
+use hyper::{
+    Request, Response, StatusCode, Uri,
+    header::{HOST, HeaderValue},
+    http::request::Parts,
+};
+
+use super::{
+    Service, Shared,
+    attempt::Came,
+    body::{Body, Timed},
+    headers::{NOT_THERE, SERVICE, SITE, end_hop},
+    pool::{Answer, Unanswered},
+    read::{Named, SCOPE},
+    upgrade,
+};
+use crate::peers::CallError;
+
+/// By how much longer than its instance another agent may take.
+const ON_THE_WAY: Duration = Duration::from_secs(1);
+
+/// What became of an attempt.
+pub(super) type Attempt = Result<Response<Answer>, Nothing>;
+
+/// An attempt that came to nothing.
+pub(super) struct Nothing {
+    pub(super) came: Came,
+    pub(super) why: String,
+    /// The body, if none of it was sent.
+    pub(super) body: Option<Body>,
+}
+
+impl Nothing {
+    fn not_there(why: impl Into<String>, body: Body) -> Self {
+        Self { came: Came::NotThere, why: why.into(), body: Some(body) }
+    }
+}
+
+impl From<Unanswered> for Nothing {
+    fn from(unanswered: Unanswered) -> Self {
+        let Unanswered { failed, body } = unanswered;
+        Self { came: failed.came(), why: failed.to_string(), body }
+    }
+}
+
+impl Shared {
+    /// Sends a request to the instance here.
+    pub(super) async fn local(
+        self: &Arc<Self>,
+        service: &Service,
+        named: Option<&Arc<Named>>,
+        mut parts: Parts,
+        body: Body,
+    ) -> Attempt {
+        let Some(instance) = &service.instance else {
+            return Err(Nothing::not_there("there is no instance at this site", body));
+        };
+        let wanted = end_hop(&mut parts.headers);
+        ask_by_path(&mut parts);
+        parts.version = hyper::Version::HTTP_11;
+        if let (Some(_), Some(linked)) = (named, &self.linked) {
+            let linked = linked.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            linked.give_ids(&mut parts.headers, fastrand::u128(..));
+        }
+        let serving = self.serving(&parts, named);
+        let client = wanted.is_some().then(|| upgrade::of(&mut parts)).flatten();
+        let mut request = Request::from_parts(parts, body);
+        if let Some(wanted) = &wanted {
+            upgrade::ask(request.headers_mut(), wanted);
+        }
+        let mut response = instance.send(request).await?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            upgrade::join_local(client, &mut response);
+        } else {
+            end_hop(response.headers_mut());
+        }
+        response.headers_mut().insert(SITE, self.named.clone());
+        if let Some(serving) = serving {
+            response.body_mut().hold(serving);
+        }
+        Ok(response)
+    }
+
+    /// Sends a request that another agent has forwarded, and that asks to change what is spoken, to the
+    /// instance here.
+    pub(super) async fn local_change(
+        self: &Arc<Self>,
+        service: &Service,
+        named: Option<&Arc<Named>>,
+        mut parts: Parts,
+        body: Body,
+        wanted: &HeaderValue,
+    ) -> Attempt {
+        upgrade::ask(&mut parts.headers, wanted);
+        let mut response = self.local(service, named, parts, Body::Empty).await?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            upgrade::join_forwarded(body.any(), &mut response);
+        }
+        Ok(response)
+    }
+
+    /// Forwards a request to the agent of another site.
+    pub(super) async fn forward(
+        &self,
+        service: &Service,
+        named: &Named,
+        site: &SiteId,
+        mut parts: Parts,
+        body: Body,
+    ) -> Attempt {
+        if let Err(error) = self.peers.linked(site) {
+            return Err(Nothing::not_there(error.to_string(), body));
+        }
+        let scope = named.scope.to_string();
+        // Names hold no control characters, so this can't fail.
+        let (Ok(name), Ok(scope)) = (
+            HeaderValue::from_bytes(service.name().as_str().as_bytes()),
+            HeaderValue::from_bytes(scope.as_bytes()),
+        ) else {
+            return Err(Nothing::not_there("its scope can't be passed on", body));
+        };
+        let wanted = end_hop(&mut parts.headers);
+        ask_by_path(&mut parts);
+        parts.headers.insert(SERVICE, name);
+        parts.headers.insert(SCOPE, scope);
+        let client = wanted.is_some().then(|| upgrade::of(&mut parts)).flatten();
+        let (client, body, way) = match (client, wanted) {
+            (Some(client), Some(wanted)) => {
+                parts.headers.insert(upgrade::CHANGE, wanted);
+                let (body, way) = upgrade::Way::open();
+                (Some(client), Body::from(body), Some(way))
+            }
+            _ => (None, body, None),
+        };
+        let limits = service.config.limits;
+        let limit = limits.answer + ON_THE_WAY;
+        let body = Timed::new(body, limits.idle);
+        let waiting = body.waiting();
+        let request = Request::from_parts(parts, body.any());
+        let silent = |why| Nothing { came: Came::Silence, why, body: None };
+        let mut response = match waiting.within(limit, self.peers.call(site, request)).await {
+            None => return Err(silent(format!("it did not answer within {limit:?}"))),
+            Some(Err(error @ CallError::Broke { .. })) => return Err(silent(error.to_string())),
+            Some(Err(error)) => {
+                let why = error.to_string();
+                return Err(Nothing { came: Came::NotThere, why, body: None });
+            }
+            Some(Ok(response)) if response.headers().contains_key(NOT_THERE) => {
+                let why = "its instance can't be reached".to_owned();
+                return Err(Nothing { came: Came::NotThere, why, body: None });
+            }
+            Some(Ok(response)) => response,
+        };
+        if let (Some(client), Some(way)) = (client, way) {
+            way.join_client(client, &mut response);
+        }
+        Ok(response.map(Answer::from))
+    }
+}
+
+/// An instance is asked by path; who is asked stands in `Host`.
+fn ask_by_path(parts: &mut Parts) {
+    let Some(authority) = parts.uri.authority() else { return };
+    if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
+        parts.headers.entry(HOST).or_insert(host);
+    }
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    parts.uri = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
+}

@@ -1,0 +1,15 @@
+//! REST resources: what Cheops reads in requests and answers of the application, and writes into
+//! them. All of it is pure: no I/O, no clock, and chance comes in as an argument.
+//!
+//! | module | question it answers |
+//! |---|---|
+//! | [`ids`] | what is a resource called, by a site and by Cheops? |
+//! | [`rewrite`] | how does one id take the place of another, in a target, a header or a body? |
+//! | `pointer` | what is at a place in a JSON document? |
+//!
+//! What must stay true: whatever an application answers, nothing here fails or panics for it; what
+//! is not understood passes as it came.
+
+pub mod ids;
+mod pointer;
+pub mod rewrite;

@@ -1,0 +1,16 @@
+//! One id in place of another: the meta id for a local one on the way to the client, and the other
+//! way round on the way to the application.
+//!
+//! | module | question it answers |
+//! |---|---|
+//! | `pieces` | what in a path or URL can be an id? |
+//! | `target` | which ids does the target of a request hold? |
+//!
+//! What must stay true: every byte that is not a part of a replaced id stays as it is; an id that
+//! could be something else is left alone.
+
+mod pieces;
+mod target;
+
+pub(super) use self::pieces::{Piece, Place, pieces};
+pub use self::target::{own_path, segments, target};

@@ -1,0 +1,178 @@
+//! The pieces of a path or a URL that can be ids: segments of the path, and values of the query.
+//!
+//! What must stay true: a piece is a part of the text as it stands there, with its place, so that
+//! whatever is not replaced stays byte for byte.
+
+use std::borrow::Cow;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+/// What stands in a segment or in a query as it is (RFC 3986, "unreserved").
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// A part of a path or URL that can be an id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece<'a> {
+    /// As it stands there.
+    pub(crate) raw: &'a str,
+    /// Where it begins, in bytes.
+    pub(crate) at: usize,
+    /// What it is.
+    pub(crate) place: Place<'a>,
+}
+
+/// What a piece is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place<'a> {
+    /// A segment of the path.
+    Segment {
+        /// The one before it, or nothing.
+        below: &'a str,
+    },
+    /// A value of the query.
+    Value {
+        /// What it is the value of.
+        key: &'a str,
+    },
+}
+
+impl<'a> Piece<'a> {
+    /// What it says, if that is text.
+    pub(crate) fn decoded(&self) -> Option<Cow<'a, str>> {
+        match self.place {
+            Place::Segment { .. } => decoded(self.raw),
+            Place::Value { .. } if self.raw.contains('+') => {
+                let spaced = self.raw.replace('+', " ");
+                Some(Cow::Owned(decoded(&spaced)?.into_owned()))
+            }
+            Place::Value { .. } => decoded(self.raw),
+        }
+    }
+
+    /// Where it ends.
+    pub(crate) fn end(&self) -> usize {
+        self.at + self.raw.len()
+    }
+
+    /// Whether the name of the query's value says that it is an id: `id`, `image_id`, `imageIds`,
+    /// `filter[uuid]`.
+    pub(crate) fn is_called_id(&self) -> bool {
+        let Place::Value { key } = self.place else { return false };
+        let Some(key) = decoded(key) else { return false };
+        let key = key.trim_end_matches(']');
+        ["id", "ids", "uuid", "uuids"].iter().any(|word| {
+            let Some(start) = key.len().checked_sub(word.len()) else { return false };
+            let (Some(before), Some(end)) = (key.get(..start), key.get(start..)) else {
+                return false;
+            };
+            end.eq_ignore_ascii_case(word)
+                && (!before.ends_with(char::is_alphanumeric) || end.starts_with(char::is_uppercase))
+        })
+    }
+}
+
+/// The segments of the path, empty ones too, and then the values of the query. The text may be a
+/// path, a target or a whole URL; the authority and the fragment of a URL hold no ids.
+pub(crate) fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
+    let end = text.find('#').unwrap_or(text.len());
+    let (path_end, query_start) = match text[..end].find('?') {
+        Some(mark) => (mark, mark + 1),
+        None => (end, end),
+    };
+    let start = path_start(&text[..path_end]);
+    let mut below = "";
+    let segments = parts(text, start, path_end, '/').map(move |(at, raw)| {
+        let place = Place::Segment { below };
+        below = raw;
+        Piece { raw, at, place }
+    });
+    let values = parts(text, query_start, end, '&').filter_map(|(at, item)| {
+        let (key, raw) = item.split_once('=')?;
+        Some(Piece { raw, at: at + key.len() + 1, place: Place::Value { key } })
+    });
+    segments.chain(values)
+}
+
+/// The id as it can stand in a path or in a query.
+pub(crate) fn encoded(id: &str) -> impl std::fmt::Display {
+    utf8_percent_encode(id, UNRESERVED)
+}
+
+/// Where the path begins: after the authority, if there is one.
+fn path_start(text: &str) -> usize {
+    let Some(colon) = text.find("://") else { return 0 };
+    let scheme = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
+    if colon == 0 || !text.bytes().take(colon).all(scheme) {
+        return 0;
+    }
+    let authority = colon + 3;
+    text[authority..].find('/').map_or(text.len(), |slash| authority + slash)
+}
+
+/// The parts of a stretch of the text, with their places.
+fn parts(
+    text: &str,
+    start: usize,
+    end: usize,
+    separator: char,
+) -> impl Iterator<Item = (usize, &str)> {
+    let mut at = start;
+    text[start..end].split(separator).map(move |part| {
+        let here = at;
+        at += part.len() + 1;
+        (here, part)
+    })
+}
+
+fn decoded(raw: &str) -> Option<Cow<'_, str>> {
+    if raw.contains('%') { percent_decode_str(raw).decode_utf8().ok() } else { Some(raw.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_come_apart() {
+        let table: [(&str, &[&str]); 9] = [
+            ("/v2/images/a", &["", "v2", "images", "a"]),
+            ("images/a/", &["images", "a", ""]),
+            ("/a?x=1&y&z=2=3&=4", &["", "a", "1", "2=3", "4"]),
+            ("http://host:80/a/b?c=d#e?f=g", &["", "a", "b", "d"]),
+            ("http://host", &[""]),
+            ("http://host?a=/b/", &["", "/b/"]),
+            ("/a?b=http://host/c", &["", "a", "http://host/c"]),
+            ("not a scheme://a/b", &["not a scheme:", "", "a", "b"]),
+            ("", &[""]),
+        ];
+        for (text, expected) in table {
+            let found: Vec<&str> = pieces(text).map(|piece| piece.raw).collect();
+            assert_eq!(found, expected, "{text}");
+            for piece in pieces(text) {
+                assert_eq!(&text[piece.at..piece.end()], piece.raw, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_query_says_what_is_an_id() {
+        for (key, expected) in [
+            ("id", true),
+            ("ID", true),
+            ("image_id", true),
+            ("imageId", true),
+            ("image-ids", true),
+            ("filter[uuid]", true),
+            ("filter%5Buuid%5D", true),
+            ("limit", false),
+            ("paid", false),
+            ("grids", false),
+            ("éid", false),
+            ("", false),
+        ] {
+            let text = format!("/?{key}=1");
+            let value = pieces(&text).last().unwrap();
+            assert_eq!(value.is_called_id(), expected, "{key}");
+        }
+    }
+}
