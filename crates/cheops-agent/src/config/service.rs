@@ -30,6 +30,8 @@ pub struct Mesh {
     pub buffer: usize,
     /// How many connections of clients one listener serves at the same time.
     pub connections: usize,
+    /// How long the head of a request may take, from when its connection is free for one.
+    pub head: Duration,
 }
 
 /// A service of the application.
@@ -164,6 +166,7 @@ impl Default for Mesh {
             links: 10_000,
             buffer: 64 << 10,
             connections: 1_024,
+            head: Duration::from_mins(1),
         }
     }
 }
@@ -213,6 +216,7 @@ pub(super) struct MeshSection {
     links: Option<usize>,
     buffer: Option<usize>,
     connections: Option<usize>,
+    head: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -291,6 +295,10 @@ impl Mesh {
         set(&mut mesh.links, section.links);
         set(&mut mesh.buffer, section.buffer);
         set(&mut mesh.connections, section.connections);
+        set(&mut mesh.head, span("mesh.head", section.head)?);
+        if mesh.head.is_zero() {
+            return Err("`mesh.head` must be longer than 0s".into());
+        }
         if mesh.connections == 0 {
             return Err("`mesh.connections` must be at least 1".into());
         }
@@ -301,7 +309,32 @@ impl Mesh {
                 return Err(format!("the service `{name}` is named twice"));
             }
         }
+        mesh.check_circles()?;
         Ok(mesh)
+    }
+
+    /// An instance behind the address of a listener would be the agent itself.
+    fn check_circles(&self) -> Result<(), String> {
+        let services = self.services.values();
+        let listens = services.clone().flat_map(|s| [Some(s.listen), s.outbound]);
+        let listens: Vec<SocketAddr> = listens.chain([self.outbound]).flatten().collect();
+        for service in services {
+            let meets = |listen: &&SocketAddr| {
+                let address = service.address;
+                address.is_some_and(|address| {
+                    let ip = listen.ip();
+                    let everywhere = ip.is_unspecified() && address.ip().is_loopback();
+                    listen.port() == address.port() && (ip == address.ip() || everywhere)
+                })
+            };
+            if let Some(listen) = listens.iter().find(meets) {
+                return Err(format!(
+                    "`service.address` of `{}` is where the agent itself listens ({listen}): requests would go round in circles; name the address of the instance",
+                    service.name
+                ));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -14,6 +14,32 @@ pub(super) enum Came {
     NotThere,
     /// Nothing: it may have arrived.
     Silence,
+    /// Nothing in time: it may have arrived.
+    Late,
+}
+
+impl Came {
+    /// The words for coming to nothing, between agents.
+    const WORDS: [(&'static str, Self); 3] =
+        [("not-there", Self::NotThere), ("silence", Self::Silence), ("late", Self::Late)];
+
+    /// What another agent says with a word.
+    pub(super) fn read(word: &str) -> Option<Self> {
+        Self::WORDS.iter().find(|(known, _)| *known == word).map(|(_, came)| *came)
+    }
+
+    /// The word for it, if it is about nothing.
+    pub(super) fn word(self) -> Option<&'static str> {
+        Self::WORDS.iter().find(|(_, came)| *came == self).map(|(word, _)| *word)
+    }
+
+    /// What a client is told that gets no answer because of it (RFC 9110, 15.6).
+    pub(super) fn status(self) -> StatusCode {
+        match self {
+            Self::Late => StatusCode::GATEWAY_TIMEOUT,
+            Self::Answer(_) | Self::NotThere | Self::Silence => StatusCode::BAD_GATEWAY,
+        }
+    }
 }
 
 /// What is left of the request's body.
@@ -32,7 +58,7 @@ pub(super) fn may_go_on(came: Came, method: &Method, rest: Rest) -> bool {
     }
     match came {
         Came::NotThere => true,
-        Came::Silence => method.is_idempotent(),
+        Came::Silence | Came::Late => method.is_idempotent(),
         Came::Answer(status) => is_no_answer(status) && method.is_idempotent(),
     }
 }
@@ -51,7 +77,7 @@ mod tests {
 
     #[test]
     fn what_may_have_happened_is_not_done_again() {
-        use Came::{Answer, NotThere, Silence};
+        use Came::{Answer, Late, NotThere, Silence};
         use Rest::{Partial, Whole};
         // came, rest, GET, PUT, POST
         for (came, rest, get, put, post) in [
@@ -59,6 +85,7 @@ mod tests {
             (NotThere, Partial, false, false, false),
             (Silence, Whole, true, true, false),
             (Silence, Partial, false, false, false),
+            (Late, Whole, true, true, false),
             (Answer(StatusCode::OK), Whole, false, false, false),
             (Answer(StatusCode::NOT_FOUND), Whole, false, false, false),
             (Answer(StatusCode::INTERNAL_SERVER_ERROR), Whole, false, false, false),

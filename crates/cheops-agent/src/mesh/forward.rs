@@ -7,6 +7,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use axum::body::Body as AnyBody;
 use cheops_core::id::SiteId;
 use hyper::{
     Request, Response, StatusCode, Uri,
@@ -18,7 +19,7 @@ use super::{
     Service, Shared,
     attempt::Came,
     body::{Body, Timed},
-    headers::{NOT_THERE, SERVICE, SITE, end_hop},
+    headers::{CAME, SERVICE, SITE, end_hop},
     pool::{Answer, Unanswered},
     read::{Named, SCOPE},
     upgrade,
@@ -27,6 +28,9 @@ use crate::peers::CallError;
 
 /// By how much longer than its instance another agent may take.
 const ON_THE_WAY: Duration = Duration::from_secs(1);
+
+/// How many bytes of another agent's explanation are read.
+const MOST_TOLD: usize = 64 << 10;
 
 /// What became of an attempt.
 pub(super) type Attempt = Result<Response<Answer>, Nothing>;
@@ -146,20 +150,20 @@ impl Shared {
         let body = Timed::new(body, limits.idle);
         let waiting = body.waiting();
         let request = Request::from_parts(parts, body.any());
-        let silent = |why| Nothing { came: Came::Silence, why, body: None };
-        let mut response = match waiting.within(limit, self.peers.call(site, request)).await {
-            None => return Err(silent(format!("it did not answer within {limit:?}"))),
-            Some(Err(error @ CallError::Broke { .. })) => return Err(silent(error.to_string())),
-            Some(Err(error)) => {
-                let why = error.to_string();
-                return Err(Nothing { came: Came::NotThere, why, body: None });
+        let nothing = |came, why: String| Err(Nothing { came, why, body: None });
+        let answered = waiting.within(limit, self.peers.call(site, request)).await;
+        let mut response = match answered {
+            None => return nothing(Came::Late, format!("it did not answer within {limit:?}")),
+            Some(Err(error @ CallError::Broke { .. })) => {
+                return nothing(Came::Silence, error.to_string());
             }
-            Some(Ok(response)) if response.headers().contains_key(NOT_THERE) => {
-                let why = "its instance can't be reached".to_owned();
-                return Err(Nothing { came: Came::NotThere, why, body: None });
-            }
+            Some(Err(error)) => return nothing(Came::NotThere, error.to_string()),
             Some(Ok(response)) => response,
         };
+        let came = response.headers().get(CAME).and_then(|word| word.to_str().ok());
+        if let Some(came) = came.and_then(Came::read) {
+            return nothing(came, told(response).await);
+        }
         if let (Some(client), Some(way)) = (client, way) {
             way.join_client(client, &mut response);
         }
@@ -175,4 +179,12 @@ fn ask_by_path(parts: &mut Parts) {
     }
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     parts.uri = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
+}
+
+/// Why another agent has no answer, in its own words.
+async fn told(response: Response<AnyBody>) -> String {
+    let body = axum::body::to_bytes(response.into_body(), MOST_TOLD).await.unwrap_or_default();
+    let problem: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
+    let detail = problem.as_ref().and_then(|problem| problem.get("detail")?.as_str());
+    detail.unwrap_or("its instance gave no answer").to_owned()
 }

@@ -25,8 +25,8 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 pub(super) const SERVICE: HeaderName = HeaderName::from_static("x-cheops-service");
 /// The site that served a request.
 pub(super) const SITE: HeaderName = HeaderName::from_static("x-cheops-site");
-/// The answer of an agent that could not reach its instance: nothing can have happened there.
-pub(super) const NOT_THERE: HeaderName = HeaderName::from_static("x-cheops-not-there");
+/// In the answer of an agent that got none from its instance: what came of it (see `attempt`).
+pub(super) const CAME: HeaderName = HeaderName::from_static("x-cheops-came");
 /// What begins with this is ours.
 const OURS: &str = "x-cheops-";
 

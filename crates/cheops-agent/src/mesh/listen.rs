@@ -19,8 +19,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Service, Shared, body::Body, pool::Answer, serve::Asks};
 
-/// How long the head of a request may take, from when the connection is free for one.
-const HEAD: Duration = Duration::from_mins(1);
 /// How long to wait when the system has no more room for connections.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The longest head of a request.
@@ -87,6 +85,7 @@ async fn converse(
 ) {
     // Without it answers would only be slower.
     let _ = tcp.set_nodelay(true);
+    let head = shared.config.head;
     let service = service_fn(move |request: Request<Incoming>| {
         let (shared, door) = (shared.clone(), door.clone());
         async move { Ok::<_, Infallible>(answer(&shared, &door, client, request).await) }
@@ -95,7 +94,7 @@ async fn converse(
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
+        .header_read_timeout(head)
         .max_buf_size(HEADERS)
         .preserve_header_case(true);
     builder

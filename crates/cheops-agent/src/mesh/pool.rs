@@ -95,7 +95,8 @@ impl Failed {
     pub(super) fn came(&self) -> Came {
         match self {
             Self::Connect { .. } | Self::ConnectLate { .. } => Came::NotThere,
-            Self::Broke { .. } | Self::Late { .. } => Came::Silence,
+            Self::Broke { .. } => Came::Silence,
+            Self::Late { .. } => Came::Late,
         }
     }
 }

@@ -31,7 +31,7 @@ use super::{
     attempt::{Came, Rest, may_go_on},
     body::Body,
     forward::{Attempt, Nothing},
-    headers::{NOT_THERE, SERVICE, forwarded, from_outside, sound},
+    headers::{CAME, SERVICE, forwarded, from_outside, sound},
     linked::Found,
     pool::Answer,
     read::{Named, Unreadable},
@@ -96,12 +96,13 @@ impl Shared {
         let service = parts.headers.remove(SERVICE);
         let service = service.as_ref().and_then(|name| name.to_str().ok()).unwrap_or_default();
         let Some(service) = service.parse().ok().and_then(|name| self.services.get(&name)) else {
-            return self.not_there(&Problem::new(
+            let problem = Problem::new(
                 StatusCode::BAD_GATEWAY,
                 "unknown-service",
-                format!("`{}` has no service `{service}`", self.here),
+                format!("it has no service `{service}`: add `[[service]]` to its configuration"),
                 "add it to the configuration of that site's agent as `[[service]]`",
-            ));
+            );
+            return self.came_to_nothing(Came::NotThere, &problem);
         };
         let named = match self.reader.take(&mut parts) {
             Ok(named) => named,
@@ -113,10 +114,7 @@ impl Shared {
         };
         match answered {
             Ok(response) => response,
-            Err(Nothing { came: Came::NotThere, why, .. }) => {
-                self.not_there(&no_instance(service, &why))
-            }
-            Err(nothing) => self.refuse(&no_instance(service, &nothing.why)),
+            Err(nothing) => self.came_to_nothing(nothing.came, &no_instance(service, &nothing)),
         }
     }
 
@@ -168,10 +166,11 @@ impl Shared {
         problem.response(&self.named)
     }
 
-    /// Refuses a request of another agent of which nothing can have happened here.
-    fn not_there(&self, problem: &Problem) -> Response<Answer> {
+    /// Tells another agent what came of a request that it forwarded.
+    fn came_to_nothing(&self, came: Came, problem: &Problem) -> Response<Answer> {
         let mut response = self.refuse(problem);
-        response.headers_mut().insert(NOT_THERE, HeaderValue::from_static("1"));
+        let word = came.word().map(|word| (CAME, HeaderValue::from_static(word)));
+        response.headers_mut().extend(word);
         response
     }
 
@@ -202,7 +201,7 @@ impl Shared {
     ) -> Response<Answer> {
         match self.local(service, None, parts, body).await {
             Ok(response) => response,
-            Err(nothing) => self.refuse(&no_instance(service, &nothing.why)),
+            Err(nothing) => self.refuse(&no_instance(service, &nothing)),
         }
     }
 
@@ -224,7 +223,7 @@ impl Shared {
                 return self.refuse(&problem.about(named));
             }
         };
-        let (mut tried, mut legs) = (Vec::new(), Vec::new());
+        let (mut tried, mut legs, mut last_came) = (Vec::new(), Vec::new(), Came::NotThere);
         let attempts = route.attempts();
         if attempts.len() > 1 {
             body = match body.keep(self.config.buffer).await {
@@ -259,6 +258,7 @@ impl Shared {
             };
             body = again.or(nothing.body);
             let goes_on = may_go_on(nothing.came, &method, rest(body.as_ref()));
+            last_came = nothing.came;
             tried.push(Tried { site, why: nothing.why });
             if !goes_on {
                 break;
@@ -269,7 +269,7 @@ impl Shared {
             None => "there is nothing to try".to_owned(),
         };
         let problem = Problem::new(
-            StatusCode::BAD_GATEWAY,
+            last_came.status(),
             "no-answer",
             detail,
             "look at the links with `cheops get sites`; name another site after `;` to fall back on",
@@ -331,11 +331,11 @@ fn in_words(unreadable: &Unreadable) -> Box<Problem> {
     Problem::new(StatusCode::BAD_REQUEST, "bad-scope", unreadable.to_string(), hint)
 }
 
-fn no_instance(service: &Service, why: &str) -> Box<Problem> {
+fn no_instance(service: &Service, nothing: &Nothing) -> Box<Problem> {
     Problem::new(
-        StatusCode::BAD_GATEWAY,
+        nothing.came.status(),
         "no-instance",
-        format!("the instance of `{}` at this site: {why}", service.name()),
+        format!("the instance of `{}`: {}", service.name(), nothing.why),
         "start it, or correct `address` of the service in the agent's configuration",
     )
 }

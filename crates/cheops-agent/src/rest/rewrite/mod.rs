@@ -5,12 +5,22 @@
 //! |---|---|
 //! | `pieces` | what in a path or URL can be an id? |
 //! | `target` | which ids does the target of a request hold? |
+//! | `known` | which of what a text holds are ids, and what takes their place? |
+//! | `body` | how are ids replaced in a body as it passes? |
+//! | `json` | what of JSON must be understood for that? |
 //!
 //! What must stay true: every byte that is not a part of a replaced id stays as it is; an id that
 //! could be something else is left alone.
 
+mod body;
+mod json;
+mod known;
 mod pieces;
 mod target;
 
 pub(super) use self::pieces::{Piece, Place, pieces};
 pub use self::target::{own_path, segments, target};
+pub use self::{
+    body::{Format, MAX_TOKEN, Rewriter},
+    known::{Context, header},
+};
