@@ -27,7 +27,7 @@ use hyper::{
 
 use super::{
     Service, Shared,
-    answer::{Problem, Tried, timed},
+    answer::{Problem, Tried, UNSOUND, timed},
     attempt::{Came, Rest, may_go_on},
     body::Body,
     forward::{Attempt, Nothing},
@@ -71,7 +71,7 @@ impl Shared {
         sound(&parts.headers).map_err(|unsound| {
             Problem::new(
                 StatusCode::BAD_REQUEST,
-                "unsound-request",
+                UNSOUND,
                 format!("the request can be read in two ways: {unsound}"),
                 "send a request that RFC 9112 allows",
             )
