@@ -11,7 +11,7 @@ use crate::field::{
 fn each_error_says_what_happened_and_what_to_do() {
     let mut world = World::new(2);
     for (path, headers, detail) in [
-        ("/v2/images", &[("X-Scope", "image: site1 &")][..], "expected"),
+        ("/v2/images", &[("X-Scope", "image: site1 &")][..], "no site is named"),
         ("/v2/images", &[("X-Scope", "image: nowhere")], "nowhere"),
         ("/v2/images", &[("X-Scope", r#"{"image": 7}"#)], "X-Scope"),
         (

@@ -11,7 +11,6 @@ Paths that begin with `/_` are for the test, and neither logged nor made to fail
 
 import json
 import select
-import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -143,9 +142,10 @@ class Handler(BaseHTTPRequestHandler):
     def wait(self, condition, most=120):
         """Waits until something is so, while whoever asks is there."""
         end = time.monotonic() + most
+        there = select.poll()
+        there.register(self.connection, select.POLLRDHUP)
         while not condition() and time.monotonic() < end:
-            readable = select.select([self.connection], [], [], min(0.02, most))[0]
-            if readable and not self.unread and not self.connection.recv(1, socket.MSG_PEEK):
+            if there.poll(20):
                 raise Gone
 
     # Bodies.
