@@ -19,12 +19,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cheops_agent::wire::{self, Names};
+use bytes::Bytes;
+use cheops_agent::{
+    config::{Divide, Gather, Service, Split},
+    rest::{
+        divide::{self, Part, Share},
+        gather, ids,
+        rewrite::{self, Context, Format, Rewriter},
+    },
+    wire::{self, Names},
+};
 use cheops_core::{
     history::History,
     matrix::{self, Config, Take},
     scope::{self, MAX_LENGTH, ScopeError},
 };
+use hyper::header::{HeaderMap, HeaderValue, LOCATION};
+use serde_json::Value;
 
 /// The longest input, in bytes.
 const LONGEST: usize = 64 * 1024;
@@ -44,10 +55,28 @@ fn scopes() {
         "compute: dc1, image: dc1 & dc2",
         "{image: DC 1 & (dc2; dc3) % around(dc4, 1.5ms), volume: *}",
         "a: ((b & c) % d); e + f",
+        "a: none(b & c); eventual(d & e)",
     ];
     let words = [
-        "around(", "10ms", ": ", ",", " & ", "%", "+", ";", "(", ")", "((((((((", "{", "}", "*",
-        "é", "\u{a0}", "1e9s",
+        "around(",
+        "none(",
+        "eventual(",
+        "10ms",
+        ": ",
+        ",",
+        " & ",
+        "%",
+        "+",
+        ";",
+        "(",
+        ")",
+        "((((((((",
+        "{",
+        "}",
+        "*",
+        "é",
+        "\u{a0}",
+        "1e9s",
     ];
     let target = Target::new(seeds.map(String::from), &words, as_text(scope_reads));
     bolero::check!().with_test_time(time()).for_each(|script: &[u8]| target.run(script));
@@ -82,6 +111,91 @@ fn encodings() {
     let target = Target::new(seeds, &words, encoding_reads);
     bolero::check!().with_test_time(time()).for_each(|script: &[u8]| target.run(script));
 }
+
+/// Bodies in which ids are replaced, in two ways of cutting them up.
+#[test]
+fn bodies() {
+    let target = Target::new(BODIES, &ID_WORDS, body_passes);
+    bolero::check!().with_test_time(time()).for_each(|script: &[u8]| target.run(script));
+}
+
+#[test]
+fn targets() {
+    let seeds = [
+        format!("/v2/images/{LOCAL}/file?id={LOCAL}&limit=42"),
+        "http://host:9292/v2/images/42?marker=%34%32#42".to_owned(),
+        "//a/%2e%2e/b;c=d/?x=&=y&z".to_owned(),
+    ];
+    let words =
+        ["/", "?", "&", "=", "%", "%34%32", "%ff", "+", "#", "://", LOCAL, "42", "é", "_id="];
+    let target = Target::new(seeds, &words, as_text(target_reads));
+    bolero::check!().with_test_time(time()).for_each(|script: &[u8]| target.run(script));
+}
+
+/// Answers to a creation: a `Location` on the first line, then the body.
+#[test]
+fn creations() {
+    let seeds = [
+        format!("http://host/v2/images/{LOCAL}?x\n{{\"image\": {{\"id\": \"{LOCAL}\"}}}}"),
+        "/a/%2e%2e\n{\"id\": -42, \"uuid\": \"\", \"metadata\": {\"name\": \"x\"}}".to_owned(),
+    ];
+    let target = Target::new(seeds, &ID_WORDS, as_text(creation_reads));
+    bolero::check!().with_test_time(time()).for_each(|script: &[u8]| target.run(script));
+}
+
+#[test]
+fn divisions() {
+    let seeds = [
+        r#"{"replicas": 10, "weighed": 10, "list": [1, 2, 3], "stretches": ["a", "b", "c"]}"#,
+        r#"{"replicas": -18446744073709551615, "weighed": 18446744073709551615, "list": []}"#,
+        r#"{"replicas": 0.5, "weighed": null, "list": {"a": []}, "stretches": [[[]]]}"#,
+    ];
+    let words = [
+        "\"replicas\":",
+        "\"list\":",
+        "\"stretches\":",
+        "\"weighed\":",
+        "[",
+        "]",
+        ",",
+        "9223372036854775807",
+        "-1",
+    ];
+    let target = Target::new(seeds, &words, as_text(division_reads));
+    bolero::check!().with_test_time(time()).for_each(|script: &[u8]| target.run(script));
+}
+
+const LOCAL: &str = "0b1e7a52-8c3d-4f7e-9d11-2a5b6c7d8e9f";
+const META: &str = "5c1de9a0-ce05-8123-8abc-0123456789ab";
+
+const BODIES: [&str; 3] = [
+    r#"{"images": [{"id": "0b1e7a52-8c3d-4f7e-9d11-2a5b6c7d8e9f", "size": 42, "id": 42}]}"#,
+    r#"{"self": "http:\/\/h\/images\/42?x=0b1e7a52-8c3d-4f7e-9d11-2a5b6c7d8e9f", "\u0069d": "42"}"#,
+    "<a href='/0b1e7a52-8c3d-4f7e-9d11-2a5b6c7d8e9f'>0b1e7a52-8c3d-4f7e-9d11-2a5b6c7d8e9f.</a>",
+];
+
+const ID_WORDS: [&str; 20] = [
+    "{",
+    "}",
+    "[",
+    "[[[[[[[[",
+    "]",
+    "\"",
+    "\\",
+    "\\u0034",
+    "\\ud83d\\ude00",
+    ",",
+    ":",
+    "/",
+    "\"id\":",
+    "42",
+    "\"42\"",
+    LOCAL,
+    "\"/images/42\"",
+    "%2e",
+    ".",
+    "\n",
+];
 
 const JSON_WORDS: [&str; 24] = [
     "{",
@@ -162,6 +276,110 @@ fn encoding_reads(bytes: &[u8]) {
         let again = wire::encode_durable(&durable).unwrap();
         assert_eq!(wire::decode_durable(&again, &mut names), Ok(durable));
     }
+}
+
+/// However a body is cut, the same comes out; without known ids, the body itself; and JSON stays JSON.
+fn body_passes(bytes: &[u8]) {
+    let size = 1 + bytes.len() % 41;
+    for format in [Format::Json, Format::Text] {
+        let whole = rewritten(bytes, bytes.len().max(1), format, lookup);
+        assert_eq!(rewritten(bytes, size, format, lookup), whole, "in chunks of {size}");
+        assert_eq!(rewritten(bytes, size, format, |_| None), bytes);
+        let is_json = |bytes| serde_json::from_slice::<Value>(bytes).is_ok();
+        assert!(format == Format::Text || !is_json(bytes) || is_json(&whole));
+    }
+}
+
+fn rewritten(
+    bytes: &[u8],
+    size: usize,
+    format: Format,
+    lookup: impl Fn(&str) -> Option<&'static str>,
+) -> Vec<u8> {
+    let context = Context { fields: vec!["id".into()], collections: vec!["images".into()] };
+    let mut rewriter = Rewriter::new(lookup, &context.into(), format);
+    let mut result = Vec::new();
+    for chunk in bytes.chunks(size) {
+        result.extend_from_slice(&rewriter.push(&Bytes::copy_from_slice(chunk)));
+    }
+    result.extend_from_slice(&rewriter.finish());
+    result
+}
+
+fn lookup(id: &str) -> Option<&'static str> {
+    match id {
+        LOCAL => Some(META),
+        "42" => Some("a \"b\""),
+        _ => None,
+    }
+}
+
+/// Where an id is named, and only there, it is replaced.
+fn target_reads(text: &str) {
+    for (id, new) in [(LOCAL, META), ("42", "a/b?")] {
+        let named = rewrite::segments(text).any(|segment| segment == id);
+        let after = rewrite::target(text, id, new);
+        assert_eq!(after == text, !named, "{after}");
+        assert_eq!(rewrite::segments(&after).any(|segment| segment == new), named);
+        if let Some((own, rest)) = rewrite::own_path(text, id) {
+            assert!(named && text.starts_with(&format!("{own}{rest}")));
+        }
+    }
+    let service = "s".parse().unwrap();
+    assert!(ids::natural_resource(&service, text).is_ok());
+    let context = Context { fields: Vec::new(), collections: vec!["images".into()] };
+    rewrite::header(text, lookup, &context.into());
+}
+
+/// What an answer names can stand in a path, as one segment.
+fn creation_reads(text: &str) {
+    let (location, body) = text.split_once('\n').unwrap_or((text, ""));
+    let mut headers = HeaderMap::new();
+    if let Ok(location) = HeaderValue::from_str(location) {
+        headers.insert(LOCATION, location);
+    }
+    let service = Service::new("s".parse().unwrap(), "127.0.0.1:1".parse().unwrap(), None);
+    let Some(id) = ids::made(&service.ids, 201, &headers, body.as_bytes()) else { return };
+    let target = rewrite::target(&format!("/{META}/x"), META, &id);
+    assert!(target.ends_with("/x") && target.split('/').count() == 3, "{target}");
+    assert_eq!(rewrite::own_path(&target, &id).map(|(_, rest)| rest), Some("/x"));
+}
+
+/// The parts of what can be divided are the whole again; of what is dealt out, in another order.
+fn division_reads(text: &str) {
+    let Ok(body) = serde_json::from_str::<Value>(text) else { return };
+    let rule = |pointer: &str, split, gather| Divide { pointer: pointer.into(), split, gather };
+    let weights = Split::Weights(vec![3, 0, 2]);
+    let rules = [
+        rule("/replicas", Split::Even, Gather::Sum),
+        rule("/weighed", weights.clone(), Gather::Sum),
+        rule("/stretches", weights, Gather::Concat),
+        rule("/rest", Split::Each, Gather::Same),
+        rule("/list", Split::Even, Gather::Concat),
+    ];
+    let fits = |pointer: &str, fits: fn(&Value) -> bool| body.pointer(pointer).is_none_or(fits);
+    let divisible = divide::check(&body, &rules).is_ok()
+        && fits("/replicas", Value::is_number)
+        && fits("/weighed", Value::is_number)
+        && fits("/stretches", Value::is_array)
+        && fits("/list", Value::is_array);
+    let parts = 1 + text.len() % 5;
+    let part = |part| match divide::part(&body, &rules, Share { part, parts }) {
+        Part::Divided(value) => value,
+        Part::Whole => body.clone(),
+    };
+    let got = (0..parts).map(|n| (format!("site{n}").parse().unwrap(), part(n))).collect();
+    let gathered = gather::whole(got, &rules);
+    if !divisible || part(0) == body {
+        return;
+    }
+    let (mut whole, mut body) = (gathered.unwrap(), body.clone());
+    for value in [&mut whole, &mut body] {
+        if let Some(list) = value.pointer_mut("/list").and_then(Value::as_array_mut) {
+            list.sort_by_key(Value::to_string);
+        }
+    }
+    assert_eq!(whole, body);
 }
 
 /// A reader of text takes the bytes as far as they are one.

@@ -45,6 +45,7 @@ use crate::{
     open_files,
     peers::{Calls, Peers},
     problems::Noted,
+    replicants::Replicants,
     run::{self, Runner, Setup},
 };
 
@@ -102,6 +103,7 @@ pub struct Agent {
     mesh: Mesh,
     node: node::Running,
     server: JoinHandle<()>,
+    follower: JoinHandle<()>,
     sweeper: JoinHandle<()>,
     stop: watch::Sender<bool>,
 }
@@ -152,8 +154,11 @@ impl Agent {
         let metrics = Metrics::default();
         let (limits, feeds) = (config.serve.clone(), Arc::new(Semaphore::new(config.serve.feeds)));
         let (stop, stopping) = watch::channel(false);
+        let replicants = Arc::new(Replicants::new(config.site.clone()));
+        let follower = tokio::spawn(replicants.clone().follow(handle.clone()));
         let context = Arc::new(Context {
             config,
+            replicants,
             node: handle,
             peers,
             runner,
@@ -166,14 +171,14 @@ impl Agent {
             wary,
         });
         let router = api::router(context.clone());
-        let mesh = Mesh::start(&context.config, doors, context.peers.clone());
+        let mesh = Mesh::start(&context, doors);
         context.peers.serve(Answers { router: router.clone(), mesh: mesh.clone() });
         let router = api::guard(router, api.ip());
         let server = tokio::spawn(api::serve(listener, router, limits, stopping));
         let sweeper = tokio::spawn(sweep(context.clone()));
         let (site, peers) = (context.here(), context.peers.address());
         tracing::info!(%site, %api, %peers, "the agent is at work");
-        Ok(Self { context, api, mesh, node, server, sweeper, stop })
+        Ok(Self { context, api, mesh, node, server, follower, sweeper, stop })
     }
 
     /// Where its API listens.
@@ -199,6 +204,7 @@ impl Agent {
     /// Stops the agent. Commands that run go on; their results are found when it starts again.
     pub async fn stop(self) {
         self.sweeper.abort();
+        self.follower.abort();
         let _ = self.stop.send(true);
         let _ = tokio::join!(time::timeout(FAREWELL, self.server), self.mesh.stop(FAREWELL));
         self.context.peers.stop().await;

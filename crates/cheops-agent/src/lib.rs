@@ -12,6 +12,7 @@ pub mod node;
 pub mod open_files;
 pub mod peers;
 pub mod problems;
+pub mod replicants;
 pub mod rest;
 pub mod run;
 pub mod wire;

@@ -44,6 +44,8 @@ pub struct Replicant {
     pub parts: Vec<Sites>,
     /// What each site calls its own, as far as is known here.
     pub locals: BTreeMap<SiteId, Box<str>>,
+    /// The sites that have carried out its creation, whether or not they have something of their own.
+    pub replied: BTreeSet<SiteId>,
 }
 
 /// What a replicant is called.
@@ -73,7 +75,9 @@ impl Replicant {
         } else {
             return None;
         };
+        let replied = |site: &&SiteId| resource.reply(&first.id, site).is_some();
         Some(Self {
+            replied: resource.sites().iter().filter(replied).cloned().collect(),
             resource: resource.id().clone(),
             service: request.service.clone(),
             name,
@@ -91,6 +95,17 @@ impl Replicant {
         }
     }
 
+    /// Whether a text is one of its names: its id, that of a site, its path or its resource.
+    pub fn is_called(&self, name: &str) -> bool {
+        let own = match &self.name {
+            Name::Meta { id, .. } => id,
+            Name::Path(path) => path,
+        };
+        **own == *name
+            || self.resource.as_str() == name
+            || self.locals.values().any(|local| **local == *name)
+    }
+
     /// Whether a site has something to show of it.
     pub fn is_at(&self, site: &SiteId) -> bool {
         self.sites.contains(site) && (self.meta().is_none() || self.locals.contains_key(site))
@@ -101,14 +116,15 @@ impl Replicant {
         match &self.name {
             Name::Path(path) => vec![Key::Path(path.clone())],
             Name::Meta { id, collection } => {
-                let local = |(site, local): (&SiteId, &Box<str>)| {
+                let local = |(site, local): (&SiteId, &str)| {
                     if is_distinctive(local) {
-                        Some(Key::Id(local.clone()))
+                        Some(Key::Id(local.into()))
                     } else {
                         (site == here).then(|| Key::Path(below(collection, local)))
                     }
                 };
-                let locals = self.locals.iter().filter_map(local);
+                let locals = self.locals.iter().map(|(site, local)| (site, &**local));
+                let locals = locals.filter_map(local);
                 [Key::Id(id.clone())].into_iter().chain(locals).collect()
             }
         }
@@ -277,12 +293,10 @@ impl Replicants {
             touched.into_iter().map(found).collect::<Vec<_>>()
         };
         for (id, replicant) in node.read(look).await? {
-            match replicant {
-                Some(replicant) => self.learn(replicant),
-                None => {
-                    let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-                    index.forget(&id, &self.here);
-                }
+            let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+            index.forget(&id, &self.here);
+            if let Some(replicant) = replicant {
+                index.add(Arc::new(replicant), &self.here);
             }
         }
         Ok(())
@@ -349,6 +363,7 @@ mod tests {
             sites: Sites::new(["a", "b"].map(|name| name.parse().unwrap())).unwrap(),
             parts: Vec::new(),
             locals: locals.iter().map(local).collect(),
+            replied: BTreeSet::new(),
         }
     }
 

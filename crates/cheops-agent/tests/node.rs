@@ -112,8 +112,12 @@ async fn an_operation_is_durable_before_it_is_sent_run_or_accepted() {
     let Effect::Run { run, .. } = run else { panic!("{run:?}") };
     assert_eq!((&run.op, durable), (&op, 2));
 
-    let report =
-        Report { outcome: cheops_core::plan::Outcome::Ok, took: Millis(1), output: "".into() };
+    let report = Report {
+        outcome: cheops_core::plan::Outcome::Ok,
+        took: Millis(1),
+        output: "".into(),
+        made: None,
+    };
     world.handle.tell(Input::Ran { run, report }).await.unwrap();
     assert!(matches!(soon(answers.recv()).await, Some(Answer::Reply(_))));
     let written = world.disk.written();

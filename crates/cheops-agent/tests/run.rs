@@ -227,7 +227,8 @@ async fn steps_run_in_a_row_until_one_fails() {
         method: "PUT".into(),
         target: "/".into(),
         headers: [].into(),
-        body: None,
+        body: cheops_core::operation::HttpBody::None,
+        names: cheops_core::operation::Names::Nothing,
     }));
     let mixed = Action::Steps([Action::command("touch ran"), http].into());
     let reply = site.submit(site.request("http", mixed, &[])).await;

@@ -17,9 +17,9 @@ use cheops_agent::wire::{
     decode_message, encode_durable, encode_message,
 };
 use cheops_core::{
-    id::{OpId, Sites},
+    id::{OpId, SiteId, Sites},
     matrix::{Config, Entry, Matrix, Take},
-    operation::{Action, Attachment, Declaration, HttpRequest, Operation},
+    operation::{self, Action, Attachment, Declaration, HttpBody, HttpRequest, Operation},
     plan::Outcome,
     replica::{Durable, Message, Record, Reply, Sent, Shown, Stretch, Version},
     time::{Millis, Timestamp},
@@ -52,6 +52,9 @@ fn declaration() -> Declaration {
             matrix: Matrix::new(entries.into()).unwrap(),
             show: Some("redis-cli get x".into()),
             timeout: Some(Duration::from_millis(1500)),
+            parts: ["site2", "site1"]
+                .map(|site| Sites::from(site.parse::<SiteId>().unwrap()))
+                .into(),
             ..Config::default()
         },
         base: Version::from([("site1".parse().unwrap(), 12)]),
@@ -72,8 +75,34 @@ fn http() -> Action {
         method: "PUT".into(),
         target: "/v2/images?x=1".into(),
         headers: [("Accept".into(), "*/*".into())].into(),
-        body: Some(attachment()),
+        body: HttpBody::File(attachment()),
+        names: operation::Names::Nothing,
     }))
+}
+
+fn requests() -> Action {
+    let request = |method: &str, target: &str, body, names| {
+        Action::Http(Box::new(HttpRequest {
+            service: "image".parse().unwrap(),
+            method: method.into(),
+            target: target.into(),
+            headers: [("Accept".into(), "*/*".into())].into(),
+            body,
+            names,
+        }))
+    };
+    let json = HttpBody::Inline(br#"{"name":"x"}"#.as_slice().into());
+    let steps = [
+        request("POST", "/v2/images", json, operation::Names::Makes("m1".into())),
+        request(
+            "PUT",
+            "/v2/images/m1/file",
+            HttpBody::File(attachment()),
+            operation::Names::Uses("m1".into()),
+        ),
+        request("DELETE", "/v2/images/x", HttpBody::None, operation::Names::Nothing),
+    ];
+    Action::Steps(steps.into())
 }
 
 fn reply() -> Reply {
@@ -86,6 +115,7 @@ fn reply() -> Reply {
         era: 1,
         took: Millis(250),
         output: "8".into(),
+        made: None,
     }
 }
 
@@ -99,7 +129,7 @@ fn shown() -> Record {
     }))
 }
 
-fn messages() -> [(&'static str, Message); 6] {
+fn messages() -> [(&'static str, Message); 7] {
     let counter = || "counter".parse().unwrap();
     let version =
         || Version::from([("site1".parse().unwrap(), 3), ("site2".parse().unwrap(), 300)]);
@@ -110,6 +140,8 @@ fn messages() -> [(&'static str, Message); 6] {
         Sent { after: 0, record: Record::Reply(Arc::new(reply())) },
     ];
     let shown = vec![Sent { after: 1, record: shown() }];
+    let made = Reply { made: Some("8c2f".into()), ..reply() };
+    let made = vec![Sent { after: 0, record: Record::Reply(Arc::new(made)) }];
     [
         ("compare", Message::Compare(vec![(stretch.clone(), 0x0123_4567_89ab_cdef)])),
         ("have", Message::Have(stretch, vec![(counter(), version())], 0x0123_4567_89ab_cdef)),
@@ -117,10 +149,11 @@ fn messages() -> [(&'static str, Message); 6] {
         ("records", Message::Records { resource: counter(), records, more: true }),
         ("forgotten", Message::Forgotten(vec![(counter(), version())])),
         ("shown", Message::Records { resource: counter(), records: shown, more: false }),
+        ("made", Message::Records { resource: counter(), records: made, more: false }),
     ]
 }
 
-fn durables() -> [(&'static str, Durable); 9] {
+fn durables() -> [(&'static str, Durable); 10] {
     let steps = Action::Steps([Action::command("incr x"), http()].into());
     let first = Operation {
         parents: Box::default(),
@@ -144,6 +177,7 @@ fn durables() -> [(&'static str, Durable); 9] {
     let trimmed = Durable::Trimmed { resource: "counter".parse().unwrap(), version: version() };
     [
         ("steps", stored(operation(steps))),
+        ("requests", stored(operation(requests()))),
         ("first", stored(first)),
         ("intent", intent),
         ("clearing", Durable::Clearing("counter".parse().unwrap())),
@@ -347,6 +381,35 @@ fn limits_hold_both_ways() {
 }
 
 #[test]
+fn a_site_has_one_part() {
+    let encoded = |parts: &[&str]| {
+        let sites = |part: &&str| Sites::new(part.split('+').map(|site| site.parse().unwrap()));
+        let parts = parts.iter().map(|part| sites(part).unwrap()).collect();
+        let config = Config { parts, ..Config::default() };
+        let declares = Some(Declaration { config, ..declaration() }.into());
+        let op = Operation { declares, ..operation(Action::command("x")) };
+        encode_durable(&stored(op)).map_err(|error| error.to_string())
+    };
+    for (parts, error) in
+        [(&["a"][..], "a resource in parts has at least two"), (&["a", "b+a"], "`a` has two parts")]
+    {
+        assert_eq!(encoded(parts), Err(format!("at record.declares.parts: {error}")));
+    }
+    let mut bytes = encoded(&["a", "b", "c+d"]).unwrap();
+    let parts = b"\x03\x01\x01a\x01\x01b\x02\x01c\x01d";
+    assert!(bytes.ends_with(parts), "{bytes:x?}");
+    let last = bytes.len() - 1;
+    let read = |bytes: &[u8]| decode_durable(bytes, &mut Names::default());
+    assert!(read(&bytes).is_ok());
+    bytes[last] = b'c';
+    let error = read(&bytes).unwrap_err().to_string();
+    assert_eq!(error, "at record.declares.parts[2][1]: it does not come after the one before it");
+    bytes[last - 2] = b'a';
+    let error = read(&bytes).unwrap_err().to_string();
+    assert_eq!(error, "at record.declares.parts: `a` has two parts");
+}
+
+#[test]
 fn a_matrix_names_at_most_255_kinds() {
     // Two messages' worth of kinds in one: each matrix is fine, and both together are not.
     let entries = |from: usize| -> Vec<Entry> {
@@ -387,8 +450,16 @@ fn the_core_knows_about_how_long_an_encoding_is() {
         method: "POST".into(),
         target: "/v2/images".into(),
         headers,
-        body: Some(attachment()),
+        body: HttpBody::File(attachment()),
+        names: operation::Names::Nothing,
     }));
+    let web = |body, names| match &web {
+        Action::Http(request) => {
+            Action::Http(Box::new(HttpRequest { body, names, ..(**request).clone() }))
+        }
+        other => panic!("{other:?}"),
+    };
+    let inline = HttpBody::Inline([b'x'; 1_000].into());
     let many_parents = Operation {
         parents: (1..=20).map(|n| format!("site{n}:{}", 1000 * n).parse().unwrap()).collect(),
         ..of(300)
@@ -399,7 +470,15 @@ fn the_core_knows_about_how_long_an_encoding_is() {
         ("10 KB", of(10_000)),
         ("300 bytes and a declaration", declares(300)),
         ("4 files", operation(files)),
-        ("a request", operation(web)),
+        ("a request", operation(web(HttpBody::File(attachment()), operation::Names::Nothing))),
+        (
+            "a request that makes",
+            operation(web(inline, operation::Names::Makes("m".repeat(36).into()))),
+        ),
+        (
+            "a request that uses",
+            operation(web(HttpBody::None, operation::Names::Uses("m".repeat(36).into()))),
+        ),
         ("20 parents", many_parents),
     ];
     let resource = || "counter".parse().unwrap();

@@ -299,8 +299,12 @@ fn serve(replica: &mut Replica, input: Input, now: Now) -> Vec<Message> {
             match effect {
                 Effect::Send { message, .. } => sent.push(message),
                 Effect::Run { run, .. } => {
-                    let report =
-                        Report { outcome: Outcome::Ok, took: Millis(1), output: Box::default() };
+                    let report = Report {
+                        outcome: Outcome::Ok,
+                        took: Millis(1),
+                        output: Box::default(),
+                        made: None,
+                    };
                     inputs.push(Input::Ran { run, report });
                 }
                 other => drop(black_box(other)),

@@ -44,7 +44,10 @@ pub struct Operation {
 /// What an operation says about the resource itself.
 ///
 /// The sites of a resource are the union of all that were declared; its configuration is the
-/// latest one that says anything.
+/// latest one that says anything. Parts are a matter of their own: they are those that were named
+/// last, so a later configuration without any leaves them as they are, and one that only names parts
+/// leaves the rest. A site that is in none of them, because two sites created the resource apart, is a
+/// part of its own after these.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Declaration {
     /// Where the resource is to exist.
@@ -94,8 +97,33 @@ pub struct HttpRequest {
     pub target: Box<str>,
     /// Header fields, in order.
     pub headers: Box<[(Box<str>, Box<str>)]>,
-    /// The body, by its content.
-    pub body: Option<Attachment>,
+    /// The body.
+    pub body: HttpBody,
+    /// Which of the ids in it each site has one of its own for.
+    pub names: Names,
+}
+
+/// The body of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum HttpBody {
+    /// There is none.
+    None,
+    /// A short one, which travels with the operation.
+    Inline(Box<[u8]>),
+    /// A long one, by its content.
+    File(Attachment),
+}
+
+/// What an application calls the same thing differs from site to site. A *meta id* is the one name
+/// that all sites know it by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Names {
+    /// The request names nothing that has another name elsewhere: it is the same everywhere.
+    Nothing,
+    /// It makes what is known by this meta id. The answer says what the site calls it.
+    Makes(Box<str>),
+    /// This meta id stands in the target where each site puts its own id.
+    Uses(Box<str>),
 }
 
 impl Operation {
@@ -143,8 +171,10 @@ impl Declaration {
             .flatten()
             .map(|command| command.len() + 1)
             .sum();
+        let parts = self.config.parts.iter().flat_map(Sites::iter);
+        let parts: usize = parts.map(|site| site.as_str().len() + 2).sum();
         let base: usize = self.base.keys().map(|site| site.as_str().len() + 4).sum();
-        sites + entries + commands + base
+        sites + entries + commands + parts + base
     }
 }
 
@@ -158,8 +188,21 @@ impl Action {
     pub fn attachments(&self) -> Vec<&Attachment> {
         match self {
             Self::Command { files, .. } => files.iter().collect(),
-            Self::Http(request) => request.body.iter().collect(),
+            Self::Http(request) => match &request.body {
+                HttpBody::File(file) => [file].into(),
+                HttpBody::None | HttpBody::Inline(_) => Vec::new(),
+            },
             Self::Steps(steps) => steps.iter().flat_map(Self::attachments).collect(),
+        }
+    }
+
+    /// Whether what was run once can be run again without harm, as far as we can tell: it sends no
+    /// `POST`, with which an application makes one more of something each time.
+    pub fn is_repeatable(&self) -> bool {
+        match self {
+            Self::Command { .. } => true,
+            Self::Http(request) => !request.method.eq_ignore_ascii_case("POST"),
+            Self::Steps(steps) => steps.iter().all(Self::is_repeatable),
         }
     }
 
@@ -175,10 +218,30 @@ impl Action {
                     + request.method.len()
                     + request.target.len()
                     + headers
-                    + request.body.as_ref().map_or(0, Attachment::weight)
+                    + request.body.weight()
+                    + request.names.weight()
                     + 8
             }
             Self::Steps(steps) => steps.iter().map(Self::weight).sum::<usize>() + 4,
+        }
+    }
+}
+
+impl HttpBody {
+    fn weight(&self) -> usize {
+        match self {
+            Self::None => 1,
+            Self::Inline(bytes) => bytes.len() + 3,
+            Self::File(file) => file.weight(),
+        }
+    }
+}
+
+impl Names {
+    fn weight(&self) -> usize {
+        match self {
+            Self::Nothing => 1,
+            Self::Makes(meta) | Self::Uses(meta) => meta.len() + 2,
         }
     }
 }

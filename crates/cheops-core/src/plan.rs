@@ -224,6 +224,11 @@ impl Journal {
         self.run(op) >= self.since
     }
 
+    /// Whether the state began empty after an operation was last run.
+    pub(crate) fn was_cleared(&self, op: Ix) -> bool {
+        self.is_sure() && self.base.is_none() && !self.counts(op)
+    }
+
     /// The journal of a log without the operations that have no new place in it; nothing if the state
     /// depends on them. What made the state anew and is gone has left it empty.
     pub(crate) fn moved(&self, place: impl Fn(Ix) -> Option<Ix>) -> Option<Self> {

@@ -15,7 +15,8 @@ use core::time::Duration;
 
 use crate::{
     id::{ServiceName, SiteId, Sites},
-    scope::{Catalogue, Place, Scope, ScopeError, Target, evaluate},
+    matrix::{PartsError, check_parts},
+    scope::{Catalogue, Place, Problem, Scope, ScopeError, Target, evaluate},
 };
 
 /// What a request does with the application's state.
@@ -42,6 +43,8 @@ pub enum Leg {
     Replicate(Sites),
     /// As one resource in parts, each on a set of sites of its own. The first part is the prime one.
     Across(Vec<Sites>),
+    /// To each of the sites once; nothing of it is remembered.
+    Once(Sites),
 }
 
 impl Route {
@@ -84,17 +87,25 @@ pub fn decide(
     Ok(Route::new(legs))
 }
 
-/// The sites that a resource is to exist on, for a place that someone names to create it: of
-/// alternatives, the first that works. Nothing if the place spreads it, so that no site would hold
-/// all of it.
-pub fn home(
+/// The parts of a resource, for a place that someone names to create it: one set of sites, or one for
+/// each part if the place spreads it, the prime one first. Of alternatives, the first that works.
+///
+/// It is an error if one site would hold two parts, and if anything in the place is sent once: what is
+/// not remembered is no resource.
+pub fn spread(
     place: &Place,
     here: &SiteId,
     catalogue: &Catalogue,
-) -> Result<Option<Sites>, ScopeError> {
+) -> Result<Vec<Sites>, ScopeError> {
     let target = evaluate(place, catalogue)?;
-    let mut parts = View { here, catalogue }.parts(&target);
-    Ok(if parts.len() == 1 { parts.pop() } else { None })
+    if let Some(span) = place.sent_once() {
+        return Err(span.error(Problem::NotRecorded));
+    }
+    let parts = View { here, catalogue }.parts(&target);
+    if let Err(PartsError::Twice(site)) = check_parts(&parts) {
+        return Err(place.span().error(Problem::PartsMeet(site)));
+    }
+    Ok(parts)
 }
 
 /// How the sites look from here.
@@ -116,6 +127,7 @@ impl View<'_> {
                 targets.iter().all(|target| self.works(target))
             }
             Target::First(targets) => targets.iter().any(|target| self.works(target)),
+            Target::Once(target) => self.works(target),
         }
     }
 
@@ -132,13 +144,17 @@ impl View<'_> {
                 let chosen = targets.iter().find(|t| self.works(t)).or(targets.first());
                 chosen.map_or_else(Vec::new, |target| self.parts(target))
             }
+            Target::Once(target) => self.parts(target),
         }
     }
 
     fn legs(&self, target: &Target, request: Access) -> Vec<Leg> {
         let parts = self.parts(target);
         match (parts.as_slice(), request) {
-            ([sites], Access::Write) if sites.len() > 1 => vec![Leg::Replicate(sites.clone())],
+            ([sites], Access::Write) if sites.len() > 1 => vec![match target {
+                Target::Once(_) => Leg::Once(sites.clone()),
+                _ => Leg::Replicate(sites.clone()),
+            }],
             ([sites], _) => self.nearest_first(sites).into_iter().map(|s| self.go(s)).collect(),
             ([], _) => Vec::new(),
             (_, _) => vec![Leg::Across(parts)],
@@ -196,6 +212,7 @@ mod tests {
             Leg::Local => ".".to_string(),
             Leg::Forward(site) => site.to_string(),
             Leg::Replicate(sites) => format!("<{sites}>"),
+            Leg::Once(sites) => format!("once <{sites}>"),
             Leg::Across(parts) => {
                 let parts: Vec<_> = parts.iter().map(ToString::to_string).collect();
                 format!("<{}>", parts.join(" % "))
@@ -245,6 +262,17 @@ mod tests {
             ("around(a, 10ms)", "c", ". | b", ". | b"),
             ("d & around(a, 10ms)", "", "<a & d>", ". | d"),
             ("around(e, 10ms)", "", "e", "e"),
+            // sent once
+            ("none(a & b)", "", "once <a & b>", ". | b"),
+            ("none(b & c)", "b", "once <b & c>", "c | b"),
+            ("eventual(b & c)", "", "<b & c>", "c | b"),
+            ("none(b)", "", "b", "b"),
+            ("none(b; c)", "b", "c", "c"),
+            ("none(a & (b; c))", "b", "once <a & c>", ". | c"),
+            ("none(a & (a; b))", "", ".", "."),
+            ("none(b & c); d", "c", "d", "d"),
+            ("none(b & c); d", "", "once <b & c> | d", "c | b | d"),
+            ("none(*)", "", "once <a & b & c & d & e>", ". | c | b | d | e"),
             // cross
             ("b % a", "", "<b % a>", "<b % a>"),
             ("(a & b) % c", "", "<a & b % c>", "<a & b % c>"),
@@ -265,17 +293,35 @@ mod tests {
 
     #[test]
     fn a_resource_exists_where_its_place_says() {
-        for (place, unreachable, expected) in [
+        for (text, unreachable, expected) in [
             ("b", "", "b"),
             ("a & c", "", "a & c"),
             ("a & (b; c)", "b", "a & c"),
             ("b; c & d", "b", "c & d"),
             ("*", "", "a & b & c & d & e"),
-            ("a % b", "", ""),
+            ("eventual(a & c)", "", "a & c"),
+            ("b % a", "", "b % a"),
+            ("c % a & b % d", "", "c % a & b % d"),
+            ("a % (b; c)", "b", "a % c"),
+            ("a % b; c", "b", "c"),
+            ("(b; c) % c", "b", "c"),
+            ("a % (a & b)", "", "two parts would be on one site, `a`, at 0..10"),
+            (
+                "a; none(b & c)",
+                "",
+                "a resource is always recorded, and with `none` nothing is, at 3..14",
+            ),
+            ("none(b)", "", "a resource is always recorded, and with `none` nothing is, at 0..7"),
         ] {
-            let place = crate::scope::parse_place(place).unwrap();
-            let home = home(&place, &"a".parse().unwrap(), &catalogue(unreachable)).unwrap();
-            assert_eq!(home.map(|sites| sites.to_string()).unwrap_or_default(), expected);
+            let place = crate::scope::parse_place(text).unwrap();
+            let told = match spread(&place, &"a".parse().unwrap(), &catalogue(unreachable)) {
+                Ok(parts) => {
+                    let parts: Vec<_> = parts.iter().map(ToString::to_string).collect();
+                    parts.join(" % ")
+                }
+                Err(error) => format!("{error}, at {:?}", error.span.range()),
+            };
+            assert_eq!(told, expected, "{text}");
         }
     }
 

@@ -96,7 +96,8 @@ impl Two {
                         let Action::Command { line, .. } = &op.action else { panic!("a command") };
                         place.ran.push(line.to_string());
                         let outcome = Outcome::Ok;
-                        let report = Report { outcome, took: Millis(1), output: Box::default() };
+                        let report =
+                            Report { outcome, took: Millis(1), output: Box::default(), made: None };
                         inputs.push_back(Input::Ran { run, report });
                     }
                     Effect::Answer { answer, .. } => place.answers.push(answer),

@@ -205,7 +205,7 @@ impl State {
 
 impl Place {
     fn report(&self, run: &RunId) -> Report {
-        Report { outcome: self.results[run], took: Millis(0), output: Box::default() }
+        Report { outcome: self.results[run], took: Millis(0), output: Box::default(), made: None }
     }
 
     fn run(&mut self, op: &Operation) -> Outcome {

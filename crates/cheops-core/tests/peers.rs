@@ -103,8 +103,12 @@ fn serve(replica: &mut Replica, input: Input, at: Now) -> (Vec<Durable>, Vec<(Si
                 Effect::Persist(durable) => written.push(durable),
                 Effect::Send { to, message } => sent.push((to, message)),
                 Effect::Run { run, .. } => {
-                    let report =
-                        Report { outcome: Outcome::Ok, took: Millis(1), output: Box::default() };
+                    let report = Report {
+                        outcome: Outcome::Ok,
+                        took: Millis(1),
+                        output: Box::default(),
+                        made: None,
+                    };
                     inputs.push_back(Input::Ran { run, report });
                 }
                 _ => {}

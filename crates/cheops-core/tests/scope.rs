@@ -14,7 +14,7 @@ use proptest::{collection, prelude::*, sample};
 fn site() -> impl Strategy<Value = SiteId> {
     prop_oneof![
         "[a-f]".prop_map(|name| name.parse().unwrap()),
-        Just("around".parse().unwrap()),
+        sample::select(vec!["around", "none", "eventual"]).prop_map(|name| name.parse().unwrap()),
         "[a-zA-Z0-9é._-]{1,8}( [a-z0-9.-]{1,4}){0,2}".prop_map(|name| name.parse().unwrap()),
     ]
 }
@@ -42,8 +42,11 @@ fn place() -> impl Strategy<Value = Place> {
         1 => (site(), duration()).prop_map(|(centre, radius)| Place::around(centre, radius)),
     ];
     leaf.prop_recursive(6, 40, 4, |inner| {
-        (operator(), inner.clone(), collection::vec(inner, 1..4))
-            .prop_map(|(operator, first, others)| first.join(operator, others))
+        prop_oneof![
+            5 => (operator(), inner.clone(), collection::vec(inner.clone(), 1..4))
+                .prop_map(|(operator, first, others)| first.join(operator, others)),
+            1 => inner.prop_map(Place::once),
+        ]
     })
 }
 
@@ -54,8 +57,36 @@ fn scope() -> impl Strategy<Value = Scope> {
 /// Texts that come near the language, so that the parser gets further than the first character.
 fn nearly_a_scope() -> impl Strategy<Value = String> {
     let pieces = [
-        "image", "compute", "a", "b", "DC 1", "around", "around(", "é", "10ms", "1.", "→", "\t",
-        "\u{a0}", ":", ": ", ",", "&", "%", "+", ";", "(", ")", "{", "}", "*", " ", "  ", "\"",
+        "image",
+        "compute",
+        "a",
+        "b",
+        "DC 1",
+        "around",
+        "around(",
+        "none(",
+        "eventual(",
+        "é",
+        "10ms",
+        "1.",
+        "→",
+        "\t",
+        "\u{a0}",
+        ":",
+        ": ",
+        ",",
+        "&",
+        "%",
+        "+",
+        ";",
+        "(",
+        ")",
+        "{",
+        "}",
+        "*",
+        " ",
+        "  ",
+        "\"",
     ];
     collection::vec(sample::select(pieces.to_vec()), 0..30).prop_map(|pieces| pieces.concat())
 }
@@ -79,6 +110,7 @@ fn catalogue() -> impl Strategy<Value = Catalogue> {
 fn sites_of(target: &Target) -> Vec<&SiteId> {
     match target {
         Target::One(site) => vec![site],
+        Target::Once(target) => sites_of(target),
         Target::All(targets) | Target::Across(targets) | Target::First(targets) => {
             targets.iter().flat_map(sites_of).collect()
         }
@@ -160,7 +192,7 @@ proptest! {
                 match leg {
                     Leg::Local => prop_assert!(catalogue.knows(&here)),
                     Leg::Forward(site) => prop_assert!(*site != here && catalogue.knows(site)),
-                    Leg::Replicate(sites) => {
+                    Leg::Replicate(sites) | Leg::Once(sites) => {
                         prop_assert!(write && sites.len() > 1);
                         prop_assert!(sites.iter().all(|site| catalogue.knows(site)));
                     }

@@ -225,7 +225,10 @@ impl Two {
 }
 
 fn ended(run: RunId, outcome: Outcome) -> Input {
-    Input::Ran { run, report: Report { outcome, took: Millis(1), output: Box::default() } }
+    Input::Ran {
+        run,
+        report: Report { outcome, took: Millis(1), output: Box::default(), made: None },
+    }
 }
 
 impl Place {

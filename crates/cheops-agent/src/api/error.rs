@@ -210,6 +210,12 @@ impl From<Refusal> for ApiError {
                 refusal.to_string(),
                 "ask one of its sites",
             ),
+            Refusal::Whole { .. } => Self::new(
+                StatusCode::CONFLICT,
+                "not-in-parts",
+                refusal.to_string(),
+                "leave the sites and parts out, or create another resource in parts",
+            ),
             Refusal::Withheld(lost) => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "damaged",

@@ -16,6 +16,7 @@ mod original;
 mod pass;
 mod problems;
 mod rehearse;
+mod replicants;
 mod resources;
 mod serve;
 mod show;
@@ -53,6 +54,7 @@ use crate::{
     node,
     peers::{Peers, State},
     problems::Noted,
+    replicants::Replicants,
     run::Runner,
 };
 
@@ -71,6 +73,8 @@ pub struct Context {
     pub runner: Runner,
     /// The files that operations bring.
     pub files: Files,
+    /// The REST resources that this site has a part in.
+    pub replicants: Arc<Replicants>,
     /// What was noted for an operator.
     pub noted: Noted,
     /// What is counted.
@@ -139,6 +143,8 @@ pub fn router(context: Shared) -> Router {
         .routes(routes!(resources::list))
         .routes(routes!(resources::get, submit::delete))
         .routes(routes!(submit::submit))
+        .routes(routes!(replicants::list))
+        .routes(routes!(replicants::get))
         .routes(routes!(resources::operation))
         .routes(routes!(resources::output))
         .routes(routes!(show::show))

@@ -38,7 +38,10 @@ use super::{
     sites::span,
     view,
 };
-use crate::node::{Busy, Health, Stopping};
+use crate::{
+    node::{Busy, Health, Stopping},
+    run::check_splits,
+};
 
 /// How long to wait for all replies, if the request does not say.
 pub(super) const WAIT: Duration = Duration::from_secs(30);
@@ -383,8 +386,9 @@ pub(super) fn submission(
             "attach it as a file, and run that: sh {name}",
         ));
     }
-    let sites = asked.sites.as_deref().map(|place| home(context, place)).transpose()?;
+    check_splits(&asked.command).map_err(bad_split)?;
     let config = asked.config.as_ref().map(|value| matrix::Config::read(&Node::root(value)));
+    let (sites, config) = placed(context, asked.sites.as_deref(), config.transpose()?)?;
     let kind: Kind = asked.kind.as_deref().unwrap_or(KIND).parse()?;
     let author: Author = asked.author.as_deref().unwrap_or("anonymous").parse()?;
     let key: Option<Key> = asked.key.as_deref().map(str::parse).transpose()?;
@@ -404,7 +408,7 @@ pub(super) fn submission(
         ticket: Ticket(0),
         resource: id.clone(),
         sites,
-        config: config.transpose()?,
+        config,
         kind,
         author,
         action: Action::Command {
@@ -428,17 +432,58 @@ pub(super) fn config(text: &str) -> ApiResult<serde_json::Value> {
     Ok(json::parse(text)?)
 }
 
-/// The sites that a place means here and now.
+/// A number to share that is none would be refused at every site.
+fn bad_split(error: impl std::fmt::Display) -> ApiError {
+    let hint = "write a whole number: {split 10} in three parts is 4, 3 and 3";
+    ApiError::bad("bad-split", error.to_string(), hint)
+}
+
+/// Where a resource is to exist, and its configuration with the parts that it is to have: those of a
+/// place that spreads it, or those that the configuration names.
+fn placed(
+    context: &Context,
+    place: Option<&str>,
+    config: Option<matrix::Config>,
+) -> ApiResult<(Option<Sites>, Option<matrix::Config>)> {
+    let commands = config.iter().flat_map(|config| [&config.show, &config.reset, &config.check]);
+    commands.flatten().try_for_each(|line| check_splits(line)).map_err(bad_split)?;
+    let named = config.as_ref().map(|config| &config.parts).filter(|parts| !parts.is_empty());
+    let written = named.map(|parts| {
+        let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
+        parts.join(" % ")
+    });
+    let Some(place) = place.or(written.as_deref()) else { return Ok((None, config)) };
+    let parts = spread(context, place)?;
+    if let Some(written) = &written
+        && named != Some(&parts)
+    {
+        let detail =
+            format!("the sites are `{place}`, and the parts of the configuration `{written}`");
+        return Err(ApiError::bad("bad-sites", detail, "name the parts in one of them"));
+    }
+    let sites = whole_of(&parts);
+    let config = if parts.len() > 1 {
+        Some(matrix::Config { parts, ..config.unwrap_or_default() })
+    } else {
+        config
+    };
+    Ok((sites, config))
+}
+
+/// The sites of all parts.
+fn whole_of(parts: &[Sites]) -> Option<Sites> {
+    parts.iter().cloned().reduce(|all, part| all.union(&part))
+}
+
+/// The parts of a resource that a place means here and now: one, unless it spreads it.
+fn spread(context: &Context, place: &str) -> ApiResult<Vec<Sites>> {
+    Ok(route::spread(&scope::parse_place(place)?, context.here(), &context.catalogue())?)
+}
+
+/// The sites that a place means here and now, whatever part each of them has.
 pub(super) fn home(context: &Context, place: &str) -> ApiResult<Sites> {
-    let parsed = scope::parse_place(place)?;
-    let sites = route::home(&parsed, context.here(), &context.catalogue())?;
-    sites.ok_or_else(|| {
-        ApiError::bad(
-            "bad-sites",
-            format!("`{place}` spreads the resource over sites, so that none would hold all of it"),
-            "join the sites with & to have it on each",
-        )
-    })
+    let nowhere = || ApiError::bad("bad-sites", format!("`{place}` is nowhere"), "name a site");
+    whole_of(&spread(context, place)?).ok_or_else(nowhere)
 }
 
 /// A file that an operation names. A rehearsal may name one that was not sent.
@@ -454,6 +499,9 @@ fn attachment(context: &Context, file: &File, rehearsal: bool) -> ApiResult<Atta
     }
     if file.name == "id" {
         return Err(bad_name("is what `{id}` in a command is: the resource"));
+    }
+    if file.name.starts_with("split ") {
+        return Err(bad_name("begins like `{split 10}` in a command, a number to share"));
     }
     if matches!(file.name.as_str(), "." | "..") || file.name.contains(['/', '\0', '{', '}']) {
         return Err(bad_name("is not a file name: no slashes, no braces"));

@@ -1,7 +1,7 @@
 //! What a client is told about the way of its request, and what the agent says when there is no
 //! answer.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{borrow::Cow, fmt::Write as _, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use cheops_core::id::SiteId;
@@ -26,7 +26,7 @@ const UNSAFE: &AsciiSet = &CONTROLS.add(b'"').add(b'\\').add(b'%');
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Problem {
     #[serde(rename = "type")]
-    pub(super) kind: &'static str,
+    pub(super) kind: Cow<'static, str>,
     pub(super) title: String,
     pub(super) status: u16,
     pub(super) detail: String,
@@ -49,13 +49,14 @@ pub(super) struct Tried {
 impl Problem {
     pub(super) fn new(
         status: StatusCode,
-        kind: &'static str,
+        kind: impl Into<Cow<'static, str>>,
         detail: impl Into<String>,
         hint: impl Into<String>,
     ) -> Box<Self> {
+        let kind = kind.into();
         Box::new(Self {
-            kind,
             title: kind.replace('-', " "),
+            kind,
             status: status.as_u16(),
             detail: detail.into(),
             hint: hint.into(),
@@ -65,8 +66,8 @@ impl Problem {
     }
 
     /// Says which scope the request had.
-    pub(super) fn about(mut self: Box<Self>, named: &Named) -> Box<Self> {
-        self.scope = Some(named.scope.to_string());
+    pub(super) fn about(mut self: Box<Self>, named: Option<&Arc<Named>>) -> Box<Self> {
+        self.scope = named.map(|named| named.scope.to_string());
         self
     }
 

@@ -11,7 +11,7 @@ use axum::body::Body as AnyBody;
 use cheops_core::id::SiteId;
 use hyper::{
     Request, Response, StatusCode, Uri,
-    header::{HOST, HeaderValue},
+    header::{ACCEPT_ENCODING, HOST, HeaderValue},
     http::request::Parts,
 };
 
@@ -19,9 +19,10 @@ use super::{
     Service, Shared,
     attempt::Came,
     body::{Body, Timed},
-    headers::{CAME, SERVICE, SITE, end_hop},
+    headers::{CAME, PLACE, SERVICE, SITE, end_hop},
     pool::{Answer, Unanswered},
     read::{Named, SCOPE},
+    replicated::{asked, retarget},
     upgrade,
 };
 use crate::peers::CallError;
@@ -71,6 +72,7 @@ impl Shared {
         let wanted = end_hop(&mut parts.headers);
         ask_by_path(&mut parts);
         parts.version = hyper::Version::HTTP_11;
+        let hidden = self.localise(service, &mut parts);
         if let (Some(_), Some(linked)) = (named, &self.linked) {
             let linked = linked.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             linked.give_ids(&mut parts.headers, fastrand::u128(..));
@@ -88,10 +90,28 @@ impl Shared {
             end_hop(response.headers_mut());
         }
         response.headers_mut().insert(SITE, self.named.clone());
+        if let Some(path) = hidden {
+            self.hide(service, &path, &mut response);
+        }
         if let Some(serving) = serving {
             response.body_mut().hold(serving);
         }
         Ok(response)
+    }
+
+    /// Puts this site's own id in place of the one that a request has. If the answer may hold ids that
+    /// are not to be seen, this is the path that it is about.
+    fn localise(&self, service: &Service, parts: &mut Parts) -> Option<String> {
+        if let Some(found) = self.found(service, parts)
+            && let (Some(id), Some(own)) = (&found.id, found.replicant.locals.get(&self.here))
+        {
+            retarget(parts, id, own);
+        }
+        self.hides(service).then(|| {
+            // What is compressed can't be read.
+            parts.headers.remove(ACCEPT_ENCODING);
+            asked(parts).to_owned()
+        })
     }
 
     /// Sends a request that another agent has forwarded, and that asks to change what is spoken, to the
@@ -112,30 +132,30 @@ impl Shared {
         Ok(response)
     }
 
-    /// Forwards a request to the agent of another site.
+    /// Forwards a request to the agent of another site. `place`: it is to create something there and at
+    /// other sites.
     pub(super) async fn forward(
         &self,
         service: &Service,
-        named: &Named,
+        named: Option<&Arc<Named>>,
         site: &SiteId,
+        place: Option<&str>,
         mut parts: Parts,
         body: Body,
     ) -> Attempt {
         if let Err(error) = self.peers.linked(site) {
             return Err(Nothing::not_there(error.to_string(), body));
         }
-        let scope = named.scope.to_string();
-        // Names hold no control characters, so this can't fail.
-        let (Ok(name), Ok(scope)) = (
-            HeaderValue::from_bytes(service.name().as_str().as_bytes()),
-            HeaderValue::from_bytes(scope.as_bytes()),
-        ) else {
-            return Err(Nothing::not_there("its scope can't be passed on", body));
-        };
+        let scope = named.map(|named| named.scope.to_string());
+        let said =
+            [(SERVICE, Some(service.name().as_str())), (PLACE, place), (SCOPE, scope.as_deref())];
         let wanted = end_hop(&mut parts.headers);
         ask_by_path(&mut parts);
-        parts.headers.insert(SERVICE, name);
-        parts.headers.insert(SCOPE, scope);
+        for (name, text) in said {
+            // Names hold no control characters, so this can't fail.
+            let value = text.and_then(|text| HeaderValue::from_bytes(text.as_bytes()).ok());
+            parts.headers.extend(value.map(|value| (name, value)));
+        }
         let client = wanted.is_some().then(|| upgrade::of(&mut parts)).flatten();
         let (client, body, way) = match (client, wanted) {
             (Some(client), Some(wanted)) => {

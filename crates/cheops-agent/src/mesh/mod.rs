@@ -11,32 +11,44 @@
 //! | `read` | what is the scope of a request? |
 //! | `linked` | which request does a call of the application belong to? |
 //! | `headers` | which header fields go on? |
-//! | `forward` | how does the instance here, or another agent, get it? |
+//! | `legs` | which attempts are made, and in which order? |
 //! | `attempt` | may it be tried elsewhere? |
+//! | `forward` | how does the instance here, or another agent, get it? |
 //! | `pool` | over which connection does the instance get it? |
 //! | `body` | how does a body pass? |
 //! | `upgrade` | and a connection that changes what it speaks? |
 //! | `answer` | what is the client told? |
+//! | `replicated` | where is what a request names, if it is at several sites? |
+//! | `write` | how does a write become an operation? |
+//! | `told` | how does a reply become an answer? |
+//! | `hide` | which ids does a client see? |
+//! | `across` | how does one answer come from several sites? |
 //!
 //! What must stay true:
 //! - a request without a scope depends on the instance here and on nothing else;
 //! - a body is never kept whole, but for one that is short and may be needed again;
 //! - a request that another agent has forwarded is served here or nowhere.
 
+mod across;
 mod answer;
 mod attempt;
 mod body;
 mod forward;
 mod headers;
+mod hide;
+mod legs;
 mod linked;
 mod listen;
 mod pool;
 mod read;
+mod replicated;
 mod serve;
+mod told;
 mod upgrade;
+mod write;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     io,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError, RwLock},
@@ -45,7 +57,7 @@ use std::{
 
 use axum::body::Body as AnyBody;
 use cheops_core::{
-    id::{ServiceName, SiteId},
+    id::{ResourceId, ServiceName, SiteId},
     scope::Catalogue,
 };
 use hyper::{Request, Response, header::HeaderValue, http::request::Parts};
@@ -59,7 +71,9 @@ use self::{
     pool::Upstream,
     read::{Named, Reader},
 };
-use crate::{config, peers::Peers};
+use crate::{
+    api::Context, config, files::Files, node, peers::Peers, replicants::Replicants, run::Runner,
+};
 
 /// How old the knowledge of the other sites may be.
 const FRESH: Duration = Duration::from_millis(200);
@@ -103,8 +117,8 @@ pub struct Mesh {
 
 impl Mesh {
     /// Answers the application's requests from now on.
-    pub fn start(config: &config::Config, doors: Doors, peers: Peers) -> Self {
-        let shared = Arc::new(Shared::new(config, peers));
+    pub fn start(context: &Context, doors: Doors) -> Self {
+        let shared = Arc::new(Shared::new(context));
         let stop = CancellationToken::new();
         let mut addresses = BTreeMap::new();
         for (which, listener) in doors.0 {
@@ -182,12 +196,19 @@ struct Shared {
     /// The requests being served, if calls of the application are listened for.
     linked: Option<Mutex<Linked>>,
     known: RwLock<(Instant, Arc<Catalogue>)>,
+    node: node::Handle,
+    files: Files,
+    runner: Runner,
+    replicants: Arc<Replicants>,
+    /// Where resources are that this site has no part in, as it was last told.
+    seen: Mutex<HashMap<ResourceId, (Instant, Vec<SiteId>)>>,
     /// The listeners, and the connections that are open.
     tasks: TaskTracker,
 }
 
 impl Shared {
-    fn new(config: &config::Config, peers: Peers) -> Self {
+    fn new(context: &Context) -> Self {
+        let (config, peers) = (&context.config, context.peers.clone());
         let mesh = config.mesh.clone();
         let service = |service: &config::Service| {
             let instance =
@@ -210,6 +231,11 @@ impl Shared {
             config: mesh,
             peers,
             linked,
+            node: context.node.clone(),
+            files: context.files.clone(),
+            runner: context.runner.clone(),
+            replicants: context.replicants.clone(),
+            seen: Mutex::default(),
             tasks: TaskTracker::new(),
         }
     }

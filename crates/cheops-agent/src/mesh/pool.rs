@@ -33,6 +33,7 @@ use super::{
     Held,
     attempt::Came,
     body::{Body, BodyError, Patience, Timed},
+    hide::Rewriting,
 };
 use crate::config::Limits;
 
@@ -109,6 +110,11 @@ impl Upstream {
             Kind::Http1(Arc::default())
         };
         Self { address, limits, kind }
+    }
+
+    /// Whether there is anybody to connect to.
+    pub(super) async fn is_there(&self) -> bool {
+        self.connect().await.is_ok()
     }
 
     /// Sends a request, and waits for the head of the answer.
@@ -281,11 +287,20 @@ pub(super) struct Answer {
     body: Body,
     patience: Option<Patience>,
     lease: Option<Lease>,
+    /// Replaces ids in it.
+    rewriting: Option<Box<Rewriting>>,
     /// What lasts as long as the answer does.
     held: Option<Held>,
 }
 
 impl Answer {
+    /// Has ids replaced as it passes.
+    pub(super) fn rewrite(&mut self, rewriting: Rewriting) {
+        if !self.body.is_end_stream() {
+            self.rewriting = Some(Box::new(rewriting));
+        }
+    }
+
     /// Holds on to something until the answer was read, or nobody reads it any more.
     pub(super) fn hold(&mut self, held: Held) {
         self.held = Some(held);
@@ -293,16 +308,16 @@ impl Answer {
 
     /// As the links between agents carry it.
     pub(super) fn any(self) -> AnyBody {
-        if self.patience.is_none() && self.lease.is_none() && self.held.is_none() {
-            return self.body.any();
+        match self {
+            Self { body, patience: None, lease: None, rewriting: None, held: None } => body.any(),
+            other => AnyBody::new(other),
         }
-        AnyBody::new(self)
     }
 }
 
 impl<T: Into<Body>> From<T> for Answer {
     fn from(body: T) -> Self {
-        Self { body: body.into(), patience: None, lease: None, held: None }
+        Self { body: body.into(), patience: None, lease: None, rewriting: None, held: None }
     }
 }
 
@@ -315,26 +330,58 @@ impl hyper::body::Body for Answer {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        let said = Pin::new(&mut this.body).poll_frame(cx);
-        let frame = ready!(match &mut this.patience {
+        loop {
+            let frame = ready!(this.poll_body(cx));
+            let Some(mut rewriting) = this.rewriting.take() else {
+                return Poll::Ready(frame);
+            };
+            let data = match frame {
+                None => rewriting.finish(),
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => {
+                        let data = rewriting.push(&data);
+                        this.rewriting = Some(rewriting);
+                        data
+                    }
+                    // Trailers come after what was held back: the rest is here, and short.
+                    Err(trailers) => {
+                        let rest = rewriting.finish();
+                        let trailers = trailers.into_trailers().ok().map(Arc::new);
+                        this.body = Body::Whole(rest, trailers);
+                        continue;
+                    }
+                },
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+            };
+            if !data.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(data))));
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rewriting.is_none() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.rewriting.is_some() { SizeHint::default() } else { self.body.size_hint() }
+    }
+}
+
+impl Answer {
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let said = Pin::new(&mut self.body).poll_frame(cx);
+        let frame = ready!(match &mut self.patience {
             Some(patience) => patience.poll(said, cx),
             None => said,
         });
         let fine = matches!(frame, None | Some(Ok(_)));
-        if (frame.is_none() || this.body.is_end_stream())
+        if (frame.is_none() || self.body.is_end_stream())
             && fine
-            && let Some(lease) = this.lease.take()
+            && let Some(lease) = self.lease.take()
         {
             lease.give_back();
         }
         Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

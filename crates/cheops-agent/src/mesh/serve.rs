@@ -17,7 +17,8 @@ use std::{
 
 use cheops_core::{
     id::ServiceName,
-    route::{Access, Leg, decide},
+    route::{self, Access, Leg},
+    scope,
 };
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -27,14 +28,15 @@ use hyper::{
 
 use super::{
     Service, Shared,
-    answer::{Problem, Tried, UNSOUND, timed},
-    attempt::{Came, Rest, may_go_on},
+    answer::{Problem, UNSOUND},
+    attempt::Came,
     body::Body,
-    forward::{Attempt, Nothing},
-    headers::{CAME, SERVICE, forwarded, from_outside, sound},
+    forward::Nothing,
+    headers::{CAME, PLACE, SERVICE, forwarded, from_outside, sound},
     linked::Found,
     pool::Answer,
     read::{Named, Unreadable},
+    replicated::normalise,
     upgrade::CHANGE,
 };
 
@@ -60,9 +62,37 @@ impl Shared {
             Ok(named) => named,
             Err(problem) => return self.refuse(&problem),
         };
-        match named {
-            None => self.pass(service, parts, body).await,
-            Some(named) => self.scoped(service, &named, parts, body).await,
+        self.serve_named(service, named.as_ref(), parts, body).await
+    }
+
+    /// Serves a request by what it names: a resource at several sites, or what its scope says.
+    async fn serve_named(
+        self: &Arc<Self>,
+        service: &Arc<Service>,
+        named: Option<&Arc<Named>>,
+        mut parts: Parts,
+        body: Body,
+    ) -> Response<Answer> {
+        let writes = access(&parts.method) == Access::Write;
+        match (self.found(service, &parts), named) {
+            (Some(found), _) if writes => self.change(service, &found, parts, body).await,
+            (Some(found), named) if !found.replicant.parts.is_empty() => {
+                self.gather(service, named, &found, parts, body).await
+            }
+            (Some(found), None) => self.read(service, &found, parts, body).await,
+            (Some(found), Some(named)) => {
+                normalise(&found, &mut parts);
+                self.scoped(service, named, parts, body).await
+            }
+            (None, Some(named)) => self.scoped(service, named, parts, body).await,
+            (None, None) => {
+                let sites = self.strangers(service, &parts).await;
+                if sites.is_empty() {
+                    return self.pass(service, parts, body).await;
+                }
+                let legs: Vec<Leg> = sites.into_iter().map(Leg::Forward).collect();
+                self.try_legs(service, None, &legs, parts, body).await
+            }
         }
     }
 
@@ -108,6 +138,14 @@ impl Shared {
             Ok(named) => named,
             Err(unreadable) => return self.refuse(&in_words(&unreadable)),
         };
+        if let Some(place) = parts.headers.remove(PLACE) {
+            return self.create_forwarded(service, named.as_ref(), &place, parts, body).await;
+        }
+        if access(&parts.method) == Access::Write
+            && let Some(found) = self.found(service, &parts)
+        {
+            return self.change(service, &found, parts, body).await;
+        }
         let answered = match parts.headers.remove(CHANGE) {
             Some(wanted) => self.local_change(service, named.as_ref(), parts, body, &wanted).await,
             None => self.local(service, named.as_ref(), parts, body).await,
@@ -116,6 +154,33 @@ impl Shared {
             Ok(response) => response,
             Err(nothing) => self.came_to_nothing(nothing.came, &no_instance(service, &nothing)),
         }
+    }
+
+    /// Creates something here and at other sites, for another agent.
+    async fn create_forwarded(
+        self: &Arc<Self>,
+        service: &Arc<Service>,
+        named: Option<&Arc<Named>>,
+        place: &HeaderValue,
+        parts: Parts,
+        body: Body,
+    ) -> Response<Answer> {
+        let across = std::str::from_utf8(place.as_bytes()).ok().and_then(|place| {
+            let place = scope::parse_place(place).ok()?;
+            route::spread(&place, &self.here, &self.catalogue()).ok()
+        });
+        let created = match across {
+            Some(across) if across.iter().any(|sites| sites.contains(&self.here)) => {
+                self.create_here(service, named, &across, parts, body).await
+            }
+            _ => Err(Problem::new(
+                StatusCode::BAD_GATEWAY,
+                "bad-place",
+                format!("`{}` does not know all of the sites, or is none of them", self.here),
+                "give all agents the same peers",
+            )),
+        };
+        created.unwrap_or_else(|problem| self.refuse(&problem))
     }
 
     /// Serves a call of the application. Where its door is not that of one service, the service is the
@@ -204,120 +269,10 @@ impl Shared {
             Err(nothing) => self.refuse(&no_instance(service, &nothing)),
         }
     }
-
-    /// Serves a request where its scope says.
-    async fn scoped(
-        self: &Arc<Self>,
-        service: &Arc<Service>,
-        named: &Arc<Named>,
-        parts: Parts,
-        mut body: Body,
-    ) -> Response<Answer> {
-        let access = access(&parts.method);
-        let route = decide(&named.scope, service.name(), access, &self.here, &self.catalogue());
-        let route = match route {
-            Ok(route) => route,
-            Err(error) => {
-                let (why, hint) = (error.to_string(), error.hint());
-                let problem = Problem::new(StatusCode::BAD_REQUEST, "bad-scope", why, hint);
-                return self.refuse(&problem.about(named));
-            }
-        };
-        let (mut tried, mut legs, mut last_came) = (Vec::new(), Vec::new(), Came::NotThere);
-        let attempts = route.attempts();
-        if attempts.len() > 1 {
-            body = match body.keep(self.config.buffer).await {
-                Ok(body) => body,
-                Err(error) => return self.refuse(&broken_body(&error.to_string()).about(named)),
-            };
-        }
-        let (mut parts, mut body) = (Some(parts), Some(body));
-        for (n, leg) in attempts.iter().enumerate() {
-            let last = n + 1 == attempts.len();
-            let (Some(sent), Some(head)) = (body.take(), parts.take()) else { break };
-            let method = head.method.clone();
-            let mut again = None;
-            if !last {
-                again = sent.again();
-                parts = Some(head.clone());
-            }
-            let (site, begun) = (self.name(leg), Instant::now());
-            let came = self.attempt(service, named, leg, head, sent).await;
-            legs.push((site.clone(), begun.elapsed()));
-            let nothing = match came {
-                Ok(mut response) => {
-                    let (status, rest) = (response.status(), rest(again.as_ref()));
-                    if last || !may_go_on(Came::Answer(status), &method, rest) {
-                        timed(response.headers_mut(), &legs);
-                        return response;
-                    }
-                    let (came, why) = (Came::Answer(status), format!("it answered {status}"));
-                    Nothing { came, why, body: None }
-                }
-                Err(nothing) => nothing,
-            };
-            body = again.or(nothing.body);
-            let goes_on = may_go_on(nothing.came, &method, rest(body.as_ref()));
-            last_came = nothing.came;
-            tried.push(Tried { site, why: nothing.why });
-            if !goes_on {
-                break;
-            }
-        }
-        let detail = match tried.last() {
-            Some(Tried { site, why }) => format!("{site}: {why}"),
-            None => "there is nothing to try".to_owned(),
-        };
-        let problem = Problem::new(
-            last_came.status(),
-            "no-answer",
-            detail,
-            "look at the links with `cheops get sites`; name another site after `;` to fall back on",
-        );
-        let mut response = self.refuse(&problem.about(named).tried(tried));
-        timed(response.headers_mut(), &legs);
-        response
-    }
-
-    /// A leg, in words.
-    fn name(&self, leg: &Leg) -> String {
-        match leg {
-            Leg::Local => self.here.to_string(),
-            Leg::Forward(site) => site.to_string(),
-            Leg::Replicate(sites) => sites.to_string(),
-            Leg::Across(parts) => {
-                let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
-                parts.join(" % ")
-            }
-        }
-    }
-
-    async fn attempt(
-        self: &Arc<Self>,
-        service: &Arc<Service>,
-        named: &Arc<Named>,
-        leg: &Leg,
-        parts: Parts,
-        body: Body,
-    ) -> Attempt {
-        match leg {
-            Leg::Local => self.local(service, Some(named), parts, body).await,
-            Leg::Forward(site) => self.forward(service, named, site, parts, body).await,
-            Leg::Replicate(_) | Leg::Across(_) => Err(Nothing {
-                came: Came::NotThere,
-                why: "this is not there yet".to_owned(),
-                body: Some(body),
-            }),
-        }
-    }
 }
 
-fn access(method: &Method) -> Access {
+pub(super) fn access(method: &Method) -> Access {
     if method.is_safe() { Access::Read } else { Access::Write }
-}
-
-fn rest(body: Option<&Body>) -> Rest {
-    if body.is_some() { Rest::Whole } else { Rest::Partial }
 }
 
 fn in_words(unreadable: &Unreadable) -> Box<Problem> {
@@ -340,7 +295,7 @@ fn no_instance(service: &Service, nothing: &Nothing) -> Box<Problem> {
     )
 }
 
-fn broken_body(why: &str) -> Box<Problem> {
+pub(super) fn broken_body(why: &str) -> Box<Problem> {
     Problem::new(
         StatusCode::BAD_REQUEST,
         "broken-body",

@@ -5,11 +5,17 @@
 //! |---|---|
 //! | [`ids`] | what is a resource called, by a site and by Cheops? |
 //! | [`rewrite`] | how does one id take the place of another, in a target, a header or a body? |
+//! | [`divide`] | what is a site's part of what is divided? |
+//! | [`gather`] | how do answers of several sites become one? |
+//! | [`kinds`] | what kind of operation is a request, and how do two of them meet? |
 //! | `pointer` | what is at a place in a JSON document? |
 //!
 //! What must stay true: whatever an application answers, nothing here fails or panics for it; what
 //! is not understood passes as it came.
 
+pub mod divide;
+pub mod gather;
 pub mod ids;
+pub mod kinds;
 mod pointer;
 pub mod rewrite;

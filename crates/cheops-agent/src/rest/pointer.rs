@@ -18,10 +18,13 @@ pub(super) fn find<'v>(value: &'v Value, pointer: &str) -> Option<&'v Value> {
 /// What is at the pointer, to be changed.
 pub(super) fn find_mut<'v>(value: &'v mut Value, pointer: &str) -> Option<&'v mut Value> {
     tokens(pointer).try_fold(value, |value, token| match value {
-        Value::Object(members) => match token == "*" && members.len() == 1 {
-            true => members.values_mut().next(),
-            false => members.get_mut(&*token),
-        },
+        Value::Object(members) => {
+            if token == "*" && members.len() == 1 {
+                members.values_mut().next()
+            } else {
+                members.get_mut(&*token)
+            }
+        }
         Value::Array(items) => items.get_mut(index(&token)?),
         _ => None,
     })

@@ -1,22 +1,70 @@
 //! From the command line that an operator wrote to the one that the shell gets.
 //!
-//! Pure. What must stay true: only `{id}`, `__ID__` and `{NAME}` of an attached file are replaced,
-//! in one pass, so that what was filled in is not looked at again; all other braces, those of the
+//! Pure. What must stay true: only `{id}`, `__ID__`, `{split 10}` and `{NAME}` of an attached file are
+//! replaced, in one pass, so that what was filled in is not looked at again; all other braces, those of the
 //! shell (`${x}`) among them, stay as they are. What is filled in means the same within quotes of
 //! either sort and without, as long as the path of the directory is [plain](is_plain).
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use cheops_core::id::ResourceId;
+use cheops_core::{id::ResourceId, matrix::Share};
 
-/// What the shell gets. Files are known by their name and have a path.
-pub(super) fn fill(line: &str, id: &ResourceId, files: &BTreeMap<&str, PathBuf>) -> String {
+/// What stands for the placeholders of a command line.
+pub(super) struct Known<'a> {
+    pub(super) id: &'a ResourceId,
+    /// Files are known by their name and have a path.
+    pub(super) files: &'a BTreeMap<&'a str, PathBuf>,
+    /// What of the resource is here; all of it, if it is not in parts.
+    pub(super) share: Option<Share>,
+}
+
+/// Something in a command line that looks like a number to share, and is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{written}` has no whole number to share: it is written {{split 10}}; with a blank after the \
+     brace it is left to the shell"
+)]
+pub(crate) struct BadSplit {
+    written: String,
+}
+
+/// How a number to share begins.
+const SPLIT: &str = "{split ";
+/// How much of one that can't be read is shown.
+const SHOWN: usize = 30;
+
+/// Whether each number to share in a command line is one.
+pub(crate) fn check_splits(line: &str) -> Result<(), BadSplit> {
+    for (at, _) in line.match_indices(SPLIT) {
+        let text = &line[at..];
+        if !line[..at].ends_with('$') && split(text).is_none() {
+            let end = text.find('}').map_or(text.len(), |end| end + 1);
+            let shown: String = text[..end].chars().take(SHOWN).collect();
+            let more = if shown.len() < end { "…" } else { "" };
+            return Err(BadSplit { written: shown + more });
+        }
+    }
+    Ok(())
+}
+
+/// The number to share that a text begins with, and the length of how it is written.
+fn split(text: &str) -> Option<(usize, u64)> {
+    let inner = text.strip_prefix(SPLIT)?;
+    let end = inner.find('}')?;
+    let number = inner[..end].trim_matches(' ');
+    // A sign would be read, too.
+    let digits = number.bytes().all(|byte| byte.is_ascii_digit());
+    Some((SPLIT.len() + end + 1, number.parse().ok().filter(|_| digits)?))
+}
+
+/// What the shell gets.
+pub(super) fn fill(line: &str, known: &Known<'_>) -> String {
     let mut filled = String::with_capacity(line.len() + 64);
     let mut rest = line;
     let mut last = None;
     while let Some(c) = rest.chars().next() {
         if last != Some('$')
-            && let Some((length, text)) = placeholder(rest, id, files)
+            && let Some((length, text)) = placeholder(rest, known)
         {
             filled.push_str(&text);
             rest = &rest[length..];
@@ -31,21 +79,21 @@ pub(super) fn fill(line: &str, id: &ResourceId, files: &BTreeMap<&str, PathBuf>)
 }
 
 /// The placeholder that a text begins with: its length, and what stands for it.
-fn placeholder(
-    text: &str,
-    id: &ResourceId,
-    files: &BTreeMap<&str, PathBuf>,
-) -> Option<(usize, String)> {
+fn placeholder(text: &str, known: &Known<'_>) -> Option<(usize, String)> {
     for name in ["{id}", "__ID__"] {
         if text.starts_with(name) {
-            return Some((name.len(), id.to_string()));
+            return Some((name.len(), known.id.to_string()));
         }
+    }
+    if let Some((length, whole)) = split(text) {
+        let share = known.share.map_or(whole, |share| share.of(whole));
+        return Some((length, share.to_string()));
     }
     let inner = text.strip_prefix('{')?;
     let named = |name: &&&str| inner.strip_prefix(**name).is_some_and(|end| end.starts_with('}'));
     // A name may itself hold a closing brace: the longest that fits is meant.
-    let name = files.keys().filter(named).max_by_key(|name| name.len())?;
-    Some((name.len() + 2, quote(&files[name].to_string_lossy())))
+    let name = known.files.keys().filter(named).max_by_key(|name| name.len())?;
+    Some((name.len() + 2, quote(&known.files[name].to_string_lossy())))
 }
 
 /// Whether a character means itself to the shell, wherever in a path it stands. `~` does not: after
@@ -98,7 +146,40 @@ mod tests {
             ("echo {1..3} {a,b} {", "echo {1..3} {a,b} {"),
             ("é{id}é", "écounter~1é"),
         ] {
-            assert_eq!(fill(line, &id, &files), expected, "{line}");
+            let known = Known { id: &id, files: &files, share: None };
+            assert_eq!(fill(line, &known), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_number_to_share_is_filled_in_or_refused() {
+        let (id, files) = ("x".parse().unwrap(), BTreeMap::new());
+        let known = Known { id: &id, files: &files, share: Some(Share { part: 1, parts: 3 }) };
+        for (line, expected) in [
+            ("set {split 10}", "set 3"),
+            ("{split 11}{split  2 }{split 1}", "410"),
+            ("echo ${split 10} ${split x}", "echo ${split 10} ${split x}"),
+            ("awk '{split($0, a)}'", "awk '{split($0, a)}'"),
+            ("awk '{ split ($0, a) }'", "awk '{ split ($0, a) }'"),
+            ("{split}{splits 3}", "{split}{splits 3}"),
+        ] {
+            assert_eq!(check_splits(line), Ok(()), "{line}");
+            assert_eq!(fill(line, &known), expected, "{line}");
+        }
+        let long = format!("{{split {}}}", "é".repeat(40));
+        for (line, written) in [
+            ("set {split x}", "`{split x}`"),
+            ("set {split -1}", "`{split -1}`"),
+            ("set {split +1}", "`{split +1}`"),
+            ("set {split 1.5}", "`{split 1.5}`"),
+            ("set {split }", "`{split }`"),
+            ("set {split 1", "`{split 1`"),
+            ("set {split 10 1:2}", "`{split 10 1:2}`"),
+            ("set {split 1} {split 99999999999999999999}", "`{split 99999999999999999999}`"),
+            (&long, &format!("`{{split {}…`", "é".repeat(23))),
+        ] {
+            let error = check_splits(line).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{written} has no whole number")), "{error}");
         }
     }
 

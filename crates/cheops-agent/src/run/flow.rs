@@ -13,6 +13,7 @@ use std::{
 
 use cheops_core::{
     id::{ResourceId, SiteId, Sites},
+    matrix::Share,
     operation::Operation,
     plan::Outcome,
     replica::{Input, Print, Report, RunId},
@@ -59,9 +60,15 @@ enum Ended {
 }
 
 impl Inner {
-    pub(super) async fn run(self: Arc<Self>, run: RunId, op: &Operation, timeout: Option<Millis>) {
+    pub(super) async fn run(
+        self: Arc<Self>,
+        run: RunId,
+        op: &Operation,
+        timeout: Option<Millis>,
+        share: Option<Share>,
+    ) {
         let place = self.runs.place(&run);
-        let input = match Task::of_operation(&self.here, op) {
+        let input = match Task::of_operation(&self.here, op, share) {
             Err(why) => Input::Ran { run, report: refused(why) },
             Ok(task) => loop {
                 let fetched = {
@@ -96,7 +103,8 @@ impl Inner {
     /// Asks the `Check` command. One that can't say is asked again, and then nobody knows: to take
     /// it for a no would run the operation twice.
     pub(super) async fn check(self: Arc<Self>, run: RunId, line: &str, timeout: Option<Millis>) {
-        let why = match Task::of_resource(&self.here, &run.resource, Some(&run.op), line) {
+        let Ok(share) = self.share(&run.resource).await else { return };
+        let why = match Task::of_resource(&self.here, &run.resource, Some(&run.op), line, share) {
             Err(why) => why,
             Ok(task) => {
                 let mut pauses = AGAIN.iter();
@@ -120,7 +128,12 @@ impl Inner {
         let output = format!(
             "the end of the run is not known: its supervisor is gone (a power cut, a reboot, or killed), and the Check command could not tell ({why}); nobody knows if it took effect"
         );
-        let report = Report { outcome: Outcome::Unknown, took: Millis(0), output: output.into() };
+        let report = Report {
+            outcome: Outcome::Unknown,
+            took: Millis(0),
+            output: output.into(),
+            made: None,
+        };
         self.tell(Input::Ran { run, report }).await;
     }
 
@@ -132,7 +145,8 @@ impl Inner {
     ) {
         let place = self.runs.clear(&resource);
         let mut ok = false;
-        if let Ok(task) = Task::of_resource(&self.here, &resource, None, line) {
+        let Ok(share) = self.share(&resource).await else { return };
+        if let Ok(task) = Task::of_resource(&self.here, &resource, None, line, share) {
             for _ in 0..CLEARINGS {
                 if let Ended::Known(report, end) =
                     self.supervised(&resource, &place, &task, timeout).await
@@ -180,7 +194,8 @@ impl Inner {
     }
 
     async fn look(&self, resource: &ResourceId, line: &str, timeout: Duration) -> Report {
-        let task = match Task::of_resource(&self.here, resource, None, line) {
+        let Ok(share) = self.share(resource).await else { return refused("the agent is stopping") };
+        let task = match Task::of_resource(&self.here, resource, None, line, share) {
             Ok(task) => task,
             Err(why) => return refused(why),
         };
@@ -247,6 +262,15 @@ impl Inner {
             }
         }
         Fetched::All
+    }
+
+    /// What of a resource is at this site, for a command of the resource itself.
+    async fn share(&self, resource: &ResourceId) -> Result<Option<Share>, crate::node::Stopping> {
+        let (resource, here) = (resource.clone(), self.here.clone());
+        let share = move |replica: &cheops_core::replica::Replica| {
+            replica.resource(&resource).and_then(|resource| resource.config().share(&here))
+        };
+        self.node.read(share).await
     }
 
     async fn other_sites(

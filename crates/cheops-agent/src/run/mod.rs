@@ -28,6 +28,7 @@
 //!   once; a run that waits for a file counts for nothing;
 //! - no end is made up: what can't be started or written down is tried again, and shown as stuck.
 
+pub mod answer;
 mod attend;
 mod command;
 mod fill;
@@ -58,8 +59,8 @@ use cheops_core::{
 };
 use tokio::sync::Semaphore;
 
-pub(crate) use self::place::missing;
 pub use self::supervise::supervise;
+pub(crate) use self::{fill::check_splits, place::missing};
 use self::{
     kept::Kept,
     place::{Place, Runs},
@@ -227,8 +228,8 @@ impl Runner {
     pub fn give(&self, effect: Effect) {
         let inner = self.0.clone();
         match effect {
-            Effect::Run { run, op, timeout } => {
-                self.0.runtime.spawn(async move { inner.run(run, &op, timeout).await });
+            Effect::Run { run, op, timeout, share, .. } => {
+                self.0.runtime.spawn(async move { inner.run(run, &op, timeout, share).await });
             }
             Effect::Recall(run) => {
                 self.0.runtime.spawn(async move { inner.recall(run).await });

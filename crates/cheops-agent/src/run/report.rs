@@ -39,12 +39,12 @@ pub(super) fn report(account: &Account<'_>, most: usize) -> Report {
         End::Failed(why) => add(&mut output, why),
     }
     let outcome = if status.end == End::Exit(0) { Outcome::Ok } else { Outcome::Ko };
-    Report { outcome, took: millis(status.took), output: output.into() }
+    Report { outcome, took: millis(status.took), output: output.into(), made: None }
 }
 
 /// A failure before anything was run.
 pub(super) fn refused(why: impl Into<Box<str>>) -> Report {
-    Report { outcome: Outcome::Ko, took: Millis(0), output: why.into() }
+    Report { outcome: Outcome::Ko, took: Millis(0), output: why.into(), made: None }
 }
 
 /// A length of time, as the core counts it.

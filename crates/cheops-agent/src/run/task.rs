@@ -1,7 +1,8 @@
 //! From what the core asks for to what is to be run: command lines, variables and files.
 //!
 //! Pure, but for the files that are linked into place. What must stay true: an operation becomes the
-//! same task at each of its sites, or is refused for the same reason at each of them.
+//! same task at each of its sites, but for what each part of a resource has of it, or is refused for
+//! the same reason at each of them.
 
 use std::{
     collections::BTreeMap,
@@ -12,10 +13,11 @@ use std::{
 
 use cheops_core::{
     id::{OpId, ResourceId, SiteId},
+    matrix::Share,
     operation::{Action, Attachment, Operation},
 };
 
-use super::fill::{fill, is_plain};
+use super::fill::{Known, check_splits, fill, is_plain};
 use crate::files::{Content, Files};
 
 /// The directory of files under names that need no quotes, beside the one with their own names.
@@ -32,6 +34,8 @@ pub(super) struct Task {
     /// By name.
     pub(super) files: BTreeMap<Box<str>, Attachment>,
     environment: Vec<(String, Option<OsString>)>,
+    /// What of the resource is here, if it is in parts.
+    share: Option<Share>,
 }
 
 impl Task {
@@ -41,23 +45,29 @@ impl Task {
         resource: &ResourceId,
         op: Option<&OpId>,
         line: &str,
+        share: Option<Share>,
     ) -> Result<Self, String> {
         let mut task = Self {
             resource: resource.clone(),
             lines: Vec::new(),
             files: BTreeMap::new(),
-            environment: environment(here, resource, op),
+            environment: environment(here, resource, op, share),
+            share,
         };
         task.add_line(line)?;
         Ok(task)
     }
 
     /// An operation.
-    pub(super) fn of_operation(here: &SiteId, op: &Operation) -> Result<Self, String> {
-        let mut environment = environment(here, &op.resource, Some(&op.id));
+    pub(super) fn of_operation(
+        here: &SiteId,
+        op: &Operation,
+        share: Option<Share>,
+    ) -> Result<Self, String> {
+        let mut environment = environment(here, &op.resource, Some(&op.id), share);
         environment.push(("CHEOPS_TYPE".to_owned(), Some(op.kind.as_str().into())));
         let (lines, files) = (Vec::new(), BTreeMap::new());
-        let mut task = Self { resource: op.resource.clone(), lines, files, environment };
+        let mut task = Self { resource: op.resource.clone(), lines, files, environment, share };
         task.add(&op.action)?;
         Ok(task)
     }
@@ -77,6 +87,7 @@ impl Task {
         if line.contains('\0') {
             return Err("the command holds a zero byte, which no shell takes".to_owned());
         }
+        check_splits(line).map_err(|error| error.to_string())?;
         self.lines.push(line.to_owned());
         Ok(())
     }
@@ -103,7 +114,8 @@ impl Task {
     /// The command lines for the shell, and all variables, if the files are in this directory.
     pub(super) fn at(&self, files: &Path) -> (Vec<String>, Vec<(String, Option<OsString>)>) {
         let paths: BTreeMap<&str, PathBuf> = self.paths(files).collect();
-        let lines = self.lines.iter().map(|line| fill(line, &self.resource, &paths)).collect();
+        let known = Known { id: &self.resource, files: &paths, share: self.share };
+        let lines = self.lines.iter().map(|line| fill(line, &known)).collect();
         let mut environment = self.environment.clone();
         if !self.files.is_empty() {
             environment.push(("CHEOPS_FILES".to_owned(), Some(files.into())));
@@ -163,11 +175,14 @@ fn environment(
     here: &SiteId,
     resource: &ResourceId,
     op: Option<&OpId>,
+    share: Option<Share>,
 ) -> Vec<(String, Option<OsString>)> {
     let mut environment: Vec<(String, Option<OsString>)> = vec![
         ("CHEOPS_ID".to_owned(), Some(resource.as_str().into())),
         ("CHEOPS_SITE".to_owned(), Some(here.as_str().into())),
         ("CHEOPS_OPERATION".to_owned(), op.map(|op| op.to_string().into())),
+        ("CHEOPS_PART".to_owned(), share.map(|share| (share.part + 1).to_string().into())),
+        ("CHEOPS_PARTS".to_owned(), share.map(|share| share.parts.to_string().into())),
     ];
     for name in ["CHEOPS_TYPE", "CHEOPS_FILES"] {
         environment.push((name.to_owned(), None));
@@ -190,6 +205,10 @@ mod tests {
     }
 
     fn task(action: Action) -> Result<Task, String> {
+        shared(action, None)
+    }
+
+    fn shared(action: Action, share: Option<Share>) -> Result<Task, String> {
         let op = Operation {
             id: "DC 1:7".parse().unwrap(),
             resource: "x".parse().unwrap(),
@@ -203,7 +222,7 @@ mod tests {
             key: None,
             declares: None,
         };
-        Task::of_operation(&"site2".parse().unwrap(), &op)
+        Task::of_operation(&"site2".parse().unwrap(), &op, share)
     }
 
     #[test]
@@ -231,6 +250,26 @@ mod tests {
             ("CHEOPS_FILES", "/f"),
         ] {
             assert_eq!(seen[name].as_deref(), Some(value), "{name}");
+        }
+    }
+
+    #[test]
+    fn each_part_has_its_share_of_a_number() {
+        let line = "scale {id} {split 10} of ${split} {split 0}";
+        let part = |part| Some(Share { part, parts: 3 });
+        for (share, filled, variables) in [
+            (None, "scale x 10 of ${split} 0", [None, None]),
+            (part(0), "scale x 4 of ${split} 0", [Some("1"), Some("3")]),
+            (part(2), "scale x 3 of ${split} 0", [Some("3"), Some("3")]),
+        ] {
+            let (lines, environment) =
+                shared(command(line, &[]), share).unwrap().at(Path::new("/f"));
+            assert_eq!(lines, [filled]);
+            let named = |name: &str| {
+                let found = environment.iter().find(|(found, _)| found == name);
+                found.map(|(_, value)| value.as_deref().and_then(|value| value.to_str()))
+            };
+            assert_eq!([named("CHEOPS_PART"), named("CHEOPS_PARTS")], variables.map(Some));
         }
     }
 
@@ -287,7 +326,8 @@ mod tests {
             method: "PUT".into(),
             target: "/".into(),
             headers: [].into(),
-            body: None,
+            body: cheops_core::operation::HttpBody::None,
+            names: cheops_core::operation::Names::Nothing,
         };
         for (action, expected) in [
             (
@@ -295,6 +335,7 @@ mod tests {
                 "HTTP requests",
             ),
             (command("a\0b", &[]), "zero byte"),
+            (command("a {split x}", &[]), "`{split x}`"),
             (command("a", &[file("../x", 1)]), "`../x` can't be"),
             (command("a", &[file("..", 1)]), "`..` can't be"),
             (command("a", &[file("", 1)]), "can't be"),

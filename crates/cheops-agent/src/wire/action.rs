@@ -8,7 +8,7 @@ use core::iter::Enumerate;
 
 use cheops_core::{
     id::ServiceName,
-    operation::{self, HttpRequest},
+    operation::{self, HttpBody, HttpRequest},
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,9 @@ enum Part<'a> {
     Http(Box<Http<'a>>),
     /// So many of the actions that follow belong to it.
     Steps(usize),
+    /// What [`Http`] has no words for.
+    #[serde(borrow)]
+    Request(Box<Request<'a>>),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -38,6 +41,7 @@ struct Command<'a> {
     files: List<Attachment<'a>>,
 }
 
+/// A request whose body is a file, if it has one, and that is the same everywhere.
 #[derive(Serialize, Deserialize)]
 struct Http<'a> {
     #[serde(borrow)]
@@ -48,6 +52,38 @@ struct Http<'a> {
     headers: List<(&'a str, &'a str)>,
     #[serde(borrow)]
     body: Option<Attachment<'a>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Request<'a> {
+    #[serde(borrow)]
+    service: Text<'a, ServiceName>,
+    method: &'a str,
+    target: &'a str,
+    #[serde(borrow)]
+    headers: List<(&'a str, &'a str)>,
+    #[serde(borrow)]
+    body: Body<'a>,
+    #[serde(borrow)]
+    names: Named<'a>,
+}
+
+/// The order is that of the format: new ones come last.
+#[derive(Serialize, Deserialize)]
+enum Body<'a> {
+    None,
+    #[serde(borrow)]
+    Inline(&'a [u8]),
+    #[serde(borrow)]
+    File(Attachment<'a>),
+}
+
+/// Which ids differ from site to site. The order is that of the format: new ones come last.
+#[derive(Serialize, Deserialize)]
+enum Named<'a> {
+    Nothing,
+    Makes(&'a str),
+    Uses(&'a str),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -88,7 +124,10 @@ fn flatten<'a>(
             parts.push(Part::Command(Command { line, files }));
         }
         operation::Action::Http(request) => {
-            parts.push(Part::Http(Box::new(Http::of(request).at_item(here)?)));
+            parts.push(match Http::of(request).at_item(here)? {
+                Some(http) => Part::Http(Box::new(http)),
+                None => Part::Request(Box::new(Request::of(request).at_item(here)?)),
+            });
         }
         operation::Action::Steps(_) if depth == MAX_DEPTH => {
             return Err(Problem::TooDeep).at_item(here);
@@ -116,6 +155,9 @@ fn build<'a>(
             files: files.read(names).at("files").at_item(n)?,
         },
         Part::Http(http) => operation::Action::Http(Box::new(http.read(names).at_item(n)?)),
+        Part::Request(request) => {
+            operation::Action::Http(Box::new(request.read(names).at_item(n)?))
+        }
         Part::Steps(_) if depth == MAX_DEPTH => return Err(Problem::TooDeep).at_item(n),
         // The number is only claimed; what is not there ends it.
         Part::Steps(count) => operation::Action::Steps(
@@ -124,7 +166,36 @@ fn build<'a>(
     })
 }
 
-impl<'a> Twin<'a> for Http<'a> {
+impl<'a> Http<'a> {
+    /// Nothing, if it takes a [`Request`] to say it.
+    fn of(value: &'a HttpRequest) -> Result<Option<Self>, WireError> {
+        let body = match (&value.body, &value.names) {
+            (HttpBody::None, operation::Names::Nothing) => None,
+            (HttpBody::File(file), operation::Names::Nothing) => Some(Attachment::of(file)?),
+            _ => return Ok(None),
+        };
+        Ok(Some(Self {
+            service: Text::of(&value.service)?,
+            method: &value.method,
+            target: &value.target,
+            headers: List::of(&value.headers).at("headers")?,
+            body,
+        }))
+    }
+
+    fn read(self, names: &mut Names) -> Result<HttpRequest, WireError> {
+        Ok(HttpRequest {
+            service: self.service.read(names).at("service")?,
+            method: self.method.into(),
+            target: self.target.into(),
+            headers: self.headers.read(names).at("headers")?,
+            body: self.body.read(names)?.map_or(HttpBody::None, HttpBody::File),
+            names: operation::Names::Nothing,
+        })
+    }
+}
+
+impl<'a> Twin<'a> for Request<'a> {
     type Value = HttpRequest;
 
     fn of(value: &'a HttpRequest) -> Result<Self, WireError> {
@@ -133,7 +204,16 @@ impl<'a> Twin<'a> for Http<'a> {
             method: &value.method,
             target: &value.target,
             headers: List::of(&value.headers).at("headers")?,
-            body: Twin::of(&value.body)?,
+            body: match &value.body {
+                HttpBody::None => Body::None,
+                HttpBody::Inline(bytes) => Body::Inline(bytes),
+                HttpBody::File(file) => Body::File(Attachment::of(file)?),
+            },
+            names: match &value.names {
+                operation::Names::Nothing => Named::Nothing,
+                operation::Names::Makes(meta) => Named::Makes(meta),
+                operation::Names::Uses(meta) => Named::Uses(meta),
+            },
         })
     }
 
@@ -143,7 +223,16 @@ impl<'a> Twin<'a> for Http<'a> {
             method: self.method.into(),
             target: self.target.into(),
             headers: self.headers.read(names).at("headers")?,
-            body: self.body.read(names)?,
+            body: match self.body {
+                Body::None => HttpBody::None,
+                Body::Inline(bytes) => HttpBody::Inline(bytes.into()),
+                Body::File(file) => HttpBody::File(file.read(names)?),
+            },
+            names: match self.names {
+                Named::Nothing => operation::Names::Nothing,
+                Named::Makes(meta) => operation::Names::Makes(meta.into()),
+                Named::Uses(meta) => operation::Names::Uses(meta.into()),
+            },
         })
     }
 }

@@ -27,6 +27,8 @@ pub(super) struct Declaration<'a> {
     timeout: Option<Timeout>,
     #[serde(borrow)]
     base: Version<'a>,
+    #[serde(borrow)]
+    parts: List<Part<'a>>,
 }
 
 impl<'a> Twin<'a> for Declaration<'a> {
@@ -42,12 +44,15 @@ impl<'a> Twin<'a> for Declaration<'a> {
             check: Twin::of(&config.check).at("check")?,
             timeout: Twin::of(&config.timeout).at("timeout")?,
             base: Version::of(&value.base).at("base")?,
+            parts: parts(&config.parts).at("parts")?,
         })
     }
 
     fn read(self, names: &mut Names) -> Result<operation::Declaration, WireError> {
         let sites: Vec<SiteId> = self.sites.read_ascending(names, SiteId::clone).at("sites")?;
         let entries = self.matrix.read(names).at("matrix")?;
+        let parts: Vec<id::Sites> = self.parts.read(names).at("parts")?;
+        matrix::check_parts(&parts).map_err(Problem::from).at("parts")?;
         Ok(operation::Declaration {
             sites: id::Sites::new(sites).map_err(Problem::from).at("sites")?,
             config: matrix::Config {
@@ -56,10 +61,34 @@ impl<'a> Twin<'a> for Declaration<'a> {
                 reset: self.reset.read(names).at("reset")?,
                 check: self.check.read(names).at("check")?,
                 timeout: self.timeout.read(names).at("timeout")?,
+                parts,
             },
             base: self.base.read(names).at("base")?,
         })
     }
+}
+
+/// The sites of a part, ascending.
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+struct Part<'a>(#[serde(borrow)] List<Text<'a, SiteId>>);
+
+impl<'a> Twin<'a> for Part<'a> {
+    type Value = id::Sites;
+
+    fn of(value: &'a id::Sites) -> Result<Self, WireError> {
+        Ok(Self(List::of(value.iter())?))
+    }
+
+    fn read(self, names: &mut Names) -> Result<id::Sites, WireError> {
+        let sites: Vec<SiteId> = self.0.read_ascending(names, SiteId::clone)?;
+        Ok(id::Sites::new(sites)?)
+    }
+}
+
+fn parts(parts: &[id::Sites]) -> Result<List<Part<'_>>, WireError> {
+    matrix::check_parts(parts)?;
+    List::of(parts)
 }
 
 #[derive(Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use cheops_core::{
     id::{NameError, NoSite},
-    matrix::TooManyKinds,
+    matrix::{PartsError, TooManyKinds},
 };
 
 use super::{LAST_ATTEMPT, LAST_NUMBER, MAX_DEPTH, MAX_ITEMS, MAX_LENGTH, VERSION};
@@ -45,6 +45,9 @@ pub enum Problem {
     /// A matrix names more kinds than there can be.
     #[error(transparent)]
     TooManyKinds(#[from] TooManyKinds),
+    /// Sets of sites are not the parts of one resource.
+    #[error(transparent)]
+    Parts(#[from] PartsError),
     /// A list is too long.
     #[error("a list of {0} items is too long; the limit is {MAX_ITEMS}")]
     TooManyItems(usize),

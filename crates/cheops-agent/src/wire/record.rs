@@ -51,6 +51,7 @@ pub(super) fn attempt(attempt: u32) -> Result<u32, Problem> {
     if (1..=LAST_ATTEMPT).contains(&attempt) { Ok(attempt) } else { Err(Problem::Attempt(attempt)) }
 }
 
+/// The order is that of the format: new ones come last.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Record<'a> {
     #[serde(borrow)]
@@ -59,6 +60,8 @@ pub(super) enum Record<'a> {
     Reply(Reply<'a>),
     #[serde(borrow)]
     Shown(Shown<'a>),
+    /// A reply that says what was made.
+    Made(#[serde(borrow)] Reply<'a>, &'a str),
 }
 
 impl<'a> Twin<'a> for Record<'a> {
@@ -67,7 +70,10 @@ impl<'a> Twin<'a> for Record<'a> {
     fn of(value: &'a replica::Record) -> Result<Self, WireError> {
         Ok(match value {
             replica::Record::Operation(op) => Self::Operation(Operation::of(op)?),
-            replica::Record::Reply(reply) => Self::Reply(Reply::of(reply)?),
+            replica::Record::Reply(reply) => match &reply.made {
+                None => Self::Reply(Reply::of(reply)?),
+                Some(made) => Self::Made(Reply::of(reply)?, made),
+            },
             replica::Record::Shown(shown) => Self::Shown(Shown::of(shown)?),
         })
     }
@@ -76,6 +82,10 @@ impl<'a> Twin<'a> for Record<'a> {
         Ok(match self {
             Self::Operation(op) => replica::Record::Operation(Arc::new(op.read(names)?)),
             Self::Reply(reply) => replica::Record::Reply(Arc::new(reply.read(names)?)),
+            Self::Made(reply, made) => {
+                let reply = replica::Reply { made: Some(made.into()), ..reply.read(names)? };
+                replica::Record::Reply(Arc::new(reply))
+            }
             Self::Shown(shown) => replica::Record::Shown(Arc::new(shown.read(names)?)),
         })
     }
@@ -142,6 +152,7 @@ impl<'a> Twin<'a> for Operation<'a> {
     }
 }
 
+/// A reply, but for what was made.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Reply<'a> {
     #[serde(borrow)]
@@ -199,6 +210,7 @@ impl<'a> Twin<'a> for Reply<'a> {
             era: self.era,
             took: Millis(self.took),
             output: self.output.into(),
+            made: None,
         })
     }
 }

@@ -53,7 +53,8 @@ impl Hands for TestHands {
         let Effect::Run { run, .. } = effect else { return };
         let node = self.node.clone();
         self.runtime.spawn(async move {
-            let report = Report { outcome: Outcome::Ok, took: Millis(1), output: "".into() };
+            let report =
+                Report { outcome: Outcome::Ok, took: Millis(1), output: "".into(), made: None };
             let _ = node.tell(Input::Ran { run, report }).await;
         });
     }

@@ -6,7 +6,7 @@ use cheops_agent::wire::{LAST_ATTEMPT, LAST_NUMBER, MAX_DEPTH};
 use cheops_core::{
     id::{Author, Key, Kind, OpId, ResourceId, ServiceName, SiteId, Sites},
     matrix::{Concurrent, Config, Entry, Matrix, Take},
-    operation::{Action, Attachment, Declaration, HttpRequest, Operation},
+    operation::{Action, Attachment, Declaration, HttpBody, HttpRequest, Names, Operation},
     plan::Outcome,
     replica::{Durable, Message, Record, Reply, Sent, Shown, Stretch, Version},
     time::{Millis, Timestamp},
@@ -64,13 +64,25 @@ fn attachment() -> impl Strategy<Value = Attachment> {
 
 fn http() -> impl Strategy<Value = HttpRequest> {
     let headers = collection::vec((text(), text()), 0..4).prop_map(Into::into);
-    (service(), text(), text(), headers, option::of(attachment())).prop_map(
-        |(service, method, target, headers, body)| HttpRequest {
+    let bytes = collection::vec(any::<u8>(), 0..40);
+    let body = prop_oneof![
+        Just(HttpBody::None),
+        bytes.prop_map(|bytes| HttpBody::Inline(bytes.into())),
+        attachment().prop_map(HttpBody::File),
+    ];
+    let names = prop_oneof![
+        2 => Just(Names::Nothing),
+        1 => text().prop_map(Names::Makes),
+        1 => text().prop_map(Names::Uses),
+    ];
+    (service(), text(), text(), headers, body, names).prop_map(
+        |(service, method, target, headers, body, names)| HttpRequest {
             service,
             method,
             target,
             headers,
             body,
+            names,
         },
     )
 }
@@ -97,15 +109,27 @@ fn entry() -> impl Strategy<Value = Entry> {
 fn config() -> impl Strategy<Value = Config> {
     let command = || option::of("\\PC{0,20}x");
     let timeout = any::<Duration>().prop_filter("a limit", |timeout| !timeout.is_zero());
-    (collection::vec(entry(), 0..6), command(), command(), command(), option::of(timeout)).prop_map(
-        |(entries, show, reset, check, timeout)| Config {
+    let entries = collection::vec(entry(), 0..6);
+    (entries, command(), command(), command(), option::of(timeout), parts()).prop_map(
+        |(entries, show, reset, check, timeout, parts)| Config {
             matrix: Matrix::new(entries).unwrap(),
             show,
             reset,
             check,
             timeout,
+            parts,
         },
     )
+}
+
+/// Some sites, cut into pieces.
+fn parts() -> impl Strategy<Value = Vec<Sites>> {
+    (collection::btree_set(site(), 0..6), 1..3_usize).prop_map(|(sites, size)| {
+        let sites: Vec<_> = sites.into_iter().collect();
+        let pieces = sites.chunks(size).map(|piece| Sites::new(piece.to_vec()).unwrap());
+        let parts: Vec<Sites> = pieces.collect();
+        if parts.len() < 2 { Vec::new() } else { parts }
+    })
 }
 
 fn declaration() -> impl Strategy<Value = Declaration> {
@@ -140,8 +164,9 @@ fn operation() -> impl Strategy<Value = Operation> {
 
 fn reply() -> impl Strategy<Value = Reply> {
     let outcome = sample::select(vec![Outcome::Unknown, Outcome::Ko, Outcome::Ok]);
-    (op_id(), resource(), op_id(), attempt(), outcome, any::<u32>(), any::<u64>(), text()).prop_map(
-        |(id, resource, op, attempt, outcome, era, took, output)| Reply {
+    let said = (text(), option::of(text()));
+    (op_id(), resource(), op_id(), attempt(), outcome, any::<u32>(), any::<u64>(), said).prop_map(
+        |(id, resource, op, attempt, outcome, era, took, (output, made))| Reply {
             id,
             resource,
             op,
@@ -150,6 +175,7 @@ fn reply() -> impl Strategy<Value = Reply> {
             era,
             took: Millis(took),
             output,
+            made,
         },
     )
 }

@@ -54,7 +54,7 @@ const OPERATIONS_HINT: &str = "Add what happened: \"Operations\": [{\"Id\": \"a\
 impl Document {
     pub(super) fn from_json(text: &str) -> Result<Self, JsonError> {
         let value = json::parse(text)?;
-        let known = ["ResolutionMatrix", OPERATIONS, "Show", "Reset", "Check", "Timeout"];
+        let known = ["ResolutionMatrix", OPERATIONS, "Show", "Reset", "Check", "Timeout", "Parts"];
         let [_, operations, ..] = Node::root(&value).object(known)?;
         // A configuration knows nothing of operations, so it is read without them.
         let settings: Map<String, Value> = value

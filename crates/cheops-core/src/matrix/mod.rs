@@ -10,6 +10,7 @@
 mod check;
 mod circle;
 mod explain;
+mod parts;
 mod read;
 
 use alloc::{collections::BTreeSet, string::String, vec::Vec};
@@ -21,8 +22,9 @@ pub use self::{
     check::{Finding, Severity, What, check},
     circle::{Circle, Step, Wins},
     explain::{Advice, Explanation},
+    parts::{PartsError, Share, check_parts},
 };
-use crate::id::Kind;
+use crate::id::{Kind, Sites};
 
 /// What stays of two operations, one before the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,6 +97,9 @@ pub struct Config {
     pub check: Option<String>,
     /// How long one operation may run.
     pub timeout: Option<Duration>,
+    /// The sites of each part, the prime one first, if each site does only its [share](Share) of an
+    /// operation; empty if all do the whole. [`check_parts`] says what can stand here.
+    pub parts: Vec<Sites>,
 }
 
 impl Take {

@@ -12,10 +12,12 @@ use core::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::{Concurrent, Config, Entry, Matrix, Take};
+use super::{Concurrent, Config, Entry, Matrix, Take, check_parts};
 use crate::{
     duration,
+    id::Sites,
     json::{self, JsonError, Node},
+    scope,
 };
 
 impl Config {
@@ -26,8 +28,8 @@ impl Config {
 
     /// The configuration at a place in a document.
     pub fn read(node: &Node<'_>) -> Result<Self, JsonError> {
-        let [matrix, show, reset, check, timeout] =
-            node.object(["ResolutionMatrix", "Show", "Reset", "Check", "Timeout"])?;
+        let [matrix, show, reset, check, timeout, parts] =
+            node.object(["ResolutionMatrix", "Show", "Reset", "Check", "Timeout", "Parts"])?;
         Ok(Self {
             matrix: matrix
                 .optional()
@@ -36,6 +38,7 @@ impl Config {
             reset: reset.optional().map(|node| command(&node)).transpose()?,
             check: check.optional().map(|node| command(&node)).transpose()?,
             timeout: timeout.optional().map(|node| time_limit(&node)).transpose()?,
+            parts: parts.optional().map(|node| read_parts(&node)).transpose()?.unwrap_or_default(),
         })
     }
 
@@ -51,6 +54,9 @@ impl Config {
         }
         if let Some(timeout) = self.timeout {
             map.insert("Timeout".to_owned(), duration::print(timeout).to_string().into());
+        }
+        if !self.parts.is_empty() {
+            map.insert("Parts".to_owned(), self.parts.iter().map(ToString::to_string).collect());
         }
         Value::Object(map)
     }
@@ -117,6 +123,36 @@ fn time_limit(node: &Node<'_>) -> Result<Duration, JsonError> {
         return Err(node.error("no command ends in no time").with_hint("Leave the field out."));
     }
     Ok(limit)
+}
+
+/// The parts of a resource: sites, joined with `&` where a part has copies.
+fn read_parts(node: &Node<'_>) -> Result<Vec<Sites>, JsonError> {
+    const HINT: &str = "Write [\"site1\", \"site2 & site3\"], or leave the field out.";
+    let parts: Vec<Sites> = node.list()?.map(|item| sites(&item)).collect::<Result<_, _>>()?;
+    if parts.is_empty() {
+        return Err(node.error("no part is named").with_hint(HINT));
+    }
+    check_parts(&parts).map_err(|error| node.error(error).with_hint(HINT))?;
+    Ok(parts)
+}
+
+/// Sites that are all named.
+fn sites(node: &Node<'_>) -> Result<Sites, JsonError> {
+    const HINT: &str = "A part is a site, or several: \"site1 & site2\".";
+    let text = node.text()?;
+    let place = scope::parse_place(text).map_err(|error| node.error(error).with_hint(HINT))?;
+    let named = |place: &scope::Place| match place.node() {
+        scope::Node::Site(site) => Some(site.clone()),
+        _ => None,
+    };
+    let sites: Option<Vec<_>> = match place.node() {
+        scope::Node::Several(scope::Operator::All, places) => places.iter().map(named).collect(),
+        _ => named(&place).map(|site| Vec::from([site])),
+    };
+    let several = || {
+        node.error(format_args!("`{place}` is not a list of sites joined with `&`")).with_hint(HINT)
+    };
+    Sites::new(sites.ok_or_else(several)?).map_err(|error| node.error(error))
 }
 
 #[cfg(test)]
@@ -222,6 +258,31 @@ mod tests {
                 "at $.Reset: the command is empty".into(),
                 Some("Leave the field out."),
             ),
+            (
+                r#"{"Parts": []}"#.into(),
+                "at $.Parts: no part is named".into(),
+                Some(r#"Write ["site1", "site2 & site3"], or leave the field out."#),
+            ),
+            (
+                r#"{"Parts": ["a & b"]}"#.into(),
+                "at $.Parts: a resource in parts has at least two".into(),
+                Some(r#"Write ["site1", "site2 & site3"], or leave the field out."#),
+            ),
+            (
+                r#"{"Parts": ["a", "b & a"]}"#.into(),
+                "at $.Parts: `a` has two parts".into(),
+                Some(r#"Write ["site1", "site2 & site3"], or leave the field out."#),
+            ),
+            (
+                r#"{"Parts": ["a", "b; c"]}"#.into(),
+                "at $.Parts[1]: `b; c` is not a list of sites joined with `&`".into(),
+                Some(r#"A part is a site, or several: "site1 & site2"."#),
+            ),
+            (
+                r#"{"Parts": ["a", "b &"]}"#.into(),
+                "at $.Parts[1]: no site is named after `&`".into(),
+                Some(r#"A part is a site, or several: "site1 & site2"."#),
+            ),
         ] {
             let found = Config::from_json(&text).unwrap_err();
             assert_eq!(found.to_string(), error, "{text}");
@@ -253,17 +314,31 @@ mod tests {
         )
     }
 
+    /// Some sites, cut into pieces.
+    fn any_parts() -> impl Strategy<Value = Vec<Sites>> {
+        let sites = proptest::collection::btree_set("[a-z]{1,3}( [é.-]{1,2})?", 0..8);
+        (sites, 1..4_usize).prop_map(|(names, size)| {
+            let sites: Vec<_> = names.iter().map(|name| name.parse().unwrap()).collect();
+            let pieces = sites.chunks(size).map(|piece| Sites::new(piece.to_vec()).unwrap());
+            let parts: Vec<Sites> = pieces.collect();
+            if parts.len() < 2 { Vec::new() } else { parts }
+        })
+    }
+
     fn any_config() -> impl Strategy<Value = Config> {
         let command = || proptest::option::of("\\PC*x");
         let nanos = proptest::option::of(1..u64::MAX);
-        (proptest::collection::vec(any_entry(), 0..6), command(), command(), command(), nanos)
-            .prop_map(|(entries, show, reset, check, nanos)| Config {
+        let entries = proptest::collection::vec(any_entry(), 0..6);
+        (entries, command(), command(), command(), nanos, any_parts()).prop_map(
+            |(entries, show, reset, check, nanos, parts)| Config {
                 matrix: Matrix::new(entries).unwrap(),
                 show,
                 reset,
                 check,
                 timeout: nanos.map(Duration::from_nanos),
-            })
+                parts,
+            },
+        )
     }
 
     proptest! {

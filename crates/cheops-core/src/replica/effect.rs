@@ -1,6 +1,6 @@
 //! What goes into a replica, and what comes out.
 
-use alloc::{boxed::Box, string::String, vec::Vec};
+use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
 
 use super::{
     message::{Durable, Message, Reply},
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     id::{Author, Key, Kind, OpId, ResourceId, SiteId, Sites},
-    matrix::Config,
+    matrix::{Config, Share},
     operation::{Action, SharedOperation},
     plan::Outcome,
     time::Millis,
@@ -125,6 +125,8 @@ pub struct Report {
     pub took: Millis,
     /// What it printed.
     pub output: Box<str>,
+    /// What the application calls what was made, if something was.
+    pub made: Option<Box<str>>,
 }
 
 /// Something to do, in this order: what follows a [`Persist`](Self::Persist) must wait until that
@@ -148,6 +150,11 @@ pub enum Effect {
         op: SharedOperation,
         /// How long it may take, if the resource's configuration says so.
         timeout: Option<Millis>,
+        /// This site's last reply to the same operation, if what it tells of is still there. What is
+        /// not [repeatable](Action::is_repeatable), and did not fail, is answered with it again.
+        before: Option<Arc<Reply>>,
+        /// What of the operation is to be done here, if the resource is in parts.
+        share: Option<Share>,
     },
     /// Find the result of a run that was under way when the site stopped, or wait for it.
     Recall(RunId),
@@ -222,6 +229,16 @@ pub enum Refusal {
     /// This is not one of the resource's sites.
     #[error("this site is not one of `{resource}`'s sites ({sites}); ask one of them")]
     Elsewhere {
+        /// The resource.
+        resource: ResourceId,
+        /// Its sites.
+        sites: Sites,
+    },
+    /// The request names parts, and the resource has none.
+    #[error(
+        "`{resource}` exists whole on each of its sites ({sites}), and can't be divided any more"
+    )]
+    Whole {
         /// The resource.
         resource: ResourceId,
         /// Its sites.

@@ -218,6 +218,8 @@ impl Resource {
         }
         let mut fresh = self.without(version);
         fresh.put_first(self.log.op(delete), here, self.reply_to(delete, here));
+        // What is deleted again is what there is here, by whatever it was made.
+        fresh.made.extend(self.made.remove_entry(here));
         fresh.journal = self.journal.anew();
         fresh.due = core::mem::take(&mut self.due);
         fresh.waiting = core::mem::take(&mut self.waiting);

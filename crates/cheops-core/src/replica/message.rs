@@ -10,7 +10,7 @@
 
 use alloc::{boxed::Box, collections::BTreeMap, format, sync::Arc, vec::Vec};
 
-use super::shown::Shown;
+use super::{effect::Report, shown::Shown};
 use crate::{
     id::{OpId, ResourceId, SiteId},
     operation::SharedOperation,
@@ -65,6 +65,7 @@ impl Record {
                 reply.id.site.as_str().len()
                     + reply.op.site.as_str().len()
                     + reply.output.len()
+                    + reply.made.as_ref().map_or(0, |made| made.len() + 1)
                     + 24
             }
             Self::Shown(shown) => shown.id.site.as_str().len() + shown.op.site.as_str().len() + 40,
@@ -92,6 +93,20 @@ pub struct Reply {
     pub took: Millis,
     /// What it printed, as far as the shell around us kept it.
     pub output: Box<str>,
+    /// What the application at this site calls what was made, if something was.
+    pub made: Option<Box<str>>,
+}
+
+impl Reply {
+    /// What it says about the run, as a report.
+    pub fn report(&self) -> Report {
+        Report {
+            outcome: self.outcome,
+            took: self.took,
+            output: self.output.clone(),
+            made: self.made.clone(),
+        }
+    }
 }
 
 /// How far the streams of a resource are known.

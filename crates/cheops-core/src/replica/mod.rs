@@ -16,6 +16,7 @@
 mod alarm;
 mod effect;
 mod forget;
+mod made;
 mod message;
 mod rehearse;
 mod resource;
@@ -51,6 +52,7 @@ pub use self::{
 };
 use crate::{
     id::{OpId, ResourceId, SiteId},
+    matrix::Config,
     operation::{Declaration, Operation, SharedOperation},
     time::{Clock, Millis, Now, Timestamp},
 };
@@ -386,14 +388,24 @@ impl Replica {
         if !sites.contains(&self.here) {
             return Err(Refusal::Elsewhere { sites, resource: submission.resource.clone() });
         }
+        // Whoever asks for a part of the work on each site must not get all of it.
+        let divides = submission.config.as_ref().is_some_and(|config| !config.parts.is_empty());
+        if divides && resource.is_some_and(|resource| resource.config().parts.is_empty()) {
+            return Err(Refusal::Whole { sites, resource: submission.resource.clone() });
+        }
         // What follows a delete may be all that is left of the resource one day.
         let begins = resource.is_none_or(|resource| resource.log.ends_with_a_delete());
-        Ok(Asked::New((begins || submission.config.is_some()).then(|| {
-            let config = submission.config.as_ref().or(resource.map(Resource::config));
+        let asked = submission.config.as_ref();
+        let says = asked.filter(|config| config.says_more_than_parts());
+        Ok(Asked::New((begins || says.is_some()).then(|| {
+            let known = resource.map(Resource::config);
+            // Like the sites, the parts of a resource that exists stay as they are.
+            let parts = known.or(asked).map(|config| config.parts.clone()).unwrap_or_default();
+            let config = says.or(known).cloned().unwrap_or_default();
             let forgotten = self.tomb(&submission.resource).map(|tomb| tomb.version.clone());
             Declaration {
                 sites,
-                config: config.cloned().unwrap_or_default(),
+                config: Config { parts, ..config },
                 base: forgotten.unwrap_or_default(),
             }
         })))

@@ -6,10 +6,12 @@
 //!   operation, the operation that a reply or a print is about.
 
 use alloc::{collections::BTreeMap, sync::Arc};
+use core::mem;
 
 use super::{
     Refusal, Submission,
     forget::join,
+    made::Made,
     message::{Record, Reply, Sent, Version},
     run::Work,
     shown::{Look, Shown},
@@ -40,6 +42,8 @@ pub struct Resource {
     config: Config,
     /// The operation that declared the configuration.
     configured_by: Option<(Timestamp, OpId)>,
+    /// The operation that named the parts, and how many.
+    divided_by: Option<((Timestamp, OpId), usize)>,
     pub(super) log: Log,
     pub(super) resolution: Resolution,
     pub(super) journal: Journal,
@@ -50,6 +54,8 @@ pub struct Resource {
     keys: BTreeMap<Key, Ix>,
     /// Replies to operations that are forgotten: nobody asks for them, but streams have no gaps.
     strays: BTreeMap<OpId, Arc<Reply>>,
+    /// What each site made, as its replies tell.
+    pub(super) made: BTreeMap<SiteId, Made>,
     /// What each site showed last.
     shown: BTreeMap<SiteId, Arc<Shown>>,
     /// The `Show` command runs here.
@@ -99,6 +105,7 @@ impl Resource {
             sites: declared.sites.clone(),
             config: Config::default(),
             configured_by: None,
+            divided_by: None,
             log: Log::default(),
             resolution: Resolution::new(Rules::new(&Config::default().matrix)),
             journal: Journal::default(),
@@ -106,6 +113,7 @@ impl Resource {
             replies: BTreeMap::new(),
             keys: BTreeMap::new(),
             strays: BTreeMap::new(),
+            made: BTreeMap::new(),
             shown: BTreeMap::new(),
             looking: None,
             digest: 0,
@@ -158,7 +166,11 @@ impl Resource {
     }
 
     pub(super) fn reply_to(&self, op: Ix, site: &SiteId) -> Option<&Reply> {
-        self.replies.get(&(op, site.clone())).map(|reply| &**reply)
+        self.shared_reply(op, site).map(|reply| &**reply)
+    }
+
+    pub(super) fn shared_reply(&self, op: Ix, site: &SiteId) -> Option<&Arc<Reply>> {
+        self.replies.get(&(op, site.clone()))
     }
 
     /// How many operations at the end of the block a site has not answered, as far as is known here.
@@ -461,17 +473,19 @@ impl Resource {
     fn declare(&mut self, op: &SharedOperation, declared: &Declaration) {
         join(&mut self.due, &declared.base);
         self.sites = self.sites.union(&declared.sites);
+        let by = (op.at, op.id.clone());
+        self.divide(&by, &declared.config.parts);
         // Whoever gives no configuration does not take away one that another gave.
-        if declared.config == Config::default() {
+        if !declared.config.says_more_than_parts() {
             return;
         }
-        let by = (op.at, op.id.clone());
         if self.configured_by.as_ref().is_some_and(|last| *last > by) {
             return;
         }
         self.configured_by = Some(by);
         let same_rules = self.config.matrix == declared.config.matrix;
-        self.config = declared.config.clone();
+        let parts = mem::take(&mut self.config.parts);
+        self.config = Config { parts, ..declared.config.clone() };
         if !same_rules {
             let rules = Rules::new(&self.config.matrix);
             let void = |ix| self.is_void(ix);
@@ -481,12 +495,31 @@ impl Resource {
         }
     }
 
+    /// Takes in the parts that an operation names, and gives one to each site that has none.
+    fn divide(&mut self, by: &(Timestamp, OpId), named: &[Sites]) {
+        let later = self.divided_by.as_ref().is_none_or(|(last, _)| last < by);
+        if !named.is_empty() && later {
+            self.divided_by = Some((by.clone(), named.len()));
+            self.config.parts = named.to_vec();
+        }
+        let Some((_, named)) = self.divided_by else { return };
+        // From the start: sites become known in any order.
+        self.config.parts.truncate(named);
+        for site in self.sites.iter() {
+            if self.config.share(site).is_none() {
+                self.config.parts.push(Sites::from(site.clone()));
+            }
+        }
+    }
+
     fn take_reply(&mut self, reply: &Arc<Reply>) -> Option<Ix> {
         let ix = self.log.find(&reply.op)?;
+        let stood = self.shared_reply(ix, &reply.id.site).cloned();
         let stands =
-            self.replies.entry((ix, reply.id.site.clone())).or_insert_with(|| reply.clone());
-        if (stands.attempt, stands.outcome) < (reply.attempt, reply.outcome) {
-            *stands = reply.clone();
+            |stood: &Arc<Reply>| (stood.attempt, stood.outcome) < (reply.attempt, reply.outcome);
+        if stood.as_ref().is_none_or(stands) {
+            self.replies.insert((ix, reply.id.site.clone()), reply.clone());
+            self.note_made(ix, reply, stood.as_deref());
         }
         self.news.of(ix);
         if self.is_void(ix) && self.fate(ix) != Fate::Void {

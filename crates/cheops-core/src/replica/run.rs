@@ -78,9 +78,14 @@ impl Resource {
         }
     }
 
-    fn start(&self, pending: Pending) -> Effect {
-        let op = self.log.op(pending.op).clone();
-        Effect::Run { run: self.run_id(pending), op, timeout: self.timeout() }
+    fn start(&self, here: &SiteId, pending: Pending) -> Effect {
+        Effect::Run {
+            run: self.run_id(pending),
+            op: self.log.op(pending.op).clone(),
+            timeout: self.timeout(),
+            before: self.before(pending.op, here).cloned(),
+            share: self.config().share(here),
+        }
     }
 
     /// How long a command may take.
@@ -99,13 +104,15 @@ impl Resource {
         }
         let can_clear = self.config().reset.is_some() && !self.clear_failed;
         match self.journal.next(&self.log, &self.resolution, can_clear) {
+            // It would be answered as before, for ever.
+            Step::Run { op, fresh: true } if self.is_unknown_for_good(op, here) => self.decide(out),
             Step::Rest => self.work = Work::Idle,
             Step::Run { op, fresh } => {
                 let known = self.reply_to(op, here).map_or(0, |reply| reply.attempt);
                 let attempt = known.max(self.spent(op, here)) + 1;
                 let pending = Pending { op, attempt, fresh };
                 out.persist(self.intent(pending));
-                out.run(self.start(pending));
+                out.run(self.start(here, pending));
                 self.work = Work::Running(pending);
             }
             Step::Clear => {
@@ -113,13 +120,21 @@ impl Resource {
                 self.journal.doubt();
                 self.clear(out);
             }
-            Step::Decide => {
-                if self.work != Work::Stuck {
-                    out.tell(Event::NeedsDecision(self.id().clone()));
-                }
-                self.work = Work::Stuck;
-            }
+            Step::Decide => self.decide(out),
         }
+    }
+
+    fn decide(&mut self, out: &mut Outbox) {
+        if self.work != Work::Stuck {
+            out.tell(Event::NeedsDecision(self.id().clone()));
+        }
+        self.work = Work::Stuck;
+    }
+
+    /// Whether nobody knows if an operation took effect here, and it can't be run again to make sure.
+    fn is_unknown_for_good(&self, op: Ix, here: &SiteId) -> bool {
+        let unknown = |reply: &Arc<Reply>| reply.outcome == Outcome::Unknown;
+        !self.log.op(op).action.is_repeatable() && self.before(op, here).is_some_and(unknown)
     }
 
     fn clear(&mut self, out: &mut Outbox) {
@@ -143,6 +158,7 @@ impl Resource {
             era: self.journal.era(),
             took: report.took,
             output: report.output,
+            made: report.made,
         }));
         self.take(&reply);
         reply
@@ -214,18 +230,24 @@ impl Replica {
         self.proceed(&run.resource, now, out);
     }
 
-    /// There is no result of a run. An operation that replaces can run again; a `Check` command
-    /// can tell; otherwise nobody knows, and that is what is said.
+    /// There is no result of a run. An operation that replaces can run again, if it is repeatable; one
+    /// that is not, and has an answer from before, was not to be sent again; a `Check` command can
+    /// tell; otherwise nobody knows, and that is what is said.
     pub(super) fn lost(&mut self, run: &RunId, now: Now, out: &mut Outbox) {
         let Some(resource) = self.resources.get_mut(&run.resource) else { return };
         let Some(pending) = resource.pending(run) else { return };
         let wanted = resource.fate(pending.op) == Fate::Kept;
-        if wanted && pending.fresh {
+        let repeatable = resource.log.op(pending.op).action.is_repeatable();
+        let stands = resource.before(pending.op, &self.here).filter(|_| !repeatable);
+        let stands = stands.filter(|before| before.outcome != Outcome::Ko);
+        if let Some(report) = stands.map(|before| before.report()) {
+            self.ran(run, report, now, out);
+        } else if wanted && pending.fresh && repeatable {
             // Until it has succeeded, the state may be the old one or the new one. The same intent
             // for the second time says so to a site that starts again meanwhile.
             resource.journal.doubt();
             out.persist(resource.intent(pending));
-            out.run(resource.start(pending));
+            out.run(resource.start(&self.here, pending));
         } else if let Some(command) = resource.config().check.clone() {
             resource.work = Work::Checking(pending);
             out.run(Effect::Check { run: run.clone(), command, timeout: resource.timeout() });
@@ -237,6 +259,7 @@ impl Replica {
                 outcome: Outcome::Unknown,
                 took: Millis(0),
                 output: output.to_string().into(),
+                made: None,
             };
             self.ran(run, report, now, out);
         }
@@ -245,7 +268,8 @@ impl Replica {
     /// The `Check` command found that a run had taken effect.
     pub(super) fn happened(&mut self, run: &RunId, now: Now, out: &mut Outbox) {
         let output = "the Check command found that it took effect".to_string().into();
-        self.ran(run, Report { outcome: Outcome::Ok, took: Millis(0), output }, now, out);
+        let report = Report { outcome: Outcome::Ok, took: Millis(0), output, made: None };
+        self.ran(run, report, now, out);
     }
 
     /// A run that was intended did not happen: it is started now, if it is still wanted.
@@ -254,7 +278,7 @@ impl Replica {
         let Some(pending) = resource.pending(run) else { return };
         if resource.fate(pending.op) == Fate::Kept {
             resource.work = Work::Running(pending);
-            out.run(resource.start(pending));
+            out.run(resource.start(&self.here, pending));
         } else {
             resource.work = Work::Idle;
             self.proceed(&run.resource, now, out);

@@ -4,7 +4,7 @@
 //! not tell the truth about the application leaves sites apart that have all answered OK. So, where
 //! the configuration has a `Show` command, a site that has come to rest runs it after a while of
 //! quiet and records a *print* of what it said. Two sites with different prints of one block have
-//! diverged.
+//! diverged, unless they hold different parts of the resource.
 //!
 //! What must stay true:
 //! - a print stands for the block that it names, and only as long as its site has run nothing since:
@@ -13,7 +13,7 @@
 //!   since it was last run, whether that went well or not;
 //! - nothing waits for a print: operations run and are answered as if there were none.
 
-use alloc::sync::Arc;
+use alloc::{collections::BTreeMap, sync::Arc};
 use core::hash::Hasher as _;
 
 use super::{Alarm, Effect, Outbox, Record, Replica, Resource, run::Work, withhold::Gate};
@@ -63,11 +63,15 @@ impl Resource {
     }
 
     /// Whether two sites show different things of the block, or one shows nothing that another does.
+    /// Sites that hold different parts of the resource do so by design.
     pub fn shows_differ(&self) -> bool {
         let Some(block) = self.block_digest() else { return false };
-        let mut prints =
-            self.sites().iter().filter_map(|site| Some(self.shown_of(site, block)?.print.as_ref()));
-        prints.next().is_some_and(|first| prints.any(|print| print != first))
+        let mut prints = BTreeMap::new();
+        self.sites().iter().any(|site| {
+            let Some(shown) = self.shown_of(site, block) else { return false };
+            let first = prints.entry(self.config().share(site)).or_insert(shown.print);
+            *first != shown.print
+        })
     }
 
     /// The number of a site's last reply; 0 if there is none.

@@ -117,6 +117,26 @@ pub enum Problem {
     /// `a & (b % c)`.
     #[error("a copy cannot itself be spread over several sites")]
     SpreadCopy,
+    /// `none(a % b)`.
+    #[error("what is sent once cannot be in parts")]
+    SpreadOnce,
+    /// `a & none(b & c)`.
+    #[error("what is sent once cannot be part of a group")]
+    OnceInGroup,
+    /// `none(eventual(a & b))`.
+    #[error("`{inner}` cannot stand inside `{outer}`")]
+    TwoConsistencies {
+        /// The word outside.
+        outer: &'static str,
+        /// The word inside.
+        inner: &'static str,
+    },
+    /// `none(a & b)` for a resource.
+    #[error("a resource is always recorded, and with `none` nothing is")]
+    NotRecorded,
+    /// Two parts of a resource on one site.
+    #[error("two parts would be on one site, `{0}`")]
+    PartsMeet(SiteId),
 }
 
 /// Where a thing is missing: after the sign before it, or before the one that comes first.
@@ -193,6 +213,22 @@ impl ScopeError {
             Problem::SpreadCopy => {
                 "spread first, then copy each part: `(site1 & site2) % site3`".to_owned()
             }
+            Problem::SpreadOnce => "a resource in parts is always recorded: `site1 % site2`; \
+                 what is sent once goes whole to each site: `none(site1 & site2)`"
+                .to_owned(),
+            Problem::OnceInGroup => "put the whole group in it: `none(site1 & site2)`; \
+                 it can be an alternative: `none(site1 & site2); site3`"
+                .to_owned(),
+            Problem::TwoConsistencies { outer, inner } if outer == inner => {
+                format!("write `{outer}` once")
+            }
+            Problem::TwoConsistencies { .. } => {
+                "a place has one consistency: `none(site1 & site2)` sends once and forgets, \
+                 `eventual(site1 & site2)` is the same as `site1 & site2`"
+                    .to_owned()
+            }
+            Problem::NotRecorded => "name the sites without it: `site1 & site2`".to_owned(),
+            Problem::PartsMeet(_) => "name each site in one part: `site1 % site2`".to_owned(),
         }
     }
 }

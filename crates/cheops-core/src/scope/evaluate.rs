@@ -3,7 +3,7 @@
 //! What must stay true: a target names known sites only. `around` and `*` leave no trace in it:
 //! they are ways to write `;` and `&`.
 
-use alloc::{collections::BTreeSet, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
 
 use super::{Catalogue, Node, Operator, Place, Problem, ScopeError, Span};
 use crate::id::SiteId;
@@ -20,9 +20,21 @@ pub enum Target {
     Across(Vec<Target>),
     /// `;`: the first that works.
     First(Vec<Target>),
+    /// `none(…)`: once, without a record, to each of several sites. It stands alone or as an
+    /// alternative, and is neither in parts nor made of alternatives.
+    Once(Box<Target>),
 }
 
 impl Target {
+    /// The same, sent once. To one site a request is sent once anyway; of alternatives, each is.
+    fn once(self) -> Self {
+        match self {
+            Self::One(_) | Self::Once(_) => self,
+            Self::First(targets) => Self::First(targets.into_iter().map(Self::once).collect()),
+            group => Self::Once(Box::new(group)),
+        }
+    }
+
     /// Targets joined by an operator; none if there are none.
     fn join(operator: Operator, targets: impl IntoIterator<Item = Self>) -> Option<Self> {
         let mut seen = BTreeSet::new();
@@ -59,13 +71,24 @@ pub fn evaluate(place: &Place, catalogue: &Catalogue) -> Result<Target, ScopeErr
 /// many of them would cost seconds and gigabytes.
 pub const MAX_GROUPS: usize = 64;
 
-/// Whether a place has a meaning, whichever sites there are: a copy cannot itself be spread, and
-/// there are at most [`MAX_GROUPS`] of `*` and `around`.
+/// Whether a place has a meaning, whichever sites there are: a copy cannot itself be spread, what is
+/// sent once is neither in parts nor part of a group, and there are at most [`MAX_GROUPS`] of `*` and
+/// `around`.
 ///
 /// `a & (b % c)` would need an answer to which part of the copy a change goes to, and the parts of
 /// the other copy know nothing of them. `(a & b) % c` is what can be had: parts that have copies.
+/// Parts are those of one resource, which has to be remembered, and so do all copies of a thing if
+/// one does; so `none(…)` is a whole alternative or nothing.
 pub fn check(place: &Place) -> Result<(), ScopeError> {
-    fn walk(place: &Place, in_copy: bool, groups: &mut usize) -> Result<(), ScopeError> {
+    /// What a place stands in.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Within {
+        Nothing,
+        Parts,
+        Copy,
+        Once,
+    }
+    fn walk(place: &Place, within: Within, groups: &mut usize) -> Result<(), ScopeError> {
         match place.node() {
             Node::Site(_) => Ok(()),
             Node::Around(_) | Node::Everywhere => {
@@ -75,16 +98,28 @@ pub fn check(place: &Place) -> Result<(), ScopeError> {
                 }
                 Ok(())
             }
-            Node::Several(Operator::Across, _) if in_copy => {
-                Err(place.span().error(Problem::SpreadCopy))
-            }
+            Node::Once(inner) => match within {
+                Within::Nothing => walk(inner, Within::Once, groups),
+                Within::Once => walk(inner, within, groups),
+                Within::Parts | Within::Copy => Err(place.span().error(Problem::OnceInGroup)),
+            },
             Node::Several(operator, places) => {
-                let in_copy = in_copy || *operator == Operator::All;
-                places.iter().try_for_each(|place| walk(place, in_copy, groups))
+                let within = match (operator, within) {
+                    (Operator::Across, Within::Copy) => {
+                        return Err(place.span().error(Problem::SpreadCopy));
+                    }
+                    (Operator::Across, Within::Once) => {
+                        return Err(place.span().error(Problem::SpreadOnce));
+                    }
+                    (Operator::Across, _) => Within::Parts,
+                    (Operator::All, Within::Nothing | Within::Parts) => Within::Copy,
+                    (Operator::All | Operator::First, within) => within,
+                };
+                places.iter().try_for_each(|place| walk(place, within, groups))
             }
         }
     }
-    walk(place, false, &mut 0)
+    walk(place, Within::Nothing, &mut 0)
 }
 
 fn resolve(place: &Place, catalogue: &Catalogue) -> Result<Target, ScopeError> {
@@ -101,6 +136,7 @@ fn resolve(place: &Place, catalogue: &Catalogue) -> Result<Target, ScopeError> {
         Node::Everywhere => {
             Target::join(Operator::All, catalogue.sites().cloned().map(Target::One))
         }
+        Node::Once(place) => Some(resolve(place, catalogue)?.once()),
         Node::Several(operator, places) => {
             let targets: Result<Vec<_>, _> =
                 places.iter().map(|place| resolve(place, catalogue)).collect();
@@ -138,6 +174,7 @@ mod tests {
     fn show(target: &Target) -> String {
         let (name, targets) = match target {
             Target::One(site) => return format!("{site}"),
+            Target::Once(target) => return format!("Once({})", show(target)),
             Target::All(targets) => ("All", targets),
             Target::Across(targets) => ("Across", targets),
             Target::First(targets) => ("First", targets),
@@ -162,6 +199,14 @@ mod tests {
             ("around(d, 1h)", "d"),
             ("b; around(a, 10ms); d", "First(b, a, c, d)"),
             ("d & around(a, 5ms)", "All(d, First(a, c))"),
+            ("none(a & b)", "Once(All(a, b))"),
+            ("none(a)", "a"),
+            ("none(a; b & c)", "First(a, Once(All(b, c)))"),
+            ("none(a & b); c", "First(Once(All(a, b)), c)"),
+            ("none(a; b); c", "First(a, b, c)"),
+            ("none(a & (b; c))", "Once(All(a, First(b, c)))"),
+            ("none(*)", "Once(All(a, b, c, d))"),
+            ("eventual(a & b)", "All(a, b)"),
         ] {
             let place = parse_place(text).unwrap();
             assert_eq!(show(&evaluate(&place, &catalogue()).unwrap()), expected, "{text}");
@@ -185,6 +230,35 @@ mod tests {
                 "a copy cannot itself be spread over several sites",
                 "spread first, then copy each part: `(site1 & site2) % site3`",
             ),
+            (
+                "none(a % b)",
+                "a % b",
+                "what is sent once cannot be in parts",
+                "a resource in parts is always recorded: `site1 % site2`; \
+                 what is sent once goes whole to each site: `none(site1 & site2)`",
+            ),
+            (
+                "none(c; (a & (b % d)))",
+                "b % d",
+                "what is sent once cannot be in parts",
+                "a resource in parts is always recorded: `site1 % site2`; \
+                 what is sent once goes whole to each site: `none(site1 & site2)`",
+            ),
+            (
+                "a & none(b & c)",
+                "none(b & c)",
+                "what is sent once cannot be part of a group",
+                "put the whole group in it: `none(site1 & site2)`; \
+                 it can be an alternative: `none(site1 & site2); site3`",
+            ),
+            (
+                "a % (b; none(c & d))",
+                "none(c & d)",
+                "what is sent once cannot be part of a group",
+                "put the whole group in it: `none(site1 & site2)`; \
+                 it can be an alternative: `none(site1 & site2); site3`",
+            ),
+            ("none(a & bb)", "bb", "unknown site `bb`", "did you mean `b`?"),
         ] {
             let error = evaluate(&parse_place(text).unwrap(), &catalogue()).unwrap_err();
             assert_eq!(&text[error.span.range()], pointed, "{text}");

@@ -7,6 +7,7 @@
 //! spread  = several *("%" several)                one resource over several sites ("+" is the same)
 //! several = one *("&" one)                        replication
 //! one     = site | "(" place ")" | "around" "(" site "," duration ")" | "*"
+//!         | "none" "(" place ")" | "eventual" "(" place ")"
 //! ```
 //!
 //! [`parse()`] reads a text, `Display` writes the canonical one, [`evaluate()`] says which sites are
@@ -15,11 +16,13 @@
 //! What must stay true:
 //! - An operator has at least two operands, and none of them is the same operator: `a & (b & c)` and
 //!   `a & b & c` are one tree. The constructors of [`Place`] see to it, and there is no other door.
+//! - What is sent once holds nothing that is: a place has one consistency. `eventual(…)` is the one
+//!   that every other place has, so it leaves no trace in a tree.
 //! - Reading what was printed gives the same tree, for every tree no deeper than [`MAX_DEPTH`] whose
 //!   text is no longer than [`MAX_LENGTH`]. Where a thing was written takes no part in equality.
 //! - No text overflows the stack: depth and length are limited before anything recurses.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 use core::time::Duration;
 
 pub use self::{
@@ -73,6 +76,8 @@ pub enum Node {
     Around(Around),
     /// `*`: every known site, replicated.
     Everywhere,
+    /// `none(…)`: what is written is sent to each site once, and nobody remembers it.
+    Once(Box<Place>),
     /// Places joined by an operator: two or more, none of them joined by the same one.
     Several(Operator, Vec<Place>),
 }
@@ -141,6 +146,38 @@ impl Place {
         Self::new(Node::Everywhere, Span::default())
     }
 
+    /// A place whose sites are written to once, without a record. What is such a place inside it is
+    /// part of the whole.
+    #[must_use]
+    pub fn once(self) -> Self {
+        let span = self.span();
+        Self::new(Node::Once(Box::new(self.recorded())), span)
+    }
+
+    /// The same place without any `none(…)`.
+    fn recorded(self) -> Self {
+        match self.node {
+            Node::Once(inner) => inner.recorded(),
+            Node::Several(operator, places) => {
+                let mut places = places.into_iter().map(Self::recorded);
+                match places.next() {
+                    Some(first) => first.join(operator, places),
+                    None => Self::new(Node::Several(operator, Vec::new()), self.written.0),
+                }
+            }
+            node => Self { node, written: self.written },
+        }
+    }
+
+    /// What in this place is sent once, if anything: where it stands.
+    pub(crate) fn sent_once(&self) -> Option<Span> {
+        match &self.node {
+            Node::Site(_) | Node::Around(_) | Node::Everywhere => None,
+            Node::Once(_) => Some(self.span()),
+            Node::Several(_, places) => places.iter().find_map(Self::sent_once),
+        }
+    }
+
     /// Places joined by an operator; what is joined by the same one becomes part of the whole.
     #[must_use]
     pub fn join(self, operator: Operator, others: impl IntoIterator<Item = Self>) -> Self {
@@ -207,6 +244,15 @@ mod tests {
     #[test]
     fn one_operand_is_itself() {
         assert_eq!(site("a").join(Operator::All, []), site("a"));
+    }
+
+    #[test]
+    fn what_is_sent_once_is_so_as_a_whole() {
+        let inner = site("b").join(Operator::All, [site("c")]).once();
+        let whole = site("a").join(Operator::All, [inner.clone()]).once();
+        let flat = site("a").join(Operator::All, [site("b"), site("c")]).once();
+        assert_eq!(whole, flat);
+        assert_eq!(inner.clone().once(), inner);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! From text to tree: a parser with one function for each line of the grammar that needs one.
 
-use alloc::{borrow::ToOwned, collections::BTreeMap, vec::Vec};
+use alloc::{borrow::ToOwned, boxed::Box, collections::BTreeMap, vec::Vec};
 use core::str::FromStr;
 
 use super::{Around, Node, Operator, Place, Problem, Scope, ScopeError, Span, Written};
@@ -69,6 +69,8 @@ struct Parser<'a> {
     at: usize,
     /// The last sign that was read: what an error stands "after".
     last: Option<char>,
+    /// The word for the consistency of the place that is being read, if one was written.
+    consistency: Option<&'static str>,
 }
 
 impl<'a> Parser<'a> {
@@ -77,7 +79,7 @@ impl<'a> Parser<'a> {
             let start = (0..=MAX_LENGTH).rfind(|&at| text.is_char_boundary(at)).unwrap_or(0);
             return Err(Span { start, end: text.len() }.error(Problem::TooLong));
         }
-        Ok(Self { text, at: 0, last: None })
+        Ok(Self { text, at: 0, last: None, consistency: None })
     }
 
     /// A service and its colon.
@@ -135,24 +137,54 @@ impl<'a> Parser<'a> {
 
     fn one(&mut self, depth: usize) -> Result<Place, ScopeError> {
         if let Some(open) = self.eat('(') {
-            if depth == MAX_DEPTH {
-                return Err(open.error(Problem::TooDeep));
-            }
-            let place = self.place(depth + 1)?;
-            self.close(open)?;
-            return Ok(place);
+            return Ok(self.group(open, depth)?.0);
         }
         if let Some(star) = self.eat('*') {
             return Ok(Place::new(Node::Everywhere, star));
         }
         let (name, span) = self.site()?;
         // Only the parenthesis makes it a function: a site may be called `around`.
-        if name == "around"
+        if let word @ ("around" | "none" | "eventual") = name
             && let Some(open) = self.eat('(')
         {
-            return self.around(span, open);
+            return match word {
+                "around" => self.around(span, open),
+                "none" => {
+                    let (place, close) = self.consistent("none", span, open, depth)?;
+                    let whole = Span { start: span.start, end: close.end };
+                    Ok(Place::new(Node::Once(Box::new(place)), whole))
+                }
+                _ => Ok(self.consistent("eventual", span, open, depth)?.0),
+            };
         }
         Ok(Place::new(Node::Site(named(name, span)?), span))
+    }
+
+    /// The rest of `(place)`, and where it is closed.
+    fn group(&mut self, open: Span, depth: usize) -> Result<(Place, Span), ScopeError> {
+        if depth == MAX_DEPTH {
+            return Err(open.error(Problem::TooDeep));
+        }
+        let place = self.place(depth + 1)?;
+        let close = self.close(open)?;
+        Ok((place, close))
+    }
+
+    /// The rest of `none(place)` or `eventual(place)`: neither stands inside one of them.
+    fn consistent(
+        &mut self,
+        word: &'static str,
+        span: Span,
+        open: Span,
+        depth: usize,
+    ) -> Result<(Place, Span), ScopeError> {
+        if let Some(outer) = self.consistency {
+            return Err(span.error(Problem::TwoConsistencies { outer, inner: word }));
+        }
+        self.consistency = Some(word);
+        let group = self.group(open, depth)?;
+        self.consistency = None;
+        Ok(group)
     }
 
     /// The rest of `around(site, duration)`.
@@ -254,7 +286,7 @@ fn named<N: FromStr<Err = NameError>>(name: &str, span: Span) -> Result<N, Scope
 }
 
 impl Span {
-    pub(super) fn error(self, problem: Problem) -> ScopeError {
+    pub(crate) fn error(self, problem: Problem) -> ScopeError {
         ScopeError { span: self, problem }
     }
 }
@@ -301,6 +333,12 @@ mod tests {
         let Node::Several(_, places) = place.node() else { panic!("{place}") };
         assert_eq!(&text[places[0].span().range()], "DC 1");
         assert_eq!(&text[places[1].span().range()], "b ; around( c , 1ms)");
+        let text = "image: b ; none( c & d )";
+        let scope = parse(text).unwrap();
+        let place = scope.place(&"image".parse().unwrap()).unwrap();
+        let Node::Several(_, places) = place.node() else { panic!("{place}") };
+        assert_eq!(&text[places[1].span().range()], "none( c & d )");
+        assert_eq!(&text[place.span().range()], "b ; none( c & d )");
     }
 
     #[test]
@@ -346,6 +384,22 @@ mod tests {
             ("image: around(a, 10)", 17..19, "the number has no unit", "a duration is"),
             ("image: around(a, 1ms", 13..14, "this `(` is never closed", "add a `)`"),
             ("image: around(a, 1ms, b)", 13..14, "this `(` is never closed", "add a `)`"),
+            ("image: none()", 12..13, "no site is named after `(`", "a place is a site"),
+            ("image: none(a & b", 11..12, "this `(` is never closed", "add a `)`"),
+            ("image: none(a, b: c", 11..12, "this `(` is never closed", "add a `)`"),
+            (
+                "image: none(a & eventual(b))",
+                16..24,
+                "`eventual` cannot stand inside `none`",
+                "a place has one consistency",
+            ),
+            (
+                "image: eventual(a; none(b & c))",
+                19..23,
+                "`none` cannot stand inside `eventual`",
+                "a place has one consistency",
+            ),
+            ("image: none(none(a))", 12..16, "`none` cannot stand inside `none`", "write `none`"),
         ] {
             let error = parse(text).unwrap_err();
             assert_eq!(error.span.range(), span, "{text}");
@@ -367,6 +421,9 @@ mod tests {
     fn depth_and_length_are_limited() {
         let nested = |n: usize| format!("{}a{}", "(".repeat(n), ")".repeat(n));
         assert!(parse_place(&nested(MAX_DEPTH)).is_ok());
+        let once = |n: usize| format!("none({})", nested(n));
+        assert!(parse_place(&once(MAX_DEPTH - 1)).is_ok());
+        assert_eq!(parse_place(&once(MAX_DEPTH)).unwrap_err().problem, Problem::TooDeep);
         assert_eq!(parse_place(&nested(MAX_DEPTH + 1)).unwrap_err().problem, Problem::TooDeep);
         let endless = "(".repeat(MAX_LENGTH);
         assert_eq!(parse_place(&endless).unwrap_err().problem, Problem::TooDeep);

@@ -24,6 +24,7 @@ impl fmt::Display for Place {
             Node::Around(around) => {
                 write!(f, "around({}, {})", around.centre(), duration::print(around.radius()))
             }
+            Node::Once(place) => write!(f, "none({place})"),
             Node::Several(operator, places) => {
                 for (n, place) in places.iter().enumerate() {
                     if n > 0 {
@@ -71,6 +72,14 @@ mod tests {
             ("DC 1 & around ( DC 2 ,1500us )", "DC 1 & around(DC 2, 1.5ms)"),
             ("around", "around"),
             ("*&a", "* & a"),
+            ("none ( (a&b) )", "none(a & b)"),
+            ("none(a; b)", "none(a; b)"),
+            ("(none(a & b)); c", "none(a & b); c"),
+            ("none & eventual & around", "none & eventual & around"),
+            ("none(none)", "none(none)"),
+            ("eventual(a & b)", "a & b"),
+            ("eventual(a; b) & c", "(a; b) & c"),
+            ("eventual(a & b) & c", "a & b & c"),
         ] {
             let place = parse_place(text).unwrap();
             assert_eq!(place.to_string(), canonical, "{text}");

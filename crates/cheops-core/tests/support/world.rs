@@ -566,7 +566,7 @@ impl<A: App, W: Watch> World<A, W> {
         }
         let Some(command) = site.commands.remove(&key) else { return };
         let outcome = self.take_effect(n, &command);
-        let report = Report { outcome, took: Millis(1), output: Box::default() };
+        let report = Report { outcome, took: Millis(1), output: Box::default(), made: None };
         if !self.lean {
             self.sites[n].results.insert(key, report.clone());
         }

@@ -1,4 +1,4 @@
-//! `cheops get`: lists of sites, resources, operations and problems.
+//! `cheops get`: lists of sites, resources, replicants, operations and problems.
 //!
 //! With `--watch` a list is asked for again when the change feed says something, and only what is
 //! different is written.
@@ -21,13 +21,14 @@ use crate::{
 
 pub(crate) mod operations;
 mod problems;
+mod replicants;
 mod resources;
 pub(crate) mod sites;
 
 /// Changes that come in a burst are waited for, so long after the last and at most so long.
 const BURST: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// List sites, resources, operations or problems
+/// List sites, resources, replicants, operations or problems
 #[derive(Debug, Subcommand)]
 pub(crate) enum Arguments {
     /// List the sites: whether they can be reached, how far away they are, what waits for them
@@ -36,6 +37,9 @@ pub(crate) enum Arguments {
     /// List resources and their state
     #[command(visible_aliases = ["resource", "res", "r"])]
     Resources(Resources),
+    /// List REST resources at several sites: what each site calls its own, and what it has yet to do
+    #[command(visible_aliases = ["replicant", "rep"])]
+    Replicants(Replicants),
     /// List the operations of a resource, and what became of them
     #[command(visible_aliases = ["operation", "ops", "op", "o"])]
     Operations(Operations),
@@ -73,6 +77,18 @@ pub(crate) struct Resources {
     /// At most so many
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
+    #[command(flatten)]
+    watch: Watch,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Replicants {
+    /// Only this one: its id, that of a site, or that of its resource
+    #[arg(value_name = "ID")]
+    id: Option<String>,
+    /// Only those of this service
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
     #[command(flatten)]
     watch: Watch,
 }
@@ -128,6 +144,10 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
             let wanted_list = resources::Wanted::new(wanted)?;
             let fetch = || wanted_list.fetch(&client);
             follow(&client, output, &wanted.watch, None, fetch, |_| Exit::Fine)
+        }
+        Arguments::Replicants(Replicants { id, service, watch }) => {
+            let fetch = || replicants::fetch(&client, id.as_deref(), service.as_deref());
+            follow(&client, output, watch, None, fetch, |_| Exit::Fine)
         }
         Arguments::Operations(Operations { id, limit, watch }) => {
             let id = ask::resource(id)?;

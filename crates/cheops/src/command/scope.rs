@@ -150,6 +150,7 @@ fn sites_named(place: &Place) -> Option<Vec<SiteId>> {
     match place.node() {
         Node::Site(site) => Some(vec![site.clone()]),
         Node::Around(_) | Node::Everywhere => None,
+        Node::Once(place) => sites_named(place),
         Node::Several(_, places) => {
             let named: Option<Vec<_>> = places.iter().map(sites_named).collect();
             named.map(|named| named.concat())
@@ -163,6 +164,7 @@ fn legs(route: &Route) -> Vec<Value> {
         Leg::Local => json!("Local"),
         Leg::Forward(site) => json!({ "Forward": site.as_str() }),
         Leg::Replicate(sites) => json!({ "Replicate": names(sites) }),
+        Leg::Once(sites) => json!({ "Once": names(sites) }),
         Leg::Across(parts) => json!({ "Across": parts.iter().map(names).collect::<Vec<_>>() }),
     };
     route.attempts().iter().map(leg).collect()

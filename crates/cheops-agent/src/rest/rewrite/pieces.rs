@@ -40,12 +40,11 @@ impl<'a> Piece<'a> {
     /// What it says, if that is text.
     pub(crate) fn decoded(&self) -> Option<Cow<'a, str>> {
         match self.place {
-            Place::Segment { .. } => decoded(self.raw),
             Place::Value { .. } if self.raw.contains('+') => {
                 let spaced = self.raw.replace('+', " ");
                 Some(Cow::Owned(decoded(&spaced)?.into_owned()))
             }
-            Place::Value { .. } => decoded(self.raw),
+            Place::Segment { .. } | Place::Value { .. } => decoded(self.raw),
         }
     }
 

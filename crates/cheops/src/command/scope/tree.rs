@@ -27,6 +27,10 @@ impl Branch {
             Node::Site(site) => Self::leaf(site.as_str()),
             Node::Around(_) => Self { label: format!("{place}  the nearest that works"), below },
             Node::Everywhere => Self { label: "*  every known site".to_owned(), below },
+            Node::Once(place) => Self {
+                label: "none  sent once, not recorded".to_owned(),
+                below: vec![Self::of(place, catalogue)],
+            },
             Node::Several(operator, places) => Self {
                 label: match operator {
                     Operator::All => "&  a copy on each",
@@ -103,6 +107,7 @@ pub(super) fn json(place: &Place, catalogue: Option<&Catalogue>) -> Value {
             }
             json!({ "Everywhere": value })
         }
+        Node::Once(place) => json!({ "Once": json(place, catalogue) }),
         Node::Several(operator, places) => {
             let places: Value = places.iter().map(|place| json(place, catalogue)).collect();
             match operator {

@@ -23,6 +23,9 @@ impl Words<'_> {
             _ if uses(place, Operator::Across) || !uses(place, Operator::All) => {
                 format!("runs {on}")
             }
+            Node::Once(_) => {
+                format!("sent once {on}, without a record; read from the nearest of them")
+            }
             Node::Several(Operator::First, _) => {
                 format!("written {on}; read in the same order, from the nearest of a group")
             }
@@ -41,6 +44,7 @@ impl Words<'_> {
                 self.now(place)
             ),
             Node::Everywhere => format!("on every known site{}", self.now(place)),
+            Node::Once(place) => self.on(place),
             Node::Several(Operator::All, places) => {
                 list(places.iter().map(|place| self.on(place)).collect())
             }
@@ -91,6 +95,7 @@ fn uses(place: &Place, operator: Operator) -> bool {
     match place.node() {
         Node::Site(_) | Node::Around(_) => false,
         Node::Everywhere => operator == Operator::All,
+        Node::Once(place) => uses(place, operator),
         Node::Several(this, places) => {
             *this == operator || places.iter().any(|place| uses(place, operator))
         }
@@ -104,6 +109,7 @@ fn lost(place: &Place) -> String {
         Node::Site(site) => format!("{site} can't be reached"),
         Node::Around(_) => "none of these can be reached".to_owned(),
         Node::Everywhere => one_of_these(),
+        Node::Once(place) => lost(place),
         Node::Several(_, places) => {
             let names: Option<Vec<&str>> = places
                 .iter()
@@ -139,6 +145,7 @@ pub(super) fn route(route: &Route) -> String {
         Leg::Local => "here".to_owned(),
         Leg::Forward(site) => format!("to {site}"),
         Leg::Replicate(sites) => format!("copies on {}", names(sites)),
+        Leg::Once(sites) => format!("once to {}", names(sites)),
         Leg::Across(parts) => {
             let parts: Vec<_> = parts.iter().map(|sites| format!("on {}", names(sites))).collect();
             format!("in parts ({})", parts.join("; "))

@@ -1,0 +1,148 @@
+//! Replicants: which REST resources exist at several sites, what each site calls its own, and what is
+//! still to be done.
+
+use std::ops::Bound;
+
+use axum::{
+    extract::State,
+    http::HeaderMap,
+    response::{IntoResponse, Response},
+};
+use cheops_core::{
+    id::{ResourceId, SiteId},
+    replica::{self, Replica},
+};
+
+use super::{
+    Shared,
+    error::{ApiError, ApiResult, Asked, In},
+    model::{Problem, Replica as Copy, Replicant, ReplicantQuery, Replicants, ReplicantsQuery},
+    pass, resource_id, view,
+};
+use crate::replicants::{self, Name};
+
+/// How many resources are looked at before others get a turn at the replica.
+const ROUND: usize = 1_000;
+
+/// The REST resources that this site has a copy or a part of, a page at a time.
+#[utoipa::path(get, path = "/api/v1/replicants", tag = "resources", params(ReplicantsQuery),
+    responses((status = OK, body = Replicants), (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn list(
+    State(context): State<Shared>,
+    Asked(query): Asked<ReplicantsQuery>,
+) -> ApiResult<axum::Json<Replicants>> {
+    let limit = query.limit.unwrap_or(500).min(5_000);
+    let site = context.here().to_string();
+    let mut from = match &query.after {
+        Some(after) => Bound::Excluded(resource_id(after)?),
+        None => Bound::Unbounded,
+    };
+    let mut found = Vec::new();
+    while found.len() < limit {
+        let (query, start, room) = (query.clone(), from, limit - found.len());
+        let look = move |replica: &Replica| round(replica, start, &query, room);
+        let (more, next) = context.node.read(look).await?;
+        found.extend(more);
+        let Some(next) = next else {
+            return Ok(axum::Json(Replicants { site, replicants: found, next: None }));
+        };
+        if found.len() == limit {
+            let next = Some(next.to_string());
+            return Ok(axum::Json(Replicants { site, replicants: found, next }));
+        }
+        from = Bound::Excluded(next);
+    }
+    Ok(axum::Json(Replicants { site, replicants: found, next: None }))
+}
+
+/// What is asked for among the next resources, and where to go on.
+fn round(
+    replica: &Replica,
+    from: Bound<ResourceId>,
+    query: &ReplicantsQuery,
+    room: usize,
+) -> (Vec<Replicant>, Option<ResourceId>) {
+    let mut found = Vec::new();
+    for (looked, resource) in replica.resources_from((from, Bound::Unbounded)).enumerate() {
+        let replicant = replicants::Replicant::of(resource);
+        let wanted = |replicant: &replicants::Replicant| {
+            query.service.as_deref().is_none_or(|service| service == replicant.service.as_str())
+        };
+        found.extend(replicant.filter(wanted).map(|replicant| view_of(resource, &replicant)));
+        if found.len() == room || looked + 1 == ROUND {
+            return (found, Some(resource.id().clone()));
+        }
+    }
+    (found, None)
+}
+
+/// One of them, by the id that Cheops made, by any site's own id, or by its resource. If it is not known
+/// here, other sites are asked.
+#[utoipa::path(get, path = "/api/v1/replicants/{id}", tag = "resources",
+    params(("id" = String, Path, description = "Its id, that of a site, or that of its resource"), ReplicantQuery),
+    responses((status = OK, body = Replicant), (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn get(
+    State(context): State<Shared>,
+    In(id): In<String>,
+    Asked(query): Asked<ReplicantQuery>,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    let known = context.replicants.all().into_iter().find(|replicant| replicant.is_called(&id));
+    // What was written a moment ago is found by its resource.
+    let resource = known.map(|known| known.resource.clone()).or_else(|| id.parse().ok());
+    if let Some(resource) = resource {
+        let look = move |replica: &Replica| {
+            let resource = replica.resource(&resource)?;
+            Some(view_of(resource, &replicants::Replicant::of(resource)?))
+        };
+        if let Some(found) = context.node.read(look).await? {
+            return Ok(axum::Json(found).into_response());
+        }
+    }
+    let unknown = || {
+        ApiError::not_found(
+            "unknown-replicant",
+            format!("no REST resource `{id}` is known at several sites"),
+            "see /api/v1/replicants for those that are known here",
+        )
+    };
+    if query.local || pass::was_passed(&headers) {
+        return Err(unknown());
+    }
+    let peers: Vec<SiteId> = context.config.sites.keys().cloned().collect();
+    let path = format!("/api/v1/replicants/{}?local=true", pass::encode(&id));
+    for site in context.reachable(&peers) {
+        if let Ok(found) = pass::ask::<Replicant>(&context, &site, &path).await {
+            return Ok(axum::Json(found).into_response());
+        }
+    }
+    Err(unknown())
+}
+
+fn view_of(resource: &replica::Resource, replicant: &replicants::Replicant) -> Replicant {
+    let part = |site: &SiteId| replicant.parts.iter().position(|part| part.contains(site));
+    let copy = |site: &SiteId| Copy {
+        site: site.to_string(),
+        id: replicant.locals.get(site).map(ToString::to_string),
+        part: part(site).map(|part| part + 1),
+        created: replicant.replied.contains(site),
+        pending: resource.unanswered(site),
+    };
+    let (id, collection) = match &replicant.name {
+        Name::Meta { id, collection } => (Some(id.to_string()), collection.to_string()),
+        Name::Path(path) => (None, path.to_string()),
+    };
+    let path = match &id {
+        Some(id) => format!("{}/{id}", collection.trim_end_matches('/')),
+        None => collection,
+    };
+    Replicant {
+        service: replicant.service.to_string(),
+        id,
+        path,
+        resource: replicant.resource.to_string(),
+        state: view::state(resource),
+        deleting: resource.is_deleting(),
+        replicas: replicant.sites.iter().map(copy).collect(),
+    }
+}

@@ -1,0 +1,166 @@
+//! From a reply to the answer that a client gets.
+//!
+//! A reply holds the beginning of what a site's instance answered; all of it is kept in a file at that
+//! site. What must stay true: a client sees the id that Cheops made, whichever site has answered; a
+//! site that is gone meanwhile costs the end of a long answer, and never the answer.
+
+use std::{io, pin::Pin, sync::Arc, time::Duration};
+
+use axum::body::Body as AnyBody;
+use bytes::{Bytes, BytesMut};
+use cheops_core::replica::{Reply, RunId};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use hyper::{
+    HeaderMap, Request, Response, StatusCode,
+    header::{CONTENT_LENGTH, HeaderName, HeaderValue},
+};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _},
+    time::timeout,
+};
+use tokio_util::io::{ReaderStream, StreamReader};
+
+use super::{
+    Service, Shared,
+    answer::{self, Problem},
+    headers::{SITE, end_hop},
+    hide::{Lookup, context, replace},
+    pool::Answer,
+    write::{Operated, Told},
+};
+use crate::{replicants::path, run::answer as kept};
+
+/// The operation that a request became.
+const OPERATION: HeaderName = HeaderName::from_static("x-cheops-operation");
+/// The longest head of an answer.
+const HEAD: usize = 64 << 10;
+/// How long another site may take to begin with its answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+type Reader = Pin<Box<dyn AsyncRead + Send>>;
+
+impl Shared {
+    /// What a client is told about its operation. `target` is what it asked for, `meta` the id that
+    /// Cheops made.
+    pub(super) async fn tell(
+        &self,
+        service: &Service,
+        operated: &Operated,
+        target: &str,
+        meta: Option<&str>,
+    ) -> Response<Answer> {
+        let mut response = match &operated.outcome {
+            Told::Nothing => {
+                let mut response = operated.accepted(meta);
+                response.headers_mut().insert(SITE, self.named.clone());
+                response
+            }
+            Told::Reply(reply) => self.answer_of(service, reply, target, meta).await,
+        };
+        if let Ok(op) = HeaderValue::from_bytes(operated.op.to_string().as_bytes()) {
+            response.headers_mut().insert(OPERATION, op);
+        }
+        response
+    }
+
+    async fn answer_of(
+        &self,
+        service: &Service,
+        reply: &Reply,
+        target: &str,
+        meta: Option<&str>,
+    ) -> Response<Answer> {
+        let site = &reply.id.site;
+        let whole = match self.whole(reply).await {
+            Some(reader) => read(reader).await,
+            None => None,
+        };
+        let short = || {
+            let kept = kept::Answer::of_reply(&reply.output)?;
+            let body = AnyBody::from(Bytes::copy_from_slice(kept.body));
+            Some((StatusCode::from_u16(kept.status).ok()?, kept.headers, body))
+        };
+        let Some((status, mut headers, body)) = whole.or_else(short) else {
+            // It was not an answer of the instance that made it fail.
+            return self.refuse(&Problem::new(
+                StatusCode::BAD_GATEWAY,
+                "no-instance",
+                format!("{site}: {}", reply.output),
+                "see what became of it at each site: cheops describe",
+            ));
+        };
+        end_hop(&mut headers);
+        headers.remove(CONTENT_LENGTH);
+        headers.insert(SITE, answer::name(site));
+        let mut response = Response::new(Answer::from(body));
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        if let Some(meta) = meta {
+            let made = reply.made.clone().or_else(|| self.called_at(service, target, site));
+            if let Some(local) = made {
+                let meta: Arc<str> = meta.into();
+                let lookup: Lookup = Arc::new(move |id| (*id == *local).then(|| meta.clone()));
+                replace(&mut response, &lookup, &context(service, path(target)));
+            }
+        }
+        response
+    }
+
+    /// What a site calls the replicant that a target names.
+    fn called_at(
+        &self,
+        service: &Service,
+        target: &str,
+        site: &cheops_core::id::SiteId,
+    ) -> Option<Box<str>> {
+        let found = self.replicants.find(service.name(), target)?;
+        found.replicant.locals.get(site).cloned()
+    }
+
+    /// All that a site's instance answered, if it can be had.
+    async fn whole(&self, reply: &Reply) -> Option<Reader> {
+        let run = RunId {
+            resource: reply.resource.clone(),
+            op: reply.op.clone(),
+            attempt: reply.attempt,
+        };
+        if reply.id.site == self.here {
+            let runner = self.runner.clone();
+            let output = tokio::task::spawn_blocking(move || runner.output(&run)).await;
+            let output = output.ok()?.ok()??;
+            let file = tokio::fs::File::from_std(output.file).take(output.length);
+            return Some(Box::pin(file));
+        }
+        if kept::Answer::of_reply(&reply.output).is_none_or(|answer| answer.whole) {
+            return None;
+        }
+        let op = utf8_percent_encode(&run.op.to_string(), NON_ALPHANUMERIC).to_string();
+        let path = format!(
+            "/api/v1/resources/{}/operations/{op}/output?attempt={}",
+            run.resource, run.attempt
+        );
+        let request = Request::get(path).body(AnyBody::empty()).ok()?;
+        let response = timeout(PATIENCE, self.peers.call(&reply.id.site, request)).await;
+        let response = response.ok()?.ok().filter(|response| response.status().is_success())?;
+        let parts = response.into_body().into_data_stream().map_err(io::Error::other);
+        Some(Box::pin(StreamReader::new(parts)))
+    }
+}
+
+/// The head of a kept answer, and its body as it is read.
+async fn read(mut reader: Reader) -> Option<(StatusCode, HeaderMap, AnyBody)> {
+    let mut begun = BytesMut::with_capacity(8 << 10);
+    loop {
+        if let Some(kept::Answer { status, headers, body, .. }) = kept::Answer::read(&begun) {
+            let status = StatusCode::from_u16(status).ok()?;
+            let first = Bytes::copy_from_slice(body);
+            let rest = ReaderStream::with_capacity(reader, 64 << 10);
+            let body = stream::iter([Ok(first)]).chain(rest);
+            return Some((status, headers, AnyBody::from_stream(body)));
+        }
+        if begun.len() > HEAD || reader.read_buf(&mut begun).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
