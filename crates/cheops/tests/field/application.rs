@@ -103,7 +103,7 @@ impl World {
         command.args(["--site", &site.name]);
         match service {
             Service::Image if self.setup.numbers => {
-                let first = 42 - 36 * n;
+                let first = [42, 6, 17][n % 3];
                 command.args(["--numbers", &first.to_string()]);
             }
             Service::Image => {}

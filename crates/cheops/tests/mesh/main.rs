@@ -6,8 +6,11 @@
 #[path = "../field/mod.rs"]
 mod field;
 
+mod cross;
 mod crowd;
+mod cuts;
 mod linked;
 mod otherwise;
 mod refused;
+mod replicants;
 mod sharing;
