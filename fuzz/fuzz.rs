@@ -320,7 +320,7 @@ fn target_reads(text: &str) {
         let named = rewrite::segments(text).any(|segment| segment == id);
         let after = rewrite::target(text, id, new);
         assert_eq!(after == text, !named, "{after}");
-        assert_eq!(rewrite::segments(&after).any(|segment| segment == new), named);
+        assert!(!named || rewrite::segments(&after).any(|segment| segment == new), "{after}");
         if let Some((own, rest)) = rewrite::own_path(text, id) {
             assert!(named && text.starts_with(&format!("{own}{rest}")));
         }

@@ -6,6 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::http::{Method, StatusCode};
+use cheops_core::id::ServiceName;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -30,6 +31,7 @@ struct Inner {
     registry: Registry,
     requests: Family<Answered, Counter>,
     durations: Histogram,
+    passed: Family<Passed, Counter>,
     gauges: Gauges,
     links: Links,
 }
@@ -38,6 +40,26 @@ struct Inner {
 struct Answered {
     method: String,
     status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Passed {
+    service: String,
+    status: &'static str,
+}
+
+/// What is counted of the requests to one service.
+#[derive(Debug, Clone)]
+pub struct Service([Counter; 5]);
+
+impl Service {
+    /// A request was answered.
+    pub fn answered(&self, status: StatusCode) {
+        let class = usize::from(status.as_u16() / 100).saturating_sub(1);
+        if let Some(counter) = self.0.get(class) {
+            counter.inc();
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -75,6 +97,9 @@ impl Default for Metrics {
         registry.register("requests", "Requests to the API", requests.clone());
         let durations = Histogram::new(SECONDS);
         registry.register("request_seconds", "How long requests took", durations.clone());
+        let passed = Family::<Passed, Counter>::default();
+        let help = "Requests of the application, by service and sort of answer";
+        registry.register("mesh_requests", help, passed.clone());
         let (gauges, links) = (Gauges::default(), Links::default());
         for (name, help, gauge) in [
             ("resources", "Resources at this site", &gauges.resources),
@@ -96,7 +121,7 @@ impl Default for Metrics {
         registry.register("site_queue_bytes", "What waits to be sent", links.queue_bytes.clone());
         let dropped = "Messages that were dropped because the queue was full";
         registry.register("site_dropped", dropped, links.dropped.clone());
-        Self(Arc::new(Inner { registry, requests, durations, gauges, links }))
+        Self(Arc::new(Inner { registry, requests, durations, passed, gauges, links }))
     }
 }
 
@@ -110,6 +135,15 @@ impl Metrics {
         let labels = Answered { method, status: status.as_u16() };
         self.0.requests.get_or_create(&labels).inc();
         self.0.durations.observe(took.as_secs_f64());
+    }
+
+    /// The counters of a service.
+    pub fn service(&self, name: &ServiceName) -> Service {
+        let counter = |status| {
+            let labels = Passed { service: name.to_string(), status };
+            self.0.passed.get_or_create(&labels).clone()
+        };
+        Service(["1xx", "2xx", "3xx", "4xx", "5xx"].map(counter))
     }
 
     /// Everything, as it is now.

@@ -72,7 +72,8 @@ use self::{
     read::{Named, Reader},
 };
 use crate::{
-    api::Context, config, files::Files, node, peers::Peers, replicants::Replicants, run::Runner,
+    api::Context, config, files::Files, metrics, node, peers::Peers, replicants::Replicants,
+    run::Runner,
 };
 
 /// How old the knowledge of the other sites may be.
@@ -170,6 +171,7 @@ struct Service {
     config: config::Service,
     /// Its instance at this site, if there is one.
     instance: Option<Upstream>,
+    counts: metrics::Service,
 }
 
 impl Service {
@@ -213,7 +215,9 @@ impl Shared {
         let service = |service: &config::Service| {
             let instance =
                 service.address.map(|at| Upstream::new(at, service.limits, service.http2));
-            (service.name.clone(), Arc::new(Service { config: service.clone(), instance }))
+            let counts = context.metrics.service(&service.name);
+            let name = service.name.clone();
+            (name, Arc::new(Service { config: service.clone(), instance, counts }))
         };
         let takes_calls =
             mesh.outbound.is_some() || mesh.services.values().any(|s| s.outbound.is_some());

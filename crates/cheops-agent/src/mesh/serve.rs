@@ -58,11 +58,12 @@ impl Shared {
         request: Request<Body>,
     ) -> Response<Answer> {
         let (mut parts, body) = request.into_parts();
-        let named = match self.admit(asks, &mut parts) {
-            Ok(named) => named,
-            Err(problem) => return self.refuse(&problem),
+        let answer = match self.admit(asks, &mut parts) {
+            Ok(named) => self.serve_named(service, named.as_ref(), parts, body).await,
+            Err(problem) => self.refuse(&problem),
         };
-        self.serve_named(service, named.as_ref(), parts, body).await
+        service.counts.answered(answer.status());
+        answer
     }
 
     /// Serves a request by what it names: a resource at several sites, or what its scope says.

@@ -134,6 +134,13 @@ pub fn next_page(answer: &Value, cross: &Cross) -> Option<String> {
     cross.next.iter().find_map(link).map(str::to_owned)
 }
 
+/// What may exist only once among the sites, of what is to be created: where it is, and its value.
+pub fn unique<'v>(body: &'v Value, cross: &'v Cross) -> Option<(&'v str, &'v Value)> {
+    let at = cross.unique.as_deref()?;
+    let value = pointer::find(body, at).filter(|value| !value.is_null())?;
+    Some((at, value))
+}
+
 /// Whether a collection holds an item that has this value at the pointer. The pointer leads into what
 /// is to be created, which may be wrapped (`/server/name`) where items of a collection are not.
 pub fn names(collection: &Value, at: &str, wanted: &Value) -> bool {
@@ -355,6 +362,10 @@ mod tests {
                 r#"the parts of the resource differ at `/a`: site1 has "x", site2 has "y", site3 has nothing there"#,
             ),
             (
+                rule("/a", Gather::Concat),
+                r#"the parts of the resource differ at `/a`: site1 has "x", site2 has "y", site3 has nothing there"#,
+            ),
+            (
                 rule("/n", Gather::Sum),
                 r#"the parts of the resource differ at `/n`: site1 has 1, site2 has "2", site3 has 3"#,
             ),
@@ -462,6 +473,23 @@ mod tests {
         ];
         for (answer, expected) in table {
             assert_eq!(next_page(&answer, &cross()).as_deref(), expected, "{answer}");
+        }
+    }
+
+    #[test]
+    fn what_is_to_be_unique_is_found_in_what_is_to_be_created() {
+        let of = |at: &str| Cross { unique: Some(at.into()), ..cross() };
+        let body = json!({"server": {"name": "x", "zone": null}});
+        for (cross, expected) in [
+            (of("/server/name"), Some(json!("x"))),
+            (of("/*/name"), Some(json!("x"))),
+            (of("/server/zone"), None),
+            (of("/name"), None),
+            (cross(), None),
+        ] {
+            let found = unique(&body, &cross);
+            assert_eq!(found.map(|(_, value)| value), expected.as_ref(), "{:?}", cross.unique);
+            assert!(found.is_none_or(|(at, _)| Some(at) == cross.unique.as_deref()));
         }
     }
 

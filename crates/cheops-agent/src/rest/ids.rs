@@ -78,8 +78,12 @@ pub fn is_meta(text: &str) -> bool {
 
 /// Whether text that equals the id can hardly mean anything else.
 pub fn is_distinctive(id: &str) -> bool {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~');
-    id.len() >= DISTINCTIVE && id.bytes().all(plain) && id.bytes().any(|b| b.is_ascii_digit())
+    let mut digit = false;
+    let plain = |b: u8| {
+        digit |= b.is_ascii_digit();
+        b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~')
+    };
+    id.len() >= DISTINCTIVE && id.bytes().all(plain) && digit
 }
 
 /// The resource of what is known by a meta id. It can't fail for a service of the configuration,

@@ -70,6 +70,7 @@ pub fn natural() -> Matrix {
     read(NATURAL)
 }
 
+/// Of one of the texts below, which a test holds to be right.
 fn read(json: &str) -> Matrix {
     Config::from_json(json).map(|config| config.matrix).unwrap_or_default()
 }

@@ -3,7 +3,7 @@
 //! An id that is distinctive is one wherever it stands alone. One that is not, like `42`, must be
 //! announced: by the name of the member whose value it is, or by the segment of the path before it.
 
-use std::{ops::Range, sync::Arc};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use super::pieces::{Place, encoded, pieces};
 use crate::{
@@ -29,7 +29,7 @@ impl Context {
         };
         let fields = ids.pointers.iter().filter(plain).map(|at| pointer::last(at).into_owned());
         Self {
-            fields: fields.collect(),
+            fields: fields.collect::<BTreeSet<_>>().into_iter().collect(),
             collections: collections.into_iter().map(Into::into).collect(),
         }
     }
@@ -115,7 +115,8 @@ fn edited(text: &str, edits: &[Edit]) -> String {
 }
 
 fn looks_like_path(text: &str) -> bool {
-    text.contains('/') && !text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '"')
+    text.as_bytes().contains(&b'/')
+        && !text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '"')
 }
 
 #[cfg(test)]
@@ -139,7 +140,7 @@ mod tests {
         let mut ids = Service::new("image".parse().unwrap(), listen, None).ids;
         ids.pointers.push("/*/*/key".into());
         let context = Context::new(&ids, ["images"]);
-        assert_eq!(context.fields, ["id", "uuid", "id", "uuid", "key"]);
+        assert_eq!(context.fields, ["id", "key", "uuid"]);
         assert_eq!(context.collections, ["images"]);
     }
 
