@@ -173,6 +173,13 @@ impl Agent {
         self.child.as_ref().map_or(0, Child::id)
     }
 
+    /// A value that the system tells of the agent's process, in kB: `VmHWM`, `VmRSS`.
+    pub(crate) fn memory(&self, what: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with(what)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
     /// The sites that this one can reach.
     pub(crate) fn reachable(&self) -> Vec<String> {
         let sites = self.try_get::<Sites>("/api/v1/sites").map(|sites| sites.sites);

@@ -11,6 +11,7 @@ pub(crate) mod application;
 pub(crate) mod http;
 pub(crate) mod net;
 pub(crate) mod redis;
+pub(crate) mod websocket;
 
 use std::{
     fmt::Write,

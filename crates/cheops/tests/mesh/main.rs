@@ -9,6 +9,7 @@ mod field;
 mod cross;
 mod crowd;
 mod cuts;
+mod far;
 mod linked;
 mod otherwise;
 mod refused;

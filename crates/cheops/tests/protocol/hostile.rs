@@ -169,7 +169,7 @@ fn requests_in_one_go_are_answered_in_order() {
 fn a_head_without_measure_is_refused_and_costs_little() {
     let recorder = Recorder::start();
     let proxy = Proxy::before(recorder.address);
-    let before = proxy.memory("VmRSS");
+    let before = proxy.agent.memory("VmRSS");
     let many: String = (0..20_000).map(|n| format!("X-{n}: {n}\r\n")).collect();
     let long = format!("X-Long: {}\r\n", "x".repeat(10 << 20));
     let target = "/".repeat(10 << 20);
@@ -186,7 +186,7 @@ fn a_head_without_measure_is_refused_and_costs_little() {
         }
         assert_eq!(recorder.take(), "", "{what}");
     }
-    let grown = proxy.memory("VmHWM").saturating_sub(before);
+    let grown = proxy.agent.memory("VmHWM").saturating_sub(before);
     assert!(grown < 30 << 10, "it took {grown} kB");
     let fine =
         exchange(proxy.address, b"GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n", SOON);

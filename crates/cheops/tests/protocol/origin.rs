@@ -52,13 +52,6 @@ impl Proxy {
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
-
-    /// A value that the system tells of the agent's process, in kB: `VmHWM`, `VmRSS`.
-    pub(crate) fn memory(&self, what: &str) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.agent.pid())).unwrap();
-        let line = status.lines().find(|line| line.starts_with(what)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
-    }
 }
 
 /// A program that ends with the test.
