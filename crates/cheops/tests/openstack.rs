@@ -1,4 +1,4 @@
-//! Real OpenStack: two sites with a Glance each that knows nothing of the other, the real `openstack`
+//! Real `OpenStack`: two sites with a Glance each that knows nothing of the other, the real `openstack`
 //! client with the `--scope` of `clients/openstack`, and curl.
 //!
 //! `make test-openstack` installs what this needs, and runs it. The commands are those of the paper
@@ -262,18 +262,18 @@ fn an_image_at_both_sites_is_changed_and_deleted_at_both_during_a_cut_and_after(
     eventually("site2 knows it", || clouds.curl("GET", 1, &path).send().status == 200);
     // With the client at one site, with curl at the other.
     clouds.openstack(1, None, &["image", "set", &meta, "--property", "color=red"]);
-    let patch = |n: usize, name: &str, value: &str| {
+    let set = |n: usize, name: &str, value: &str| {
         let change = json!([{ "op": "add", "path": format!("/{name}"), "value": value }]);
         let call = clouds.curl("PATCH", n, &path).header("Content-Type", PATCH);
         let changed = call.body(change.to_string()).send().expect(200).json();
         assert_eq!((&changed["id"], &changed[name]), (&json!(meta), &json!(value)), "{changed}");
     };
-    patch(0, "shape", "round");
+    set(0, "shape", "round");
     clouds.settled("debian", |image| image["color"] == "red" && image["shape"] == "round");
 
     // During a cut both sides go on.
     clouds.field.cut();
-    patch(0, "one", "1");
+    set(0, "one", "1");
     clouds.openstack(1, None, &["image", "set", &meta, "--property", "two=2", "--min-ram", "64"]);
     let during = clouds.create(0, Some(BOTH), "during", "data of the cut");
     let second = text(&during["id"]);

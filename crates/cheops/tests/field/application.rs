@@ -203,7 +203,9 @@ impl World {
     pub(crate) fn isolate(&self, alone: usize) {
         let sites = &self.field.sites;
         let others: Vec<usize> = (0..sites.len()).filter(|&n| n != alone).collect();
-        others.iter().for_each(|&n| self.field.net.cut(alone, n));
+        for &n in &others {
+            self.field.net.cut(alone, n);
+        }
         eventually("they have noticed", || {
             let name = &sites[alone].name;
             sites[alone].reachable().is_empty()

@@ -71,7 +71,7 @@ pub(crate) struct Client(ureq::Agent);
 
 impl Client {
     pub(crate) fn new() -> Self {
-        Self::patient(Duration::from_secs(60))
+        Self::patient(Duration::from_mins(1))
     }
 
     /// One that waits for so long.

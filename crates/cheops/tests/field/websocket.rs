@@ -10,12 +10,11 @@ use std::{
 fn frame(kind: u8, text: &[u8]) -> Vec<u8> {
     let mask = [7, 77, 177, 200];
     let mut frame = vec![0x80 | kind];
-    match u8::try_from(text.len()) {
-        Ok(short @ 0..=125) => frame.push(0x80 | short),
-        _ => {
-            frame.push(0x80 | 126);
-            frame.extend(u16::try_from(text.len()).unwrap().to_be_bytes());
-        }
+    if let Ok(short @ 0..=125) = u8::try_from(text.len()) {
+        frame.push(0x80 | short);
+    } else {
+        frame.push(0xfe);
+        frame.extend(u16::try_from(text.len()).unwrap().to_be_bytes());
     }
     frame.extend(mask);
     frame.extend(text.iter().enumerate().map(|(n, byte)| byte ^ mask[n % 4]));

@@ -36,18 +36,18 @@ fn both_sides_of_a_cut_write_and_agree_after_it() {
     let path = format!("/v2/images/{meta}");
     eventually("site2 knows it", || world.image(1, "GET", &path).send().status == 200);
     world.field.cut();
-    let patch = |n: usize, what: Value| {
+    let change = |n: usize, what: Value| {
         let start = Instant::now();
         let answer = world.image(n, "PATCH", &path).json(&what).send().expect(200);
         assert!(start.elapsed() < Duration::from_secs(5), "a cut must not hold anybody up");
         answer.json()
     };
     // Different fields: nothing is lost. The same field: one of the two, the same everywhere.
-    assert_eq!(patch(0, json!({ "one": 1, "shared": "site1" }))["one"], 1);
-    assert_eq!(patch(1, json!({ "two": 2, "shared": "site2" }))["two"], 2);
+    assert_eq!(change(0, json!({ "one": 1, "shared": "site1" }))["one"], 1);
+    assert_eq!(change(1, json!({ "two": 2, "shared": "site2" }))["two"], 2);
     for n in 0..3 {
-        patch(0, json!({ "count1": n }));
-        patch(1, json!({ "count2": n }));
+        change(0, json!({ "count1": n }));
+        change(1, json!({ "count2": n }));
     }
     // Each side reads its own.
     for (n, own, other) in [(0, "one", "two"), (1, "two", "one")] {
@@ -71,7 +71,7 @@ fn both_sides_of_a_cut_write_and_agree_after_it() {
     eventually("they agree", || shared(0) == shared(1));
     same(&world, "debian");
     // And it goes on.
-    patch(1, json!({ "after": true }));
+    change(1, json!({ "after": true }));
     settled(&world, &[0, 1], "debian", |image| image["after"] == true);
     same(&world, "debian");
 }
@@ -84,8 +84,8 @@ fn what_is_created_during_a_cut_is_at_both_sites_after_it() {
     let made = made.send().expect(201);
     let meta = text(&made.json()["id"]);
     let path = format!("/v2/images/{meta}");
-    let patch = world.image(0, "PATCH", &path).json(&json!({ "more": 1 })).send();
-    assert_eq!(patch.expect(200).json()["more"], 1);
+    let change = world.image(0, "PATCH", &path).json(&json!({ "more": 1 })).send();
+    assert_eq!(change.expect(200).json()["more"], 1);
     world.image(0, "PUT", &format!("{path}/file")).body("data").send().expect(204);
     let read = world.image(0, "GET", &path).send().expect(200).json();
     assert_eq!((&read["id"], &read["checksum"]), (&json!(meta), &json!(sha256("data"))));
@@ -124,8 +124,8 @@ fn a_deletion_during_a_cut_holds_on_both_sides_after_it() {
     world.field.cut();
     world.image(0, "DELETE", &path).send().expect(204);
     assert_eq!(world.image(0, "GET", &path).send().status, 404);
-    let patch = world.image(1, "PATCH", &path).json(&json!({ "late": 1 })).send();
-    assert_eq!(patch.expect(200).json()["late"], 1);
+    let change = world.image(1, "PATCH", &path).json(&json!({ "late": 1 })).send();
+    assert_eq!(change.expect(200).json()["late"], 1);
     world.field.heal();
     eventually("both copies are gone", || (0..2).all(|n| local(&world, n, "debian").is_none()));
     for n in 0..2 {
@@ -181,8 +181,8 @@ fn an_agent_that_is_killed_in_between_sends_nothing_twice() {
     world.field.wait_until_linked();
     settled(&world, &[0, 1], "second", |_| true);
     let path = format!("/v2/images/{meta}");
-    let patch = world.image(1, "PATCH", &path).json(&json!({ "after": 1 })).send();
-    assert_eq!(patch.expect(200).json()["after"], 1);
+    let change = world.image(1, "PATCH", &path).json(&json!({ "after": 1 })).send();
+    assert_eq!(change.expect(200).json()["after"], 1);
     settled(&world, &[0, 1], "debian", |image| image["after"] == 1);
     let posts = world.asked(1, Service::Image).into_iter().filter(|line| line.starts_with("POST"));
     assert_eq!(posts.count(), 2);
@@ -198,8 +198,8 @@ fn an_instance_that_is_away_catches_up_when_it_is_back() {
     settled(&world, &[0, 1], "debian", |_| true);
     let path = format!("/v2/images/{meta}");
     world.mode(1, Service::Image, &json!({ "status": 503 }));
-    let patch = world.image(0, "PATCH", &path).json(&json!({ "meanwhile": 1 })).send();
-    assert_eq!(patch.expect(200).json()["meanwhile"], 1);
+    let change = world.image(0, "PATCH", &path).json(&json!({ "meanwhile": 1 })).send();
+    assert_eq!(change.expect(200).json()["meanwhile"], 1);
     eventually("site2's instance was asked", || {
         world.asked(1, Service::Image).iter().any(|line| line.starts_with("PATCH"))
     });

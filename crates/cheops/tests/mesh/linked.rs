@@ -52,7 +52,7 @@ fn each_header_that_an_application_passes_on_links_its_calls() {
     assert!(unlinked.text().contains("of site1"), "{}", unlinked.text());
 }
 
-/// OpenStack passes on its own request id, if it looks like one, and makes one otherwise.
+/// `OpenStack` passes on its own request id, if it looks like one, and makes one otherwise.
 #[test]
 fn a_request_that_names_nothing_gets_an_id_that_openstack_passes_on() {
     let world = World::new(2);

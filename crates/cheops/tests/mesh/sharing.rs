@@ -178,7 +178,7 @@ fn a_request_without_a_scope_and_its_answer_pass_unchanged() {
 #[test]
 fn files_pass_between_sites_whole() {
     let world = World::new(2);
-    let data: String = (0..400_000).map(|n| format!("{n} ")).collect();
+    let data = (0..400_000).map(|n: u32| n.to_string()).collect::<Vec<_>>().join(" ");
     let made = world.image(0, "POST", "/v2/images").json(&json!({ "name": "big" }));
     let id = text(&made.scope("image: site2").send().expect(201).json()["id"]);
     let file = format!("/v2/images/{id}/file");
