@@ -23,7 +23,7 @@ use bytes::Bytes;
 use cheops_agent::{
     config::{Divide, Gather, Service, Split},
     rest::{
-        divide::{self, Part, Share},
+        divide::{self, Part},
         gather, ids,
         rewrite::{self, Context, Format, Rewriter},
     },
@@ -31,7 +31,7 @@ use cheops_agent::{
 };
 use cheops_core::{
     history::History,
-    matrix::{self, Config, Take},
+    matrix::{self, Config, Share, Take},
     scope::{self, MAX_LENGTH, ScopeError},
 };
 use hyper::header::{HeaderMap, HeaderValue, LOCATION};

@@ -142,7 +142,9 @@ impl Agent {
             scratch.clone(),
         );
         let fetch = Arc::new(FromPeers(peers.clone()));
+        let services = config.mesh.services.clone();
         let runner = setup
+            .map(|setup| Setup { services, ..setup })
             .and_then(|setup| Runner::start(setup, files.clone(), fetch, handle.clone()))
             .map_err(directory(scratch))?;
         let hands =

@@ -16,7 +16,7 @@ use cheops_agent::run::{
 use cheops_core::{
     id::OpId,
     matrix,
-    operation::{Action, HttpRequest},
+    operation::{Action, HttpBody, HttpRequest, Names},
     plan::Outcome,
     replica::{Durable, RunId},
 };
@@ -227,13 +227,13 @@ async fn steps_run_in_a_row_until_one_fails() {
         method: "PUT".into(),
         target: "/".into(),
         headers: [].into(),
-        body: cheops_core::operation::HttpBody::None,
-        names: cheops_core::operation::Names::Nothing,
+        body: HttpBody::None,
+        names: Names::Nothing,
     }));
     let mixed = Action::Steps([Action::command("touch ran"), http].into());
     let reply = site.submit(site.request("http", mixed, &[])).await;
     assert_eq!(reply.outcome, Outcome::Ko);
-    assert_eq!(&*reply.output, "this agent does not carry out HTTP requests yet");
+    assert!(reply.output.starts_with("the service `image` is not known at this site"));
     assert!(!site.config.work.join("ran").exists());
 }
 

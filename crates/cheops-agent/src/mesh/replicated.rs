@@ -12,6 +12,7 @@ use std::{
 use axum::body::Body as AnyBody;
 use cheops_core::{
     id::{ResourceId, SiteId, Sites},
+    matrix,
     route::Leg,
 };
 use futures_util::future::join_all;
@@ -30,7 +31,7 @@ use super::{
     write::Wanted,
 };
 use crate::{
-    replicants::Found,
+    replicants::{Found, Name, path},
     rest::{
         ids::{is_meta, resource_id},
         rewrite::{segments, target},
@@ -96,6 +97,10 @@ impl Shared {
             Problem::new(StatusCode::BAD_REQUEST, "bad-scope", "the scope names no site", hint)
         })?;
         let divided = if across.len() > 1 { across.to_vec() } else { Vec::new() };
+        matrix::check_parts(&divided).map_err(|error| {
+            let hint = "name each site in one part only";
+            Problem::new(StatusCode::BAD_REQUEST, "bad-scope", error.to_string(), hint)
+        })?;
         let mut whole = None;
         if !divided.is_empty() {
             body = self.divisible(service, named, &sites, &parts, body, &mut whole).await?;
@@ -112,8 +117,18 @@ impl Shared {
         parts: Parts,
         mut body: Body,
     ) -> Response<Answer> {
+        let replicant = &found.replicant;
+        if let Name::Path(own) = &replicant.name
+            && path(asked(&parts)) != &**own
+        {
+            // It is a resource of its own: to replace the one above says nothing about it.
+            let sites = std::slice::from_ref(&replicant.sites);
+            let across = if replicant.parts.is_empty() { sites } else { &replicant.parts };
+            let created = self.create_here(service, None, across, parts, body).await;
+            return created.unwrap_or_else(|problem| self.refuse(&problem));
+        }
         let mut whole = None;
-        if !found.replicant.parts.is_empty() {
+        if !replicant.parts.is_empty() {
             body = match self.whole_body(service, body, &mut whole).await {
                 Ok(body) => body,
                 Err(problem) => return self.refuse(&problem),

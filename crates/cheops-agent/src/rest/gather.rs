@@ -283,13 +283,14 @@ fn concat<'v>(values: impl Iterator<Item = &'v Value>) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use cheops_core::matrix::Share;
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
     use crate::{
         config::Split,
-        rest::divide::{Part, Share, part},
+        rest::divide::{Part, part},
     };
 
     fn site(name: &str) -> SiteId {

@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{
     command::{Sink, command},
-    job::{End, Job, Status},
+    job::{End, Job, Status, Step},
     supervise::end_of,
 };
 use crate::open_files;
@@ -44,7 +44,8 @@ pub(super) async fn attend(job: Job, most: usize, files: Option<u64>) -> Attende
             }
         }
     };
-    let status = Status { end, took: start.elapsed(), printed: sink.printed, kept: sink.kept };
+    let (printed, kept) = (sink.printed, sink.kept);
+    let status = Status { end, took: start.elapsed(), printed, kept, answer: None };
     Attended { status, printed: sink.place }
 }
 
@@ -60,7 +61,10 @@ impl Drop for Group {
 }
 
 fn begin(job: &Job, files: Option<u64>) -> io::Result<(Group, Child, OwnedFd)> {
-    let line = job.lines.first().map_or("", String::as_str);
+    let line = match job.steps.first() {
+        Some(Step::Line(line)) => line,
+        Some(Step::Request(_)) | None => "",
+    };
     let (command, pipe) = command(job, line)?;
     let child = Command::from(command).spawn()?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
@@ -117,7 +121,12 @@ pub(super) fn verdict(end: &End) -> Option<bool> {
     match end {
         End::Exit(0) => Some(true),
         End::Exit(1..=125) => Some(false),
-        End::Exit(_) | End::Signal(_) | End::TimedOut | End::Failed(_) => None,
+        End::Exit(_)
+        | End::Signal(_)
+        | End::TimedOut
+        | End::Http(_)
+        | End::Gone(_)
+        | End::Failed(_) => None,
     }
 }
 
@@ -136,7 +145,9 @@ mod tests {
             timeout: Duration::from_mins(1),
             keep: 0,
             environment: Vec::new(),
-            lines: vec!["until [ \"$(ulimit -Sn)\" = 77 ]; do :; done; ulimit -Hn".to_owned()],
+            steps: vec![Step::Line(
+                "until [ \"$(ulimit -Sn)\" = 77 ]; do :; done; ulimit -Hn".to_owned(),
+            )],
         };
         let Attended { status, printed } = attend(job, 100, Some(77)).await;
         assert_eq!(status.end, End::Exit(0));

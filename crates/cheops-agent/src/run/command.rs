@@ -121,15 +121,28 @@ impl<K: Keep> Sink<K> {
         true
     }
 
+    /// Takes these bytes.
+    pub(super) fn write(&mut self, bytes: &[u8]) {
+        let room = self.room(bytes.len());
+        if room > 0 {
+            self.kept += self.place.keep(&bytes[..room]) as u64;
+        }
+    }
+
     /// Keeps the beginning of the buffer, if there is room for it.
     fn put(&mut self, count: usize) {
+        let room = self.room(count);
+        if room > 0 {
+            self.kept += self.place.keep(&self.buffer[..room]) as u64;
+        }
+    }
+
+    /// Counts so many bytes, and says for how many of them there is room.
+    fn room(&mut self, count: usize) -> usize {
         // What there was no room for ends what is kept: an output with a hole would be a lie.
         let room = if self.kept == self.printed { self.limit.saturating_sub(self.kept) } else { 0 };
         self.printed += count as u64;
-        let part = &self.buffer[..count.min(usize::try_from(room).unwrap_or(usize::MAX))];
-        if !part.is_empty() {
-            self.kept += self.place.keep(part) as u64;
-        }
+        count.min(usize::try_from(room).unwrap_or(usize::MAX))
     }
 }
 

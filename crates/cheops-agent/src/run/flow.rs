@@ -5,6 +5,7 @@
 
 use std::{
     io,
+    ops::Range,
     os::unix::process::CommandExt,
     process::{Command, Stdio},
     sync::Arc,
@@ -12,32 +13,37 @@ use std::{
 };
 
 use cheops_core::{
-    id::{ResourceId, SiteId, Sites},
+    id::{ResourceId, ServiceName, SiteId, Sites},
     matrix::Share,
     operation::Operation,
     plan::Outcome,
-    replica::{Input, Print, Report, RunId},
+    replica::{Input, Print, Reply, Report, RunId},
     time::Millis,
 };
-use tokio::{process::Child, task::spawn_blocking, time::sleep};
+use tokio::{process::Child, sync::Semaphore, task::spawn_blocking, time::sleep};
 
 use super::{
     Counted, Inner,
-    attend::{AGAIN, attend, verdict},
+    answer::Answer,
+    attend::{AGAIN, Attended, attend, verdict},
     beginning, complain,
-    job::{End, Job, Status},
+    job::{End, Job, Status, Step},
     place::{Lock, Place},
     recall::{Found, look},
-    report::{Account, millis, refused, report},
-    task::Task,
+    report::{Account, millis, needless, refused, report},
+    request::Local,
+    stretch,
+    task::{Task, uses_ids},
 };
-use crate::{files::FileError, open_files};
+use crate::{files::FileError, open_files, rest::ids};
 
 /// How long to wait before something that failed is tried again.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 /// How often to look whether a supervisor that is not our child has ended.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_millis(50);
+/// How many bytes of an answer are looked at for what was made.
+const LOOKED_AT: u64 = 1 << 20;
 /// How often a `Reset` command is run again whose supervisor was killed.
 const CLEARINGS: usize = 3;
 
@@ -66,10 +72,22 @@ impl Inner {
         op: &Operation,
         timeout: Option<Millis>,
         share: Option<Share>,
+        before: Option<Arc<Reply>>,
     ) {
+        // What would make one more of something is not sent again if it went well before, or may have.
+        let stands = before.filter(|before| before.outcome != Outcome::Ko);
+        if let Some(before) = stands.filter(|_| !op.action.is_repeatable()) {
+            return self.tell(Input::Ran { run, report: before.report() }).await;
+        }
         let place = self.runs.place(&run);
-        let input = match Task::of_operation(&self.here, op, share) {
-            Err(why) => Input::Ran { run, report: refused(why) },
+        let Ok(made) = self.made(op).await else { return };
+        let local = Local { services: &self.services, made: made.as_deref(), share };
+        let task = match Task::of_operation(&self.here, op, local) {
+            Err(why) => Err(refused(why)),
+            Ok(task) => task.needless().map(needless).map_or(Ok(task), Err),
+        };
+        let input = match task {
+            Err(report) => Input::Ran { run, report },
             Ok(task) => loop {
                 let fetched = {
                     let _waiting = Counted::new(&self.counts.waiting);
@@ -151,7 +169,7 @@ impl Inner {
                 if let Ended::Known(report, end) =
                     self.supervised(&resource, &place, &task, timeout).await
                 {
-                    ok = end == End::Exit(0);
+                    ok = end.is_ok();
                     if !ok {
                         tracing::warn!(%resource, "the Reset command failed: {}", report.output);
                     }
@@ -202,8 +220,8 @@ impl Inner {
         let job = self.job(&task, &self.runs.clear(resource), Some(millis(timeout)));
         let most = self.settings.output;
         let attended = attend(job, most, self.settings.open_files).await;
-        let account = Account { status: &attended.status, printed: &attended.printed, timeout };
-        report(&account, most)
+        let Attended { status, printed } = &attended;
+        report(Account { status, printed, timeout, made: None }, most)
     }
 
     async fn tell(&self, input: Input) {
@@ -213,24 +231,30 @@ impl Inner {
 
     /// Waits for a turn among the commands that run.
     async fn turn(&self) -> Option<Turn<'_>> {
+        self.turn_of(&self.permits).await
+    }
+
+    async fn turn_of<'a>(&'a self, permits: &'a Semaphore) -> Option<Turn<'a>> {
         let permit = {
             let _waiting = Counted::new(&self.counts.waiting);
-            self.permits.acquire().await.ok()?
+            permits.acquire().await.ok()?
         };
         Some(Turn { _permit: permit, _running: Counted::new(&self.counts.running) })
     }
 
     fn job(&self, task: &Task, place: &Place, timeout: Option<Millis>) -> Job {
-        let (lines, environment) = task.at(&place.files());
+        let (steps, environment) = task.at(&place.files());
+        let makes = |step: &Step| matches!(step, Step::Request(request) if request.makes);
+        let least = if steps.iter().any(makes) { LOOKED_AT } else { 0 };
         Job {
             boot: self.boot.now.clone(),
             agent: std::process::id(),
             shell: self.settings.shell.clone(),
             work: self.work.clone(),
             timeout: self.timeout(timeout),
-            keep: self.settings.output_file.max(self.settings.output as u64),
+            keep: self.settings.output_file.max(self.settings.output as u64).max(least),
             environment,
-            lines,
+            steps,
         }
     }
 
@@ -242,7 +266,7 @@ impl Inner {
     /// Fetches the files of a task, for as long as it takes.
     async fn fetch(&self, resource: &ResourceId, task: &Task) -> Fetched {
         let mut stuck = Stuck::new(self);
-        for file in task.files.values() {
+        for file in task.attachments() {
             while self.files.claim(&file.content).is_none() {
                 let Ok(sites) = self.other_sites(resource).await else { return Fetched::Stopping };
                 match self.files.fetch(file, &sites, &*self.fetch).await {
@@ -273,6 +297,18 @@ impl Inner {
         self.node.read(share).await
     }
 
+    /// What the application here calls what was made for a resource, if an operation asks for it.
+    async fn made(&self, op: &Operation) -> Result<Option<String>, crate::node::Stopping> {
+        if !uses_ids(&op.action) {
+            return Ok(None);
+        }
+        let (resource, here) = (op.resource.clone(), self.here.clone());
+        let made = move |replica: &cheops_core::replica::Replica| {
+            replica.resource(&resource)?.made(&here).map(str::to_owned)
+        };
+        self.node.read(made).await
+    }
+
     async fn other_sites(
         &self,
         resource: &ResourceId,
@@ -294,8 +330,10 @@ impl Inner {
         timeout: Option<Millis>,
     ) -> Ended {
         let mut stuck = Stuck::new(self);
+        // An application that is down must not keep commands from running.
+        let permits = if task.has_requests() { &self.calls } else { &self.permits };
         loop {
-            let Some(turn) = self.turn().await else { return Ended::Lost };
+            let Some(turn) = self.turn_of(permits).await else { return Ended::Lost };
             let begun = {
                 let (inner, resource, place, task) =
                     (self.clone(), resource.clone(), place.clone(), task.clone());
@@ -409,17 +447,38 @@ impl Inner {
             let read = move || {
                 let most = inner.settings.output;
                 let printed = beginning(&place.output(), most)?;
-                let timed_out = status.end == End::TimedOut;
-                let job = if timed_out { place.read_job()? } else { None };
-                let timeout = job.map_or(inner.settings.timeout, |job| job.timeout);
+                let asks_job = status.end == End::TimedOut || status.answer.is_some();
+                let job = if asks_job { place.read_job()? } else { None };
+                let timeout = job.as_ref().map_or(inner.settings.timeout, |job| job.timeout);
+                let made = match (&status.answer, &job) {
+                    (Some(at), Some(job)) => inner.named(&place, at, job)?,
+                    _ => None,
+                };
                 complain("an output can't be counted", inner.kept().note(place.output()));
-                Ok(report(&Account { status: &status, printed: &printed, timeout }, most))
+                Ok(report(Account { status: &status, printed: &printed, timeout, made }, most))
             };
             match blocking(read).await {
                 Ok(report) => return report,
                 Err(error) => stuck.wait(&error).await,
             }
         }
+    }
+}
+
+impl Inner {
+    /// What an answer says that was made. It is in the output at this place.
+    fn named(&self, place: &Place, at: &Range<u64>, job: &Job) -> io::Result<Option<Box<str>>> {
+        let making = job.steps.iter().find_map(|step| match step {
+            Step::Request(request) if request.makes => request.service.parse().ok(),
+            Step::Request(_) | Step::Line(_) => None,
+        });
+        let service = making.and_then(|name: ServiceName| self.services.get(&name));
+        let Some(service) = service else { return Ok(None) };
+        let output =
+            stretch(&place.output(), at.start, at.end.saturating_sub(at.start).min(LOOKED_AT))?;
+        let Some(answer) = Answer::read(&output) else { return Ok(None) };
+        let made = ids::made(&service.ids, answer.status, &answer.headers, answer.body);
+        Ok(made.map(Into::into))
     }
 }
 
@@ -465,6 +524,7 @@ fn said(end: &End) -> String {
         End::Exit(code) => format!("exit code {code}"),
         End::Signal(signal) => format!("ended by signal {signal}"),
         End::TimedOut => "it took too long".to_owned(),
+        End::Http(status) | End::Gone(status) => format!("status {status}"),
         End::Failed(why) => why.clone(),
     }
 }

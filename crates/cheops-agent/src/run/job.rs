@@ -1,18 +1,22 @@
 //! What the agent and a supervisor say to each other: two small files.
 //!
 //! Pure. The *job* is written by the agent before the supervisor starts, the *status* by the
-//! supervisor when the command has ended. What must stay true: a file that was cut short, by a full
-//! disk or a power cut, is not taken for a whole one; a supervisor of one version of the program
-//! and an agent of the next understand each other's status.
+//! supervisor when it has done it. What must stay true: a file that was cut short, by a full disk or
+//! a power cut, is not taken for a whole one; a supervisor of one version of the program and an agent
+//! of the next understand each other's status, and the agent the other's job.
 
 use std::{
     ffi::{OsStr, OsString},
+    net::SocketAddr,
+    ops::Range,
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::PathBuf,
     time::Duration,
 };
 
-const JOB: &str = "cheops job 1";
+const JOB: &str = "cheops job 2";
+/// The one that knew nothing but lines.
+const LINES: &str = "cheops job 1";
 const STATUS: &str = "cheops status 1";
 const END: &str = "end";
 
@@ -27,14 +31,46 @@ pub(super) struct Job {
     pub(super) shell: PathBuf,
     /// Where.
     pub(super) work: PathBuf,
-    /// How long all lines together may take.
+    /// How long all steps together may take.
     pub(super) timeout: Duration,
     /// How many bytes of what is printed are kept.
     pub(super) keep: u64,
     /// Variables to set, or, without a value, to take away.
     pub(super) environment: Vec<(String, Option<OsString>)>,
-    /// The command lines, in a row; the first that fails ends it.
-    pub(super) lines: Vec<String>,
+    /// What to do, in a row; the first that fails ends it.
+    pub(super) steps: Vec<Step>,
+}
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A command line.
+    Line(String),
+    /// A request to the application.
+    Request(Box<Request>),
+}
+
+/// A request to the application's instance at this site. No field of it holds a zero byte.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Request {
+    /// The service that it is for.
+    pub(super) service: String,
+    /// The instance.
+    pub(super) address: SocketAddr,
+    /// The instance speaks HTTP/2.
+    pub(super) http2: bool,
+    /// How long it may take until there is a connection, each time that one is tried.
+    pub(super) connect: Duration,
+    pub(super) method: String,
+    pub(super) target: String,
+    /// All of them, in order, as they are sent.
+    pub(super) headers: Vec<(String, Vec<u8>)>,
+    /// The file that holds the body, and how long that is.
+    pub(super) body: Option<(PathBuf, u64)>,
+    /// The answer says what was made.
+    pub(super) makes: bool,
+    /// What it names is to be gone: if it is not there, that is how it should be.
+    pub(super) deletes: bool,
 }
 
 /// How it ended.
@@ -46,14 +82,30 @@ pub(super) enum End {
     Signal(i32),
     /// It took too long, and was ended.
     TimedOut,
-    /// The shell could not be started, for this reason.
+    /// The application answered with this status.
+    Http(u16),
+    /// It answered with this status that what was to be deleted is not there.
+    Gone(u16),
+    /// The shell could not be started, or the application not be asked, for this reason.
     Failed(String),
+}
+
+impl End {
+    /// Whether it is how it should be.
+    pub(super) fn is_ok(&self) -> bool {
+        match self {
+            Self::Exit(code) => *code == 0,
+            Self::Http(status) => *status < 400,
+            Self::Gone(_) => true,
+            Self::Signal(_) | Self::TimedOut | Self::Failed(_) => false,
+        }
+    }
 }
 
 /// What a supervisor leaves behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Status {
-    /// How the last line that was run ended.
+    /// How the last step that was taken ended.
     pub(super) end: End,
     /// How long all took.
     pub(super) took: Duration,
@@ -61,6 +113,8 @@ pub(super) struct Status {
     pub(super) printed: u64,
     /// How many of them are in the output file.
     pub(super) kept: u64,
+    /// Where in the output the answer is that says what was made, if there is one.
+    pub(super) answer: Option<Range<u64>>,
 }
 
 impl Job {
@@ -85,9 +139,18 @@ impl Job {
             put(if value.is_some() { b"=" } else { b"-" });
             put(value.as_deref().unwrap_or_default().as_bytes());
         }
-        put(self.lines.len().to_string().as_bytes());
-        for line in &self.lines {
-            put(line.as_bytes());
+        put(self.steps.len().to_string().as_bytes());
+        for step in &self.steps {
+            match step {
+                Step::Line(line) => {
+                    put(b"line");
+                    put(line.as_bytes());
+                }
+                Step::Request(request) => {
+                    put(b"request");
+                    request.encode(&mut put);
+                }
+            }
         }
         put(END.as_bytes());
         bytes
@@ -96,9 +159,9 @@ impl Job {
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = bytes.split(|byte| *byte == 0);
         let mut next = || fields.next();
-        let text = |field: &[u8]| String::from_utf8(field.to_vec()).ok();
-        let path = |field: &[u8]| PathBuf::from(OsStr::from_bytes(field));
-        if next()? != JOB.as_bytes() {
+        let version = next()?;
+        let only_lines = version == LINES.as_bytes();
+        if version != JOB.as_bytes() && !only_lines {
             return None;
         }
         let boot = text(next()?)?;
@@ -112,12 +175,86 @@ impl Job {
             let value = OsString::from_vec(next()?.to_vec());
             environment.push((name, set.then_some(value)));
         }
-        let mut lines = Vec::new();
+        let mut steps = Vec::new();
         for _ in 0..number::<usize>(next()?)? {
-            lines.push(text(next()?)?);
+            let word = if only_lines { b"line" } else { next()? };
+            steps.push(match word {
+                b"line" => Step::Line(text(next()?)?),
+                b"request" => Step::Request(Box::new(Request::decode(&mut next)?)),
+                _ => return None,
+            });
         }
         let whole = next()? == END.as_bytes() && next()?.is_empty() && next().is_none();
-        whole.then_some(Self { boot, agent, shell, work, timeout, keep, environment, lines })
+        whole.then_some(Self { boot, agent, shell, work, timeout, keep, environment, steps })
+    }
+}
+
+impl Request {
+    fn encode(&self, put: &mut impl FnMut(&[u8])) {
+        put(self.service.as_bytes());
+        put(self.address.to_string().as_bytes());
+        put(flag(self.http2));
+        put(self.connect.as_millis().to_string().as_bytes());
+        put(self.method.as_bytes());
+        put(self.target.as_bytes());
+        put(self.headers.len().to_string().as_bytes());
+        for (name, value) in &self.headers {
+            put(name.as_bytes());
+            put(value);
+        }
+        put(flag(self.body.is_some()));
+        if let Some((path, length)) = &self.body {
+            put(path.as_os_str().as_bytes());
+            put(length.to_string().as_bytes());
+        }
+        put(flag(self.makes));
+        put(flag(self.deletes));
+    }
+
+    fn decode<'a>(next: &mut impl FnMut() -> Option<&'a [u8]>) -> Option<Self> {
+        let service = text(next()?)?;
+        let address = number(next()?)?;
+        let http2 = read_flag(next()?)?;
+        let connect = Duration::from_millis(number(next()?)?);
+        let (method, target) = (text(next()?)?, text(next()?)?);
+        let mut headers = Vec::new();
+        for _ in 0..number::<usize>(next()?)? {
+            headers.push((text(next()?)?, next()?.to_vec()));
+        }
+        let body = if read_flag(next()?)? { Some((path(next()?), number(next()?)?)) } else { None };
+        let (makes, deletes) = (read_flag(next()?)?, read_flag(next()?)?);
+        Some(Self {
+            service,
+            address,
+            http2,
+            connect,
+            method,
+            target,
+            headers,
+            body,
+            makes,
+            deletes,
+        })
+    }
+}
+
+fn text(field: &[u8]) -> Option<String> {
+    String::from_utf8(field.to_vec()).ok()
+}
+
+fn path(field: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(field))
+}
+
+fn flag(set: bool) -> &'static [u8] {
+    if set { b"yes" } else { b"no" }
+}
+
+fn read_flag(field: &[u8]) -> Option<bool> {
+    match field {
+        b"yes" => Some(true),
+        b"no" => Some(false),
+        _ => None,
     }
 }
 
@@ -131,10 +268,14 @@ impl Status {
             End::Exit(code) => format!("exit {code}"),
             End::Signal(signal) => format!("signal {signal}"),
             End::TimedOut => "timed-out".to_owned(),
+            End::Http(status) => format!("http {status}"),
+            End::Gone(status) => format!("gone {status}"),
             End::Failed(why) => format!("failed {}", why.replace('\n', " ")),
         };
         let (took, printed, kept) = (self.took.as_millis(), self.printed, self.kept);
-        format!("{STATUS}\n{end}\ntook {took}\nprinted {printed}\nkept {kept}\n{END}\n")
+        let answer = self.answer.as_ref().map(|at| format!("answer {} {}\n", at.start, at.end));
+        let answer = answer.unwrap_or_default();
+        format!("{STATUS}\n{end}\ntook {took}\nprinted {printed}\nkept {kept}\n{answer}{END}\n")
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
@@ -149,14 +290,23 @@ impl Status {
             "exit" => End::Exit(rest.parse().ok()?),
             "signal" => End::Signal(rest.parse().ok()?),
             "timed-out" => End::TimedOut,
+            "http" => End::Http(rest.parse().ok()?),
+            "gone" => End::Gone(rest.parse().ok()?),
             "failed" => End::Failed(rest.to_owned()),
             _ => return None,
         };
         let mut field =
             |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok();
         let (took, printed, kept) = (field("took")?, field("printed")?, field("kept")?);
-        let whole = lines.next()? == END && lines.next()?.is_empty() && lines.next().is_none();
-        whole.then_some(Self { end, took: Duration::from_millis(took), printed, kept })
+        let mut last = lines.next()?;
+        let mut answer = None;
+        if let Some(at) = last.strip_prefix("answer ") {
+            let (start, end) = at.split_once(' ')?;
+            answer = Some(start.parse().ok()?..end.parse().ok()?);
+            last = lines.next()?;
+        }
+        let whole = last == END && lines.next()?.is_empty() && lines.next().is_none();
+        whole.then_some(Self { end, took: Duration::from_millis(took), printed, kept, answer })
     }
 }
 
@@ -178,15 +328,49 @@ mod tests {
                 ("CHEOPS_FILES".to_owned(), None),
                 ("EMPTY".to_owned(), Some("".into())),
             ],
-            lines: vec!["echo a\necho 'é'".to_owned(), String::new()],
+            steps: vec![
+                Step::Line("echo a\necho 'é'".to_owned()),
+                Step::Line(String::new()),
+                Step::Request(Box::new(request())),
+                Step::Request(Box::new(Request {
+                    body: None,
+                    headers: Vec::new(),
+                    makes: false,
+                    ..request()
+                })),
+            ],
+        }
+    }
+
+    fn request() -> Request {
+        Request {
+            service: "image".to_owned(),
+            address: "[::1]:9292".parse().unwrap(),
+            http2: true,
+            connect: Duration::from_secs(2),
+            method: "POST".to_owned(),
+            target: "/v2/images?a=b%00".to_owned(),
+            headers: vec![("x".to_owned(), b"\xff".to_vec()), ("y".to_owned(), Vec::new())],
+            body: Some(("/var/a b".into(), 1 << 40)),
+            makes: true,
+            deletes: false,
         }
     }
 
     #[test]
     fn a_job_is_read_as_it_was_written() {
         assert_eq!(Job::decode(&job().encode()), Some(job()));
-        let bare = Job { environment: Vec::new(), lines: Vec::new(), ..job() };
+        let bare = Job { environment: Vec::new(), steps: Vec::new(), ..job() };
         assert_eq!(Job::decode(&bare.encode()), Some(bare));
+    }
+
+    #[test]
+    fn a_job_of_the_version_before_is_read() {
+        let bytes =
+            b"cheops job 1\0b\x30\x30t\x0042\0/bin/sh\0/\x001000\x009\x000\x001\0true\0end\0";
+        let job = Job::decode(bytes).unwrap();
+        assert_eq!((job.boot.as_str(), job.agent, job.keep), ("b00t", 42, 9));
+        assert_eq!(job.steps, [Step::Line("true".to_owned())]);
     }
 
     #[test]
@@ -196,10 +380,15 @@ mod tests {
             End::Exit(255),
             End::Signal(9),
             End::TimedOut,
+            End::Http(201),
+            End::Gone(404),
             End::Failed("no such file".to_owned()),
         ] {
-            let status = Status { end, took: Duration::from_millis(7), printed: 1 << 40, kept: 3 };
-            assert_eq!(Status::decode(status.encode().as_bytes()), Some(status));
+            for answer in [None, Some(7..1 << 40)] {
+                let took = Duration::from_millis(7);
+                let status = Status { end: end.clone(), took, printed: 1 << 40, kept: 3, answer };
+                assert_eq!(Status::decode(status.encode().as_bytes()), Some(status));
+            }
         }
     }
 
@@ -209,8 +398,10 @@ mod tests {
         for length in 0..job.len() {
             assert_eq!(Job::decode(&job[..length]), None, "{length}");
         }
+        let took = Duration::ZERO;
         let status =
-            Status { end: End::Exit(0), took: Duration::ZERO, printed: 12, kept: 12 }.encode();
+            Status { end: End::Http(201), took, printed: 12, kept: 12, answer: Some(0..12) };
+        let status = status.encode();
         for length in 0..status.len() {
             assert_eq!(Status::decode(&status.as_bytes()[..length]), None, "{length}");
         }

@@ -1,17 +1,21 @@
-//! Running commands: each under a supervisor that outlives the agent.
+//! Running commands, and sending requests to the application: each under a supervisor that outlives the
+//! agent.
 //!
 //! The node says what to run; [`Runner`] runs it and tells the node how it went. A command of an
-//! operation, and the `Reset` command of a resource, run as `supervisor → SHELL -c COMMAND`. The
-//! supervisor is this same program, started as `cheops supervise DIRECTORY`; what the two say to each
+//! operation, and the `Reset` command of a resource, run as `supervisor → SHELL -c COMMAND`; a request
+//! is sent by the supervisor itself. The supervisor is this same program, started as `cheops supervise DIRECTORY`; what the two say to each
 //! other is in files, so that it is still there when the agent is killed and starts again.
 //!
 //! | module | question it answers |
 //! |---|---|
 //! | `task` | what is to be run, with which variables and files? |
+//! | `request` | what is sent to this site's instance for a request? |
 //! | `fill` | what does the shell get for the line that the operator wrote? |
 //! | `place` | where are the files of a run, and who is at work there? |
 //! | `job` | what do agent and supervisor say to each other? |
 //! | `supervise` | what does the supervisor do? |
+//! | `http` | how is a request sent? |
+//! | [`answer`] | how does an answer stand in a reply? |
 //! | `flow` | what happens to one request of the node, from start to end? |
 //! | `recall` | what became of a run that was under way when the agent stopped? |
 //! | `orphan` | what if the supervisor was killed? |
@@ -21,11 +25,13 @@
 //! | `kept` | which outputs are kept in files, and for how long? |
 //!
 //! What must stay true:
-//! - a command is started at most once for each [`Effect::Run`], whoever is killed and whenever;
+//! - a command is started, and a request sent, at most once for each [`Effect::Run`], whoever is killed
+//!   and whenever;
 //! - the place of a run is removed only when the node asks for something else of the same resource.
 //!   The node does so only after the reply is durable;
 //! - commands of different resources do not wait for each other, up to the limit of how many run at
-//!   once; a run that waits for a file counts for nothing;
+//!   once; a run that waits for a file counts for nothing, and one that sends requests not among
+//!   commands;
 //! - no end is made up: what can't be started or written down is tried again, and shown as stuck.
 
 pub mod answer;
@@ -33,6 +39,7 @@ mod attend;
 mod command;
 mod fill;
 mod flow;
+mod http;
 mod job;
 mod kept;
 pub mod left_out;
@@ -40,10 +47,12 @@ mod orphan;
 mod place;
 mod recall;
 mod report;
+mod request;
 mod supervise;
 mod task;
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
     sync::{
@@ -54,7 +63,7 @@ use std::{
 };
 
 use cheops_core::{
-    id::{ResourceId, SiteId},
+    id::{ResourceId, ServiceName, SiteId},
     replica::{Effect, Replica, Report, RunId},
 };
 use tokio::sync::Semaphore;
@@ -87,10 +96,12 @@ pub struct Setup {
     pub program: PathBuf,
     /// Where the system says which boot this is.
     pub boot_id: PathBuf,
+    /// The services of the application, whose instances requests go to.
+    pub services: BTreeMap<ServiceName, config::Service>,
 }
 
 impl Setup {
-    /// The supervisor is this same program.
+    /// The supervisor is this same program; there are no services.
     pub fn new(
         runs: config::Runs,
         here: SiteId,
@@ -101,7 +112,8 @@ impl Setup {
         let itself = PathBuf::from("/proc/self/exe");
         let program = if itself.exists() { itself } else { std::env::current_exe()? };
         let boot_id = PathBuf::from("/proc/sys/kernel/random/boot_id");
-        Ok(Self { runs, here, work, scratch, program, boot_id })
+        let services = BTreeMap::new();
+        Ok(Self { runs, here, work, scratch, program, boot_id, services })
     }
 }
 
@@ -160,9 +172,11 @@ struct Inner {
     files: Files,
     fetch: Arc<dyn Fetch>,
     node: node::Handle,
-    /// How many commands may run at the same time, how many that only show something, and how many of
-    /// those that nobody waits for.
+    services: BTreeMap<ServiceName, config::Service>,
+    /// How many commands may run at the same time, how many runs may send requests, how many commands
+    /// only show something, and how many of those are such that nobody waits for.
     permits: Semaphore,
+    calls: Semaphore,
     shows: Semaphore,
     prints: Semaphore,
     kept: Mutex<Kept>,
@@ -185,7 +199,7 @@ impl Runner {
         fetch: Arc<dyn Fetch>,
         node: node::Handle,
     ) -> io::Result<Self> {
-        let Setup { runs: settings, here, work, scratch, program, boot_id } = setup;
+        let Setup { runs: settings, here, work, scratch, program, boot_id, services } = setup;
         let (work, scratch) = (std::path::absolute(work)?, std::path::absolute(scratch)?);
         fs::create_dir_all(&work)?;
         fs::create_dir_all(&scratch)?;
@@ -200,6 +214,7 @@ impl Runner {
         let kept = Kept::new(runs.clone(), settings.output as u64);
         let runner = Self(Arc::new(Inner {
             permits: Semaphore::new(settings.parallel.clamp(1, Semaphore::MAX_PERMITS)),
+            calls: Semaphore::new(settings.parallel.clamp(1, Semaphore::MAX_PERMITS)),
             shows: Semaphore::new(settings.parallel.clamp(1, Semaphore::MAX_PERMITS)),
             prints: Semaphore::new((settings.parallel / 2).clamp(1, Semaphore::MAX_PERMITS)),
             kept: Mutex::new(kept),
@@ -214,6 +229,7 @@ impl Runner {
             files,
             fetch,
             node,
+            services,
         }));
         let inner = runner.0.clone();
         runner.0.runtime.spawn_blocking(move || inner.find_kept());
@@ -228,8 +244,9 @@ impl Runner {
     pub fn give(&self, effect: Effect) {
         let inner = self.0.clone();
         match effect {
-            Effect::Run { run, op, timeout, share, .. } => {
-                self.0.runtime.spawn(async move { inner.run(run, &op, timeout, share).await });
+            Effect::Run { run, op, timeout, share, before } => {
+                let ran = async move { inner.run(run, &op, timeout, share, before).await };
+                self.0.runtime.spawn(ran);
             }
             Effect::Recall(run) => {
                 self.0.runtime.spawn(async move { inner.recall(run).await });
@@ -356,10 +373,16 @@ impl Drop for Counted<'_> {
 
 /// The beginning of a file.
 fn beginning(path: &Path, most: usize) -> io::Result<Vec<u8>> {
-    use std::io::Read;
+    stretch(path, 0, most as u64)
+}
+
+/// A part of a file, as far as there is one.
+fn stretch(path: &Path, from: u64, most: u64) -> io::Result<Vec<u8>> {
+    use std::io::{Read, Seek, SeekFrom};
     let mut bytes = Vec::new();
-    if let Some(file) = fs::File::open(path).map(Some).or_else(missing)? {
-        file.take(most as u64).read_to_end(&mut bytes)?;
+    if let Some(mut file) = fs::File::open(path).map(Some).or_else(missing)? {
+        file.seek(SeekFrom::Start(from))?;
+        file.take(most).read_to_end(&mut bytes)?;
     }
     Ok(bytes)
 }

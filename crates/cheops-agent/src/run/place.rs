@@ -6,10 +6,11 @@
 //! runs/RESOURCE/SITE-NUMBER-ATTEMPT/        the latest run of a resource
 //!          job      what to do; written by the agent before the start
 //!          lock     locked as long as the supervisor lives
-//!          started  written by the supervisor just before it starts a command
+//!          started  written by the supervisor just before it starts a command or sends a request
 //!          output   what was printed, up to a limit
 //!          status   how it ended
 //!          files/   the attached files, by name
+//!          bodies/  the bodies of requests, by number
 //!          plain/   those among them whose names need quotes, under names that need none
 //! runs/RESOURCE/clear/                      the same, for the `Reset` command
 //! ```

@@ -116,7 +116,7 @@ mod tests {
     use crate::run::job::{End, Job};
 
     fn status() -> Status {
-        Status { end: End::Exit(0), took: Duration::ZERO, printed: 0, kept: 0 }
+        Status { end: End::Exit(0), took: Duration::ZERO, printed: 0, kept: 0, answer: None }
     }
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
             timeout: Duration::from_secs(1),
             keep: 1,
             environment: Vec::new(),
-            lines: Vec::new(),
+            steps: Vec::new(),
         }
     }
 

@@ -1,13 +1,15 @@
-//! From how a command ended and what it printed to what the reply says.
+//! From how a run ended and what it printed to what the reply says.
 //!
-//! Pure. What must stay true: the outcome is OK only for exit code 0; the text is as long as the
-//! limit allows and a few words more, and says what it leaves out.
+//! Pure. What must stay true: the outcome is OK only for exit code 0, and for an answer below 400 or
+//! one that says that what was to be deleted is not there; the text is as long as the limit allows and
+//! a few words more, and says what it leaves out.
 
 use std::time::Duration;
 
 use cheops_core::{duration, plan::Outcome, replica::Report, time::Millis};
 
 use super::{
+    answer,
     job::{End, Status},
     left_out::LeftOut,
 };
@@ -20,11 +22,13 @@ pub(super) struct Account<'a> {
     pub(super) printed: &'a [u8],
     /// How long it was allowed to take.
     pub(super) timeout: Duration,
+    /// What its answer says that was made.
+    pub(super) made: Option<Box<str>>,
 }
 
 /// The report of a command that ended; at most so many bytes of it are what was printed.
-pub(super) fn report(account: &Account<'_>, most: usize) -> Report {
-    let Account { status, printed, timeout } = account;
+pub(super) fn report(account: Account<'_>, most: usize) -> Report {
+    let Account { status, printed, timeout, made } = account;
     let (mut output, used) = text(printed, most);
     if let Some(left_out) = LeftOut::of(status.printed, status.kept, used as u64) {
         add(&mut output, &left_out.to_string());
@@ -34,12 +38,19 @@ pub(super) fn report(account: &Account<'_>, most: usize) -> Report {
         End::Exit(code) => add(&mut output, &format!("exit code {code}")),
         End::Signal(signal) => add(&mut output, &format!("ended by signal {signal}")),
         End::TimedOut => {
-            add(&mut output, &format!("timed out after {}", duration::print(*timeout)));
+            add(&mut output, &format!("timed out after {}", duration::print(timeout)));
         }
+        End::Http(..400) => {}
+        End::Http(status) | End::Gone(status) => add(&mut output, &answer::words(*status)),
         End::Failed(why) => add(&mut output, why),
     }
-    let outcome = if status.end == End::Exit(0) { Outcome::Ok } else { Outcome::Ko };
-    Report { outcome, took: millis(status.took), output: output.into(), made: None }
+    let outcome = if status.end.is_ok() { Outcome::Ok } else { Outcome::Ko };
+    Report { outcome, took: millis(status.took), output: output.into(), made }
+}
+
+/// The report of a run that had nothing to do.
+pub(super) fn needless(why: impl Into<Box<str>>) -> Report {
+    Report { outcome: Outcome::Ok, took: Millis(0), output: why.into(), made: None }
 }
 
 /// A failure before anything was run.
@@ -90,9 +101,11 @@ mod tests {
 
     fn says(end: End, printed: &[u8], more: u64, kept: u64, most: usize) -> (Outcome, String) {
         let all = printed.len() as u64 + more;
-        let status = Status { end, took: Duration::from_millis(5), printed: all, kept };
-        let account = Account { status: &status, printed, timeout: Duration::from_secs(30) };
-        let report = report(&account, most);
+        let status =
+            Status { end, took: Duration::from_millis(5), printed: all, kept, answer: None };
+        let timeout = Duration::from_secs(30);
+        let account = Account { status: &status, printed, timeout, made: None };
+        let report = report(account, most);
         assert_eq!(report.took, Millis(5));
         (report.outcome, report.output.into())
     }
@@ -108,6 +121,10 @@ mod tests {
             (End::Signal(9), "a", Outcome::Ko, "a\nended by signal 9"),
             (End::TimedOut, "a\n", Outcome::Ko, "a\ntimed out after 30s"),
             (End::Failed("no shell".to_owned()), "", Outcome::Ko, "no shell"),
+            (End::Http(204), "HTTP/1.1 204\n\n", Outcome::Ok, "HTTP/1.1 204\n\n"),
+            (End::Http(399), "x", Outcome::Ok, "x"),
+            (End::Http(404), "x", Outcome::Ko, "x\nanswered with 404 Not Found"),
+            (End::Gone(410), "x", Outcome::Ok, "x\nanswered with 410 Gone"),
         ] {
             let expected = (outcome, expected.to_owned());
             assert_eq!(says(end, printed.as_bytes(), 0, printed.len() as u64, 100), expected);

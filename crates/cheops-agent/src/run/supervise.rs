@@ -1,13 +1,15 @@
-//! The supervisor: a small process between the agent and a command, that outlives the agent.
+//! The supervisor: a small process between the agent and a command, that outlives the agent. It sends
+//! requests to the application, too (see `http`).
 //!
 //! It holds the lock of its place from before it starts until it is gone (see `place`), keeps the
 //! time limit, keeps what is printed within its limit, and writes down how it ended. What must stay
 //! true:
-//! - the marker `started` is there before the command is;
+//! - the marker `started` is there before the command is, and before the first byte of a request;
 //! - nothing that the command does, or leaves behind, keeps the status from being written when the
 //!   command itself has ended;
 //! - a full disk delays the status, and never changes it;
-//! - it starts fast: no runtime, no threads, no arguments but one.
+//! - it starts fast: no threads, no arguments but one, and no runtime before there is a request to
+//!   send.
 //!
 //! The status is on disk, and not only in the memory of the system, if the agent is gone by then. An
 //! agent that is there writes down the reply itself, as fast as we could.
@@ -19,7 +21,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::process::ExitStatusExt,
     },
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, ExitCode, ExitStatus},
     thread,
     time::{Duration, Instant},
@@ -36,7 +38,8 @@ use rustix::{
 
 use super::{
     command::{Later, Sink, command},
-    job::{End, Job, Status},
+    http,
+    job::{End, Job, Status, Step},
     orphan,
     place::Place,
 };
@@ -65,17 +68,28 @@ fn carry_out(place: &Place) -> io::Result<()> {
     let job = place.read_job()?.ok_or_else(unreadable)?;
     open_files::take();
     let mut sink = Sink::new(Later::at(place.output()), job.keep);
-    let mut marker = File::create(place.started())?;
+    let mut marker = Marker { path: place.started(), file: None };
     let start = Instant::now();
     let deadline = start.checked_add(job.timeout);
-    let mut end = End::Exit(0);
-    for line in &job.lines {
-        end = run(&job, line, deadline, &mut marker, &mut sink);
-        if end != End::Exit(0) {
+    let (mut end, mut answer) = (End::Exit(0), None);
+    for step in &job.steps {
+        end = match step {
+            Step::Line(line) => run(&job, line, deadline, marker.set()?, &mut sink),
+            Step::Request(request) => {
+                let from = sink.printed;
+                let end = http::send(request, deadline, &mut sink, || marker.set().map(drop))?;
+                if request.makes {
+                    answer = Some(from..sink.printed);
+                }
+                end
+            }
+        };
+        if !end.is_ok() {
             break;
         }
     }
-    let status = Status { end, took: start.elapsed(), printed: sink.printed, kept: sink.kept };
+    let (printed, kept) = (sink.printed, sink.kept);
+    let status = Status { end, took: start.elapsed(), printed, kept, answer };
     let text = status.encode();
     loop {
         match write_status(place, &text, job.agent) {
@@ -84,6 +98,22 @@ fn carry_out(place: &Place) -> io::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
             Err(_) => thread::sleep(PAUSE),
         }
+    }
+}
+
+/// The marker `started`, which is there from the first step on that may take effect.
+struct Marker {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl Marker {
+    fn set(&mut self) -> io::Result<&mut File> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => File::create(&self.path)?,
+        };
+        Ok(self.file.insert(file))
     }
 }
 
@@ -265,7 +295,7 @@ mod tests {
             timeout: Duration::from_secs(10),
             keep: 0,
             environment: Vec::new(),
-            lines: vec!["rm -r place".to_owned()],
+            steps: vec![Step::Line("rm -r place".to_owned())],
         };
         place.write_job(&job).unwrap();
         let (to_ended, ended) = mpsc::channel();

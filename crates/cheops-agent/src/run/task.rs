@@ -1,8 +1,9 @@
-//! From what the core asks for to what is to be run: command lines, variables and files.
+//! From what the core asks for to what is to be done: command lines, requests, variables and files.
 //!
-//! Pure, but for the files that are linked into place. What must stay true: an operation becomes the
-//! same task at each of its sites, but for what each part of a resource has of it, or is refused for
-//! the same reason at each of them.
+//! Pure, but for the files that are put into place. What must stay true: an operation becomes the same
+//! task at each of its sites, or is refused for the same reason at each of them, but for what each part
+//! of a resource has of it and what a request needs to know of its site (see `request`); what is refused
+//! is not done in part.
 
 use std::{
     collections::BTreeMap,
@@ -14,28 +15,53 @@ use std::{
 use cheops_core::{
     id::{OpId, ResourceId, SiteId},
     matrix::Share,
-    operation::{Action, Attachment, Operation},
+    operation::{Action, Attachment, HttpBody, Names, Operation},
 };
 
-use super::fill::{Known, check_splits, fill, is_plain};
+use super::{
+    fill::{Known, check_splits, fill, is_plain},
+    job::{Request, Step},
+    request::{Local, Ready, ready},
+};
 use crate::files::{Content, Files};
 
 /// The directory of files under names that need no quotes, beside the one with their own names.
 const PLAIN: &str = "plain";
+/// The directory of the bodies of requests, by the numbers of their steps.
+const BODIES: &str = "bodies";
 /// How many bytes of its own name such a file keeps.
 const MOST_OF_NAME: usize = 200;
 
-/// What is to be run.
+/// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Task {
     resource: ResourceId,
-    /// As the operator wrote them.
-    lines: Vec<String>,
+    parts: Vec<Part>,
     /// By name.
-    pub(super) files: BTreeMap<Box<str>, Attachment>,
+    files: BTreeMap<Box<str>, Attachment>,
     environment: Vec<(String, Option<OsString>)>,
     /// What of the resource is here, if it is in parts.
     share: Option<Share>,
+    /// Why a part of it is left out.
+    needless: Option<String>,
+}
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    /// A command line, as the operator wrote it.
+    Line(String),
+    /// A request, and its body.
+    Request(Box<Request>, HttpBody),
+}
+
+/// Whether an action names what each site has an id of its own for.
+pub(super) fn uses_ids(action: &Action) -> bool {
+    match action {
+        Action::Command { .. } => false,
+        Action::Http(request) => matches!(request.names, Names::Uses(_)),
+        Action::Steps(steps) => steps.iter().any(uses_ids),
+    }
 }
 
 impl Task {
@@ -49,10 +75,11 @@ impl Task {
     ) -> Result<Self, String> {
         let mut task = Self {
             resource: resource.clone(),
-            lines: Vec::new(),
+            parts: Vec::new(),
             files: BTreeMap::new(),
             environment: environment(here, resource, op, share),
             share,
+            needless: None,
         };
         task.add_line(line)?;
         Ok(task)
@@ -62,25 +89,54 @@ impl Task {
     pub(super) fn of_operation(
         here: &SiteId,
         op: &Operation,
-        share: Option<Share>,
+        local: Local<'_>,
     ) -> Result<Self, String> {
-        let mut environment = environment(here, &op.resource, Some(&op.id), share);
+        let mut environment = environment(here, &op.resource, Some(&op.id), local.share);
         environment.push(("CHEOPS_TYPE".to_owned(), Some(op.kind.as_str().into())));
-        let (lines, files) = (Vec::new(), BTreeMap::new());
-        let mut task = Self { resource: op.resource.clone(), lines, files, environment, share };
-        task.add(&op.action)?;
+        let resource = op.resource.clone();
+        let (parts, files, needless) = (Vec::new(), BTreeMap::new(), None);
+        let share = local.share;
+        let mut task = Self { resource, parts, files, environment, share, needless };
+        task.add(&op.action, local, op.kind.is_delete())?;
         Ok(task)
     }
 
-    fn add(&mut self, action: &Action) -> Result<(), String> {
+    fn add(&mut self, action: &Action, local: Local<'_>, deletes: bool) -> Result<(), String> {
         match action {
             Action::Command { line, files } => {
                 self.add_line(line)?;
                 files.iter().try_for_each(|file| self.add_file(file))
             }
-            Action::Http(_) => Err("this agent does not carry out HTTP requests yet".to_owned()),
-            Action::Steps(steps) => steps.iter().try_for_each(|step| self.add(step)),
+            Action::Http(request) => {
+                match ready(request, local, deletes)? {
+                    Ready::Send(ready, body) => self.parts.push(Part::Request(ready, body)),
+                    Ready::Needless(why) => self.needless = Some(why),
+                }
+                Ok(())
+            }
+            Action::Steps(steps) => {
+                steps.iter().try_for_each(|step| self.add(step, local, deletes))
+            }
         }
+    }
+
+    /// Why there is nothing to do, if so.
+    pub(super) fn needless(&self) -> Option<&str> {
+        self.needless.as_deref().filter(|_| self.parts.is_empty())
+    }
+
+    /// Whether the application is asked for something.
+    pub(super) fn has_requests(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Request(..)))
+    }
+
+    /// All files that it needs.
+    pub(super) fn attachments(&self) -> impl Iterator<Item = &Attachment> {
+        let bodies = self.parts.iter().filter_map(|part| match part {
+            Part::Request(_, HttpBody::File(file)) => Some(file),
+            Part::Request(..) | Part::Line(_) => None,
+        });
+        self.files.values().chain(bodies)
     }
 
     fn add_line(&mut self, line: &str) -> Result<(), String> {
@@ -88,7 +144,7 @@ impl Task {
             return Err("the command holds a zero byte, which no shell takes".to_owned());
         }
         check_splits(line).map_err(|error| error.to_string())?;
-        self.lines.push(line.to_owned());
+        self.parts.push(Part::Line(line.to_owned()));
         Ok(())
     }
 
@@ -111,16 +167,28 @@ impl Task {
         }
     }
 
-    /// The command lines for the shell, and all variables, if the files are in this directory.
-    pub(super) fn at(&self, files: &Path) -> (Vec<String>, Vec<(String, Option<OsString>)>) {
+    /// The steps for the supervisor, and all variables, if the files are in this directory.
+    pub(super) fn at(&self, files: &Path) -> (Vec<Step>, Vec<(String, Option<OsString>)>) {
         let paths: BTreeMap<&str, PathBuf> = self.paths(files).collect();
         let known = Known { id: &self.resource, files: &paths, share: self.share };
-        let lines = self.lines.iter().map(|line| fill(line, &known)).collect();
+        let step = |(n, part): (usize, &Part)| match part {
+            Part::Line(line) => Step::Line(fill(line, &known)),
+            Part::Request(request, body) => {
+                let length = match body {
+                    HttpBody::None => None,
+                    HttpBody::Inline(bytes) => Some(bytes.len() as u64),
+                    HttpBody::File(file) => Some(file.length),
+                };
+                let body = length.map(|length| (body_path(files, n), length));
+                Step::Request(Box::new(Request { body, ..(**request).clone() }))
+            }
+        };
+        let steps = self.parts.iter().enumerate().map(step).collect();
         let mut environment = self.environment.clone();
         if !self.files.is_empty() {
             environment.push(("CHEOPS_FILES".to_owned(), Some(files.into())));
         }
-        (lines, environment)
+        (steps, environment)
     }
 
     /// The path of each file that stands for it in a command line. A name that the shell would not
@@ -139,8 +207,12 @@ impl Task {
         })
     }
 
-    /// Puts the files into a directory, and those that need another name beside it. Says which one is not in the store, if one is not.
+    /// Puts the files into a directory, and those that need another name and the bodies of requests
+    /// beside it. Says which one is not in the store, if one is not.
     pub(super) fn link(&self, files: &Files, into: &Path) -> io::Result<Option<Content>> {
+        if let Some(missing) = self.link_bodies(files, into)? {
+            return Ok(Some(missing));
+        }
         if self.files.is_empty() {
             return Ok(None);
         }
@@ -154,18 +226,46 @@ impl Task {
             }
             for link in [Some(&named), Some(&path).filter(|path| **path != named)] {
                 let Some(link) = link else { continue };
-                match fs::hard_link(&stored, link) {
-                    // Somebody has removed it since.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                        return Ok(Some(file.content));
-                    }
-                    // The store is on another disk, or the file system has no such links.
-                    Err(_) => std::os::unix::fs::symlink(&stored, link)?,
-                    Ok(()) => {}
+                if !put(&stored, link)? {
+                    return Ok(Some(file.content));
                 }
             }
         }
         Ok(None)
+    }
+
+    fn link_bodies(&self, files: &Files, beside: &Path) -> io::Result<Option<Content>> {
+        for (n, part) in self.parts.iter().enumerate() {
+            let Part::Request(_, body) = part else { continue };
+            let path = body_path(beside, n);
+            if *body != HttpBody::None {
+                path.parent().map(fs::create_dir_all).transpose()?;
+            }
+            match body {
+                HttpBody::None => {}
+                HttpBody::Inline(bytes) => fs::write(&path, bytes)?,
+                HttpBody::File(file) => match files.path(&file.content) {
+                    Some(stored) if put(&stored, &path)? => {}
+                    Some(_) | None => return Ok(Some(file.content)),
+                },
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Where the body of the request is that is the n-th thing to do.
+fn body_path(files: &Path, n: usize) -> PathBuf {
+    files.with_file_name(BODIES).join(n.to_string())
+}
+
+/// Puts a stored file where it is looked for. Not, if somebody has removed it since.
+fn put(stored: &Path, link: &Path) -> io::Result<bool> {
+    match fs::hard_link(stored, link) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        // The store is on another disk, or the file system has no such links.
+        Err(_) => std::os::unix::fs::symlink(stored, link).map(|()| true),
     }
 }
 
@@ -192,9 +292,13 @@ fn environment(
 
 #[cfg(test)]
 mod tests {
-    use cheops_core::time::{Millis, Timestamp};
+    use cheops_core::{
+        operation::HttpRequest,
+        time::{Millis, Timestamp},
+    };
 
     use super::*;
+    use crate::config::Service;
 
     fn file(name: &str, content: u8) -> Attachment {
         Attachment { name: name.into(), content: [content; 32], length: 1 }
@@ -222,7 +326,70 @@ mod tests {
             key: None,
             declares: None,
         };
-        Task::of_operation(&"site2".parse().unwrap(), &op, share)
+        let services = BTreeMap::from([("image".parse().unwrap(), image())]);
+        let local = Local { services: &services, made: Some("7"), share };
+        Task::of_operation(&"site2".parse().unwrap(), &op, local)
+    }
+
+    fn http(method: &str, target: &str, body: HttpBody) -> Action {
+        Action::Http(Box::new(HttpRequest {
+            service: "image".parse().unwrap(),
+            method: method.into(),
+            target: target.into(),
+            headers: [].into(),
+            body,
+            names: Names::Uses("m1".into()),
+        }))
+    }
+
+    fn image() -> Service {
+        let address = "127.0.0.1:9292".parse().unwrap();
+        Service::new("image".parse().unwrap(), address, Some(address))
+    }
+
+    #[tokio::test]
+    async fn requests_stand_among_lines_with_their_bodies_in_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let limits = crate::config::Config::new("a".parse().unwrap(), "").store;
+        let store = Files::open(directory.path().join("store"), limits).unwrap();
+        let content = futures_util::stream::iter([Ok::<_, String>("stored".into())]);
+        let (content, length) = store.put(content).await.unwrap();
+        // Its name is nobody's business: two bodies may share one, and need none.
+        let body = |content| HttpBody::File(Attachment { name: "".into(), content, length });
+        let inline = HttpBody::Inline(b"in\0line".as_slice().into());
+        let all = task(Action::Steps(
+            [
+                http("POST", "/m1/a", inline),
+                command("two", &[]),
+                http("PUT", "/m1/file", body(content)),
+                http("DELETE", "/m1", HttpBody::None),
+            ]
+            .into(),
+        ))
+        .unwrap();
+        assert!(all.has_requests() && all.needless().is_none());
+        assert_eq!(all.attachments().count(), 1);
+        let into = directory.path().join("r/files");
+        assert_eq!(all.link(&store, &into).unwrap(), None);
+        let (steps, environment) = all.at(&into);
+        assert!(!environment.contains(&("CHEOPS_FILES".to_owned(), Some(into.clone().into()))));
+        let sent = |n: usize| match &steps[n] {
+            Step::Request(request) => {
+                let body = request.body.as_ref().map(|(path, length)| {
+                    let body = fs::read(path).unwrap();
+                    assert_eq!(body.len() as u64, *length);
+                    body
+                });
+                (request.target.as_str(), body)
+            }
+            Step::Line(line) => panic!("{line}"),
+        };
+        assert_eq!(sent(0), ("/7/a", Some(b"in\0line".to_vec())));
+        assert_eq!(steps[1], Step::Line("two".to_owned()));
+        assert_eq!(sent(2), ("/7/file", Some(b"stored".to_vec())));
+        assert_eq!(sent(3), ("/7", None));
+        let gone = task(http("PUT", "/m1/file", body([9; 32]))).unwrap();
+        assert_eq!(gone.link(&store, &into).unwrap(), Some([9; 32]));
     }
 
     #[test]
@@ -236,8 +403,8 @@ mod tests {
             ]
             .into(),
         );
-        let (lines, environment) = task(steps).unwrap().at(Path::new("/f"));
-        assert_eq!(lines, ["one x", "two /f/a", "three"]);
+        let (steps, environment) = task(steps).unwrap().at(Path::new("/f"));
+        assert_eq!(steps, ["one x", "two /f/a", "three"].map(|line| Step::Line(line.to_owned())));
         let mut seen = BTreeMap::new();
         for (name, value) in environment {
             seen.insert(name, value.map(|value| value.into_string().unwrap()));
@@ -264,7 +431,7 @@ mod tests {
         ] {
             let (lines, environment) =
                 shared(command(line, &[]), share).unwrap().at(Path::new("/f"));
-            assert_eq!(lines, [filled]);
+            assert_eq!(lines, [Step::Line(filled.to_owned())]);
             let named = |name: &str| {
                 let found = environment.iter().find(|(found, _)| found == name);
                 found.map(|(_, value)| value.as_deref().and_then(|value| value.to_str()))
@@ -309,10 +476,11 @@ mod tests {
                 let _ = fs::remove_dir_all(directory.path().join("r"));
                 let task = task(command(&line, &files)).unwrap();
                 assert_eq!(task.link(&store, &into).unwrap(), None);
-                let (lines, _) = task.at(&into);
-                let shell = std::process::Command::new("/bin/sh").arg("-c").arg(&lines[0]).output();
+                let (steps, _) = task.at(&into);
+                let [Step::Line(filled)] = &steps[..] else { panic!("{steps:?}") };
+                let shell = std::process::Command::new("/bin/sh").arg("-c").arg(filled).output();
                 let printed = String::from_utf8(shell.unwrap().stdout).unwrap();
-                assert_eq!(printed.trim_end(), format!("<{name}>"), "{line}: {lines:?}");
+                assert_eq!(printed.trim_end(), format!("<{name}>"), "{line}: {filled}");
                 let content = fs::read_to_string(into.join(name)).unwrap();
                 assert_eq!(content, format!("<{name}>"), "by its own name");
             }
@@ -321,19 +489,9 @@ mod tests {
 
     #[test]
     fn what_can_not_be_run_is_refused_with_a_reason() {
-        let http = cheops_core::operation::HttpRequest {
-            service: "image".parse().unwrap(),
-            method: "PUT".into(),
-            target: "/".into(),
-            headers: [].into(),
-            body: cheops_core::operation::HttpBody::None,
-            names: cheops_core::operation::Names::Nothing,
-        };
+        let unknown = http("PUT", "x", HttpBody::None);
         for (action, expected) in [
-            (
-                Action::Steps([command("a", &[]), Action::Http(Box::new(http))].into()),
-                "HTTP requests",
-            ),
+            (Action::Steps([command("a", &[]), unknown].into()), "`x` can't be the target"),
             (command("a\0b", &[]), "zero byte"),
             (command("a {split x}", &[]), "`{split x}`"),
             (command("a", &[file("../x", 1)]), "`../x` can't be"),

@@ -4,10 +4,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 #![allow(missing_docs, reason = "it is a part of the tests")]
 
-use std::{path::Path, process::ExitCode};
+use std::{net::SocketAddr, path::Path, process::ExitCode};
 
-use cheops_agent::run::supervise;
-use cheops_core::{operation::Action, plan::Outcome};
+use cheops_agent::{config::Service, run::supervise};
+use cheops_core::{
+    operation::{Action, HttpBody, HttpRequest, Names},
+    plan::Outcome,
+};
 
 #[path = "../support/site.rs"]
 mod site;
@@ -19,16 +22,25 @@ fn main() -> ExitCode {
         "supervise" => supervise(Path::new(&arguments[2])),
         "agent" => {
             let (resources, operations) = (word(3).parse().unwrap(), word(4).parse().unwrap());
-            tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(2)
-                .enable_all()
-                .build()
-                .unwrap()
-                .block_on(agent(Path::new(&arguments[2]), resources, operations));
-            ExitCode::SUCCESS
+            run(agent(Path::new(&arguments[2]), resources, operations))
+        }
+        "requests" => {
+            let address = word(3).parse().unwrap();
+            let (resources, operations) = (word(4).parse().unwrap(), word(5).parse().unwrap());
+            run(requests(Path::new(&arguments[2]), address, resources, operations))
         }
         other => panic!("{other}?"),
     }
+}
+
+fn run(work: impl Future<Output = ()>) -> ExitCode {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(work);
+    ExitCode::SUCCESS
 }
 
 /// An agent that asks itself for so many operations on each of so many resources, one after the
@@ -58,6 +70,43 @@ async fn agent(directory: &Path, resources: u32, operations: u32) {
                         (reply.outcome, &*reply.output),
                         (Outcome::Ok, &*format!("did {n}\n"))
                     );
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+/// The same, with requests to an instance instead of commands.
+async fn requests(directory: &Path, address: SocketAddr, resources: u32, operations: u32) {
+    std::fs::create_dir_all(directory).unwrap();
+    let mut plan = site::Plan::new(directory, "/proc/self/exe");
+    plan.log = site::Disk::open(&directory.join("log"));
+    let image = Service::new("image".parse().unwrap(), address, Some(address));
+    plan.config.mesh.services = [(image.name.clone(), image)].into();
+    let site = std::sync::Arc::new(plan.start());
+    let tasks: Vec<_> = (0..resources)
+        .map(|resource| {
+            let site = site.clone();
+            tokio::spawn(async move {
+                for n in 0..operations {
+                    let id = format!("r{resource}");
+                    let request = HttpRequest {
+                        service: "image".parse().unwrap(),
+                        method: "POST".into(),
+                        target: format!("/{id}").into(),
+                        headers: Box::default(),
+                        body: HttpBody::Inline(n.to_string().into_bytes().into()),
+                        names: Names::Makes("m".into()),
+                    };
+                    let action = Action::Http(Box::new(request));
+                    let mut submission = site.request(&id, action, &[]);
+                    submission.key = Some(format!("{n}").parse().unwrap());
+                    let reply = site.submit(submission).await;
+                    let made = format!("{id}-{n}");
+                    assert_eq!((reply.outcome, reply.made.as_deref()), (Outcome::Ok, Some(&*made)));
                 }
             })
         })

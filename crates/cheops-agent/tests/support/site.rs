@@ -89,6 +89,7 @@ impl Plan {
             Setup::new(config.runs.clone(), config.site.clone(), config.work.clone(), scratch)
                 .unwrap();
         setup.program = program;
+        setup.services = config.mesh.services.clone();
         setup.boot_id = boot_id.unwrap_or(setup.boot_id);
         let files = Files::open(config.data.join("files"), config.store.clone()).unwrap();
         let (node, inbox) = node::channel(Clock::default());

@@ -1,0 +1,118 @@
+//! An instance of a service: a small server of HTTP/1.1 that remembers what it was asked.
+
+#![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{Arc, Mutex, MutexGuard},
+    thread,
+};
+
+/// A request that it got whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// `POST /v2/images`.
+    pub line: String,
+    /// In lower case: `content-length: 3`.
+    pub headers: Vec<String>,
+    /// The beginning of the body.
+    pub body: Vec<u8>,
+    /// How long all of it was.
+    pub length: u64,
+}
+
+type Answer = dyn Fn(&Seen) -> Option<String> + Send + Sync;
+
+#[derive(Clone)]
+pub struct Instance {
+    pub address: SocketAddr,
+    seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+impl Instance {
+    /// An instance that answers so; to what it has no answer for, it says nothing.
+    pub fn start(answer: impl Fn(&Seen) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self::start_at(free(), answer)
+    }
+
+    pub fn start_at(
+        address: SocketAddr,
+        answer: impl Fn(&Seen) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
+        let this = Self { address, seen: Arc::default() };
+        let (seen, answer): (_, Arc<Answer>) = (this.seen.clone(), Arc::new(answer));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (seen, answer) = (seen.clone(), answer.clone());
+                thread::spawn(move || serve(&stream.unwrap(), &seen, &*answer));
+            }
+        });
+        this
+    }
+
+    pub fn seen(&self) -> Vec<Seen> {
+        lock(&self.seen).clone()
+    }
+
+    /// What it was asked, without the rest.
+    pub fn lines(&self) -> Vec<String> {
+        lock(&self.seen).iter().map(|seen| seen.line.clone()).collect()
+    }
+}
+
+/// An address at which nobody listens.
+pub fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap()
+}
+
+/// Serves one connection. One that breaks off before a request is whole is nothing to remember.
+fn serve(stream: &TcpStream, seen: &Mutex<Vec<Seen>>, answer: &Answer) -> Option<()> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|count| *count > 0)?;
+        let line = line.trim_end().trim_end_matches(" HTTP/1.1").to_owned();
+        let mut headers = Vec::new();
+        loop {
+            let mut header = String::new();
+            reader.read_line(&mut header).ok().filter(|count| *count > 0)?;
+            match header.trim_end() {
+                "" => break,
+                header => headers.push(header.to_ascii_lowercase()),
+            }
+        }
+        let length = headers.iter().find_map(|header| header.strip_prefix("content-length: "));
+        let length: u64 = length.map_or(0, |length| length.parse().unwrap());
+        let mut body = vec![0; usize::try_from(length.min(1 << 16)).unwrap()];
+        reader.read_exact(&mut body).ok()?;
+        let mut left = length - body.len() as u64;
+        let mut buffer = vec![0; 1 << 16];
+        while left > 0 {
+            let most = usize::try_from(left.min(1 << 16)).unwrap();
+            let count = reader.read(&mut buffer[..most]).ok().filter(|count| *count > 0)?;
+            left -= count as u64;
+        }
+        let request = Seen { line, headers, body, length };
+        lock(seen).push(request.clone());
+        let Some(answer) = answer(&request) else {
+            // Until the other side has enough of it.
+            let _ = reader.read(&mut buffer);
+            return None;
+        };
+        let mut stream = stream;
+        stream.write_all(answer.as_bytes()).ok()?;
+    }
+}
+
+/// An answer with a body.
+pub fn answer(status: &str, headers: &[&str], body: &str) -> Option<String> {
+    let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+    let length = body.len();
+    Some(format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {length}\r\n\r\n{body}"))
+}
