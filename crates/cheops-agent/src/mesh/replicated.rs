@@ -34,7 +34,7 @@ use super::{
 use crate::{
     replicants::{Found, Name, path},
     rest::{
-        ids::{is_meta, resource_id},
+        ids::{GROUP, is_meta, resource_id},
         rewrite::{segments, target},
     },
 };
@@ -186,8 +186,14 @@ impl Shared {
     /// The sites of a resource that this site has no part in, if a request names one by an id that
     /// Cheops made: those that know it, the nearest first.
     pub(super) async fn strangers(&self, service: &Service, request: &Parts) -> Vec<SiteId> {
-        let meta = segments(asked(request)).filter(|id| is_meta(id)).last();
-        let Some(meta) = meta else { return Vec::new() };
+        let target = asked(request);
+        // Nearly all requests end here, so they should soon.
+        if !target.contains(GROUP) {
+            return Vec::new();
+        }
+        let Some(meta) = segments(target).filter(|id| is_meta(id)).last() else {
+            return Vec::new();
+        };
         let Ok(resource) = resource_id(service.name(), &meta) else { return Vec::new() };
         if let Some(sites) = self.remembered(&resource) {
             return self.nearest(&sites);
