@@ -186,7 +186,8 @@ mod tests {
         let (mut kept, runs) = outputs(root.path());
         let place = place(root.path(), "r/a-1-1", 100);
         let (end, took) = (super::super::job::End::Exit(0), std::time::Duration::ZERO);
-        let status = super::super::job::Status { end, took, printed: 5_000, kept: 100 };
+        let status =
+            super::super::job::Status { end, took, printed: 5_000, kept: 100, answer: None };
         fs::write(place.status(), status.encode()).unwrap();
         kept.note(place.output()).unwrap();
         kept.retire(&place).unwrap();
