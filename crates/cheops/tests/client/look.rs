@@ -15,7 +15,7 @@ use crate::{
 
 fn shown(outputs: &[(&str, &str, &str)]) -> Shown {
     let at = |&(site, status, output): &(&str, &str, &str)| {
-        (site.to_owned(), ShownAt { status: status.into(), output: output.into() })
+        (site.to_owned(), ShownAt { status: status.into(), output: output.into(), part: None })
     };
     let first = outputs[0].2;
     Shown {
