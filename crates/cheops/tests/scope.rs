@@ -158,6 +158,7 @@ log
 └─ &  a copy on each
    ├─ a
    └─ b
+
 image: written once on a and on b, without a record; read from the nearest of them
   a read at b: here, otherwise to a
   a write at b: once to a and b
