@@ -189,8 +189,8 @@ fn parts_that_print_different_things_have_not_diverged() {
         let again = Submission { config: None, ..self::request("2", "") };
         world.submit(0, again);
         world.run_for(60_000);
-        for n in 0..3 {
-            assert_eq!(known(&world, n), expected, "at {}", names[n]);
+        for (n, name) in names.iter().enumerate() {
+            assert_eq!(known(&world, n), expected, "at {name}");
         }
     }
 }

@@ -128,16 +128,16 @@ impl View for Shown {
             head.push(status);
             head
         };
-        let sites: Vec<(&String, &ShownAt, (Cell, Vec<String>))> =
-            sites.into_iter().map(|(site, at)| (site, at, printed(at))).collect();
-        let is_short = sites.iter().all(|(_, _, (_, lines))| lines.len() <= 1);
+        let printed: Vec<(Cell, Vec<String>)> = sites.iter().map(|(_, at)| printed(at)).collect();
+        let is_short = printed.iter().all(|(_, lines)| lines.len() <= 1);
+        let answers = sites.into_iter().zip(printed);
         if is_short {
             let mut table = if in_parts {
                 Table::new(["SITE", "PART", "STATUS", "OUTPUT"])
             } else {
                 Table::new(["SITE", "STATUS", "OUTPUT"])
             };
-            for (site, at, (status, lines)) in sites {
+            for ((site, at), (status, lines)) in answers {
                 let mut row = head(site, at, status, true);
                 row.push(lines.concat().into());
                 table.row(row);
@@ -145,7 +145,7 @@ impl View for Shown {
             return table.render();
         }
         let mut text = String::new();
-        for (site, at, (status, lines)) in sites {
+        for ((site, at), (status, lines)) in answers {
             let mut title = Table::untitled();
             title.row(head(site, at, status, false));
             text += &title.render();
