@@ -92,7 +92,12 @@ fn refusal(effects: &[Effect]) -> Option<Refusal> {
 fn end(replica: &mut Replica, effects: &[Effect]) {
     for effect in effects {
         if let Effect::Run { run, .. } = effect {
-            let report = Report { outcome: Outcome::Ok, took: Millis(1), output: Box::default() };
+            let report = Report {
+                outcome: Outcome::Ok,
+                took: Millis(1),
+                output: Box::default(),
+                made: None,
+            };
             replica.handle(Input::Ran { run: run.clone(), report }, now());
         }
     }
