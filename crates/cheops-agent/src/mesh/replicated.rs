@@ -171,6 +171,10 @@ impl Shared {
         body: Body,
     ) -> Response<Answer> {
         let replicant = &found.replicant;
+        // What was deleted here is gone here, whoever has yet to hear of it.
+        if replicant.deleting && !replicant.is_at(&self.here) {
+            return self.try_legs(service, None, &[Leg::Local], parts, body).await;
+        }
         let has_it = replicant.sites.iter().filter(|site| replicant.is_at(site));
         let mut legs: Vec<Leg> =
             self.nearest(has_it).into_iter().map(|site| self.leg(site)).collect();
