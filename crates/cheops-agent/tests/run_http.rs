@@ -261,6 +261,9 @@ async fn the_headers_of_a_site_take_the_place_of_those_that_came() {
 async fn an_instance_that_comes_up_late_gets_the_request_once() {
     let kept = KeptAddress::new();
     let (_directory, site) = site(kept.address());
+    // A site that was never there before takes nothing for certain.
+    let note = site.config.data.join("runs/@boot");
+    eventually(async || note.exists().then_some(())).await;
     let create = request("POST", "/v2/images", "{}", makes());
     let submission = operation(&site, "r", "create", create, LONG);
     let asked = site.submit(submission);
