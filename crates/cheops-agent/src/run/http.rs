@@ -126,6 +126,10 @@ async fn connect(request: &Request, deadline: Option<Instant>) -> Result<TcpStre
     loop {
         let why = match timeout(within(request.connect), TcpStream::connect(request.address)).await
         {
+            // Where nobody listens on this machine, we may be given the same port and meet ourselves.
+            Ok(Ok(stream)) if stream.local_addr().ok() == Some(request.address) => {
+                "nobody listens there".to_owned()
+            }
             Ok(Ok(stream)) => {
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
