@@ -78,7 +78,7 @@ impl Resource {
         }
     }
 
-    fn start(&self, pending: Pending, here: &SiteId) -> Effect {
+    fn start(&self, here: &SiteId, pending: Pending) -> Effect {
         let op = self.log.op(pending.op).clone();
         let share = self.config().share(here);
         Effect::Run { run: self.run_id(pending), op, timeout: self.timeout(), share }
@@ -106,7 +106,7 @@ impl Resource {
                 let attempt = known.max(self.spent(op, here)) + 1;
                 let pending = Pending { op, attempt, fresh };
                 out.persist(self.intent(pending));
-                out.run(self.start(pending, here));
+                out.run(self.start(here, pending));
                 self.work = Work::Running(pending);
             }
             Step::Clear => {
@@ -226,7 +226,7 @@ impl Replica {
             // for the second time says so to a site that starts again meanwhile.
             resource.journal.doubt();
             out.persist(resource.intent(pending));
-            out.run(resource.start(pending, &self.here));
+            out.run(resource.start(&self.here, pending));
         } else if let Some(command) = resource.config().check.clone() {
             resource.work = Work::Checking(pending);
             out.run(Effect::Check { run: run.clone(), command, timeout: resource.timeout() });
@@ -255,7 +255,7 @@ impl Replica {
         let Some(pending) = resource.pending(run) else { return };
         if resource.fate(pending.op) == Fate::Kept {
             resource.work = Work::Running(pending);
-            out.run(resource.start(pending, &self.here));
+            out.run(resource.start(&self.here, pending));
         } else {
             resource.work = Work::Idle;
             self.proceed(&run.resource, now, out);
