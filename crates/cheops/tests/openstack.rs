@@ -170,11 +170,27 @@ impl Clouds {
         let mut last = [Value::Null, Value::Null];
         let start = Instant::now();
         while !last.iter().all(&is) {
-            assert!(start.elapsed() < field::SOON, "`{name}`: {last:#?}");
+            if start.elapsed() > field::SOON {
+                panic!("`{name}`: {last:#?}\n{}", self.told());
+            }
             last = [0, 1].map(|n| self.has(n, name).unwrap_or(Value::Null));
             thread::sleep(Duration::from_millis(20));
         }
         last
+    }
+
+    /// What the agents know of all images at several sites.
+    fn told(&self) -> String {
+        let mut told = String::new();
+        for site in &self.field.sites {
+            let all: Value = site.try_get("/api/v1/replicants").unwrap_or_default();
+            for replicant in all["replicants"].as_array().into_iter().flatten() {
+                let resource = text(&replicant["resource"]);
+                let known = site.resource(&resource);
+                told += &format!("{}: {replicant}\n{known:#?}\n", site.name);
+            }
+        }
+        told
     }
 
     fn curl(&self, method: &str, n: usize, path: &str) -> Call {
