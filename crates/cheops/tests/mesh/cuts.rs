@@ -76,6 +76,33 @@ fn both_sides_of_a_cut_write_and_agree_after_it() {
     same(&world, "debian");
 }
 
+/// An upload that went well may be refused the second time, and may be large.
+#[test]
+fn what_was_agreed_on_before_a_conflict_is_not_sent_again() {
+    let world = World::new(2);
+    let meta = create(&world, 0, "debian");
+    let path = format!("/v2/images/{meta}");
+    world.image(0, "PUT", &format!("{path}/file")).body("data").send().expect(204);
+    settled(&world, &[0, 1], "debian", |image| image["status"] == "active");
+    eventually("site2 knows it", || world.image(1, "GET", &path).send().status == 200);
+    world.field.cut();
+    for n in [0, 1] {
+        let value = json!({ "shared": n, format!("own{n}"): n });
+        world.image(n, "PATCH", &path).json(&value).send().expect(200);
+    }
+    world.field.heal();
+    settled(&world, &[0, 1], "debian", |image| image["own0"] == 0 && image["own1"] == 1);
+    let shared = |n: usize| local(&world, n, "debian").unwrap()["shared"].clone();
+    eventually("they agree", || shared(0) == shared(1));
+    for (n, site) in world.field.sites.iter().enumerate() {
+        let one = || site.try_get::<Value>(&format!("/api/v1/replicants/{meta}")).unwrap();
+        eventually("nothing is left to do", || one()["state"] == "settled");
+        let asked = world.asked(n, Service::Image);
+        let count = |what: &str| asked.iter().filter(|line| line.starts_with(what)).count();
+        assert_eq!((count("POST"), count("PUT")), (1, 1), "{asked:?}");
+    }
+}
+
 #[test]
 fn what_is_created_during_a_cut_is_at_both_sites_after_it() {
     let world = World::new(2);
