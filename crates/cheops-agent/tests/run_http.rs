@@ -116,7 +116,7 @@ impl Gate {
 
 /// Some images: what is made gets the number 7, and `gone` and `taken` are what they say.
 fn images(seen: &Seen) -> Option<String> {
-    match &*seen.line {
+    Some(match &*seen.line {
         "POST /v2/images" => answer("201 Created", &["X-A: b"], r#"{"id": 7, "name": "x"}"#),
         "POST /located" => answer("201 Created", &["Location: http://a/v2/images/7"], "made"),
         "POST /nameless" => answer("201 Created", &[], "made"),
@@ -125,7 +125,7 @@ fn images(seen: &Seen) -> Option<String> {
         "DELETE /v2/images/7" => answer("204 No Content", &[], ""),
         line if line.contains("/7") => answer("200 OK", &[], "done"),
         _ => answer("500 Internal Server Error", &[], "what?"),
-    }
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -421,7 +421,7 @@ async fn a_long_body_passes_through_a_buffer() {
     let held = gate.clone();
     let instance = Instance::start(move |_| {
         held.wait();
-        answer("204 No Content", &[], "")
+        Some(answer("204 No Content", &[], ""))
     });
     let (_directory, site) = site(instance.address);
     let piece = Bytes::from(vec![b'x'; 1 << 20]);
@@ -548,9 +548,9 @@ fn each_request_is_sent_exactly_once_whenever_the_agent_is_killed() {
         if kills == 10 {
             instance = Some(Instance::start_at(address, |seen| {
                 let number: u64 = String::from_utf8_lossy(&seen.body).parse().unwrap();
-                thread::sleep(Duration::from_millis(if number % 4 == 0 { 30 } else { 0 }));
+                thread::sleep(Duration::from_millis(if number.is_multiple_of(4) { 30 } else { 0 }));
                 let id = seen.line.rsplit('/').next().unwrap();
-                answer("201 Created", &[], &format!(r#"{{"id": "{id}-{number}"}}"#))
+                Some(answer("201 Created", &[], &format!(r#"{{"id": "{id}-{number}"}}"#)))
             }));
         }
     }

@@ -20,7 +20,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 pub(super) const UNSOUND: &str = "unsound-request";
 
 /// What must not stand in a header as it is.
-const UNSAFE: &AsciiSet = &CONTROLS.add(b'"').add(b'\\').add(b'%');
+const UNSAFE: &AsciiSet = &CONTROLS.add(b'"').add(b'\\');
 
 /// A request that was not carried out, as `application/problem+json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

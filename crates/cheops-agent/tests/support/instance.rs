@@ -111,8 +111,8 @@ fn serve(stream: &TcpStream, seen: &Mutex<Vec<Seen>>, answer: &Answer) -> Option
 }
 
 /// An answer with a body.
-pub fn answer(status: &str, headers: &[&str], body: &str) -> Option<String> {
-    let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
-    let length = body.len();
-    Some(format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {length}\r\n\r\n{body}"))
+pub fn answer(status: &str, headers: &[&str], body: &str) -> String {
+    let length = format!("Content-Length: {}", body.len());
+    let headers = [headers, &[&length]].concat().join("\r\n");
+    format!("HTTP/1.1 {status}\r\n{headers}\r\n\r\n{body}")
 }
