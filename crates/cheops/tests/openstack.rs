@@ -10,6 +10,7 @@
 mod field;
 
 use std::{
+    fmt::Write as _,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -171,9 +172,7 @@ impl Clouds {
         let mut last = [Value::Null, Value::Null];
         let start = Instant::now();
         while !last.iter().all(&is) {
-            if start.elapsed() > field::SOON {
-                panic!("`{name}`: {last:#?}\n{}", self.told());
-            }
+            assert!(start.elapsed() < field::SOON, "`{name}`: {last:#?}\n{}", self.told());
             last = [0, 1].map(|n| self.has(n, name).unwrap_or(Value::Null));
             thread::sleep(Duration::from_millis(20));
         }
@@ -192,7 +191,7 @@ impl Clouds {
             for replicant in all["replicants"].as_array().into_iter().flatten() {
                 let resource = text(&replicant["resource"]);
                 let known = site.resource(&resource);
-                told += &format!("{}: {replicant}\n{known:#?}\n", site.name);
+                let _ = writeln!(told, "{}: {replicant}\n{known:#?}", site.name);
             }
         }
         told
