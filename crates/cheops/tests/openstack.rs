@@ -10,6 +10,7 @@
 mod field;
 
 use std::{
+    fmt::Write as _,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -93,7 +94,8 @@ impl Clouds {
             let mut command = field.sites[n].command("env");
             command.arg(format!("OS_GLANCE_CONFIG_DIR={}", directory.join("etc").display()));
             command.arg(tools().join("bin/gunicorn"));
-            command.args(["-w", "1", "--threads", "4", "-b", "0.0.0.0:19292"]);
+            // One request at a time: its database is a file, which it finds locked otherwise.
+            command.args(["-w", "1", "--threads", "1", "-b", "0.0.0.0:19292"]);
             command.arg("glance.wsgi.api:application");
             // It ends with its site.
             drop(quiet(command));
@@ -170,11 +172,29 @@ impl Clouds {
         let mut last = [Value::Null, Value::Null];
         let start = Instant::now();
         while !last.iter().all(&is) {
-            assert!(start.elapsed() < field::SOON, "`{name}`: {last:#?}");
+            assert!(start.elapsed() < field::SOON, "`{name}`: {last:#?}\n{}", self.told());
             last = [0, 1].map(|n| self.has(n, name).unwrap_or(Value::Null));
             thread::sleep(Duration::from_millis(20));
         }
         last
+    }
+
+    /// What went wrong at the Glances, and what the agents know of all images at several sites.
+    fn told(&self) -> String {
+        let mut told = String::new();
+        for (n, site) in self.field.sites.iter().enumerate() {
+            let log = field::read(&self.field.directory(n).join("glance/glance.log"));
+            let errors = log.unwrap_or_default();
+            let errors = errors.lines().filter(|line| line.contains("ERROR")).take(20);
+            told += &errors.collect::<Vec<_>>().join("\n");
+            let all: Value = site.try_get("/api/v1/replicants").unwrap_or_default();
+            for replicant in all["replicants"].as_array().into_iter().flatten() {
+                let resource = text(&replicant["resource"]);
+                let known = site.resource(&resource);
+                let _ = writeln!(told, "{}: {replicant}\n{known:#?}", site.name);
+            }
+        }
+        told
     }
 
     fn curl(&self, method: &str, n: usize, path: &str) -> Call {
@@ -293,6 +313,11 @@ fn an_image_at_both_sites_is_changed_and_deleted_at_both_during_a_cut_and_after(
     for (n, own) in own.iter().enumerate() {
         assert_eq!(own["checksum"], md5("data of the cut"));
         assert!(clouds.list(n, None).contains(&("during".to_owned(), second.clone())));
+    }
+    for site in &clouds.field.sites {
+        let all: Value = site.try_get("/api/v1/replicants").unwrap();
+        let states = all["replicants"].as_array().unwrap().iter().map(|one| text(&one["state"]));
+        assert_eq!(states.collect::<Vec<_>>(), ["settled", "settled"], "{}", clouds.told());
     }
     // Deleted on one side of a cut, and on both after it.
     clouds.field.cut();
