@@ -196,6 +196,15 @@ impl Action {
         }
     }
 
+    /// Whether it asks the application's own API, and nothing else.
+    pub fn is_request(&self) -> bool {
+        match self {
+            Self::Command { .. } => false,
+            Self::Http(_) => true,
+            Self::Steps(steps) => steps.iter().all(Self::is_request),
+        }
+    }
+
     /// Whether what was run once can be run again without harm, as far as we can tell: it sends no
     /// `POST`, with which an application makes one more of something each time.
     pub fn is_repeatable(&self) -> bool {
