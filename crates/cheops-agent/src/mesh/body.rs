@@ -37,7 +37,7 @@ pub(super) enum Body {
     /// It comes over a connection of a client or of the local instance.
     Passing(Incoming),
     /// Its beginning is here, and the rest comes.
-    Begun(Bytes, Incoming),
+    Begun(Bytes, Box<Self>),
     /// Whatever else: it comes over a link, or was made here.
     Other(AnyBody),
 }
@@ -62,20 +62,19 @@ impl From<Bytes> for Body {
 
 impl Body {
     /// Reads the body if it is short, so that it can be sent again.
-    pub(super) async fn keep(self, most: usize) -> Result<Self, BodyError> {
-        let mut incoming = match self {
-            Self::Passing(incoming) if incoming.size_hint().lower() <= most as u64 => incoming,
-            other => return Ok(other),
-        };
+    pub(super) async fn keep(mut self, most: usize) -> Result<Self, BodyError> {
+        if self.again().is_some() || self.size_hint().lower() > most as u64 {
+            return Ok(self);
+        }
         let mut kept = BytesMut::new();
         let mut trailers = None;
-        while let Some(frame) = incoming.frame().await.transpose()? {
+        while let Some(frame) = self.frame().await.transpose()? {
             match frame.into_data() {
                 Ok(data) => kept.extend_from_slice(&data),
                 Err(frame) => trailers = frame.into_trailers().ok().map(Arc::new),
             }
             if kept.len() > most {
-                return Ok(Self::Begun(kept.freeze(), incoming));
+                return Ok(Self::Begun(kept.freeze(), Box::new(self)));
             }
         }
         if kept.is_empty() && trailers.is_none() {
@@ -131,7 +130,7 @@ impl hyper::body::Body for Body {
                 let Self::Begun(bytes, rest) = std::mem::take(this) else {
                     return Poll::Ready(None);
                 };
-                *this = Self::Passing(rest);
+                *this = *rest;
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
             Self::Passing(incoming) => {

@@ -9,7 +9,9 @@ use bytes::Bytes;
 use cheops_core::id::{SiteId, Sites};
 use futures_util::future::join_all;
 use http_body_util::{BodyExt as _, Limited};
-use hyper::{Method, Response, StatusCode, Uri, header::CONTENT_LENGTH, http::request::Parts};
+use hyper::{
+    HeaderMap, Method, Response, StatusCode, Uri, header::CONTENT_LENGTH, http::request::Parts,
+};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
@@ -23,7 +25,7 @@ use super::{
     read::Named,
     replicated::{asked, normalise},
     serve::broken_body,
-    write::{Operated, Told},
+    write::{DIVISIBLE, Operated, Told, divisible},
 };
 use crate::{
     replicants::{Found, path},
@@ -105,27 +107,37 @@ impl Shared {
         }
     }
 
-    /// Reads the whole body of a request, so that it can be divided.
+    /// Reads the whole body of a request, so that it can be divided, if it is a document. What is none
+    /// passes as it comes.
     pub(super) async fn whole_body(
         &self,
         service: &Service,
+        headers: &HeaderMap,
         body: Body,
         whole: &mut Option<Value>,
     ) -> Result<Body, Box<Problem>> {
-        let body = body.keep(MOST).await.map_err(|error| broken_body(&error.to_string()))?;
-        if let Body::Whole(bytes, _) = &body
-            && let Ok(value) = serde_json::from_slice::<Value>(bytes)
-        {
-            divide::check(&value, &service.config.divide).map_err(|indivisible| {
-                Problem::new(
-                    StatusCode::UNPROCESSABLE_ENTITY,
-                    "indivisible",
-                    indivisible.to_string(),
-                    "send something that can be divided, or name one site",
-                )
-            })?;
-            *whole = Some(value);
+        let body = body.keep(divisible(headers)).await;
+        let body = body.map_err(|error| broken_body(&error.to_string()))?;
+        if body.again().is_none() && format(headers) == Some(Format::Json) {
+            return Err(Problem::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "too-large",
+                format!("a document that is divided among sites can have {DIVISIBLE} bytes"),
+                "send less at a time, or name one site",
+            ));
         }
+        let Body::Whole(bytes, _) = &body else { return Ok(body) };
+        // What is broken is refused by the application, in its own words.
+        let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return Ok(body) };
+        divide::check(&value, &service.config.divide).map_err(|indivisible| {
+            Problem::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "indivisible",
+                indivisible.to_string(),
+                "send something that can be divided, or name one site",
+            )
+        })?;
+        *whole = Some(value);
         Ok(body)
     }
 
@@ -140,7 +152,7 @@ impl Shared {
         body: Body,
         whole: &mut Option<Value>,
     ) -> Result<Body, Box<Problem>> {
-        let body = self.whole_body(service, body, whole).await?;
+        let body = self.whole_body(service, &parts.headers, body, whole).await?;
         let taken = if parts.method == Method::POST {
             self.name_taken(service, named, sites, parts, whole.as_ref()).await
         } else {

@@ -130,7 +130,7 @@ impl Shared {
         }
         let mut whole = None;
         if !replicant.parts.is_empty() {
-            body = match self.whole_body(service, body, &mut whole).await {
+            body = match self.whole_body(service, &parts.headers, body, &mut whole).await {
                 Ok(body) => body,
                 Err(problem) => return self.refuse(&problem),
             };

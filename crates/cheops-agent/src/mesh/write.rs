@@ -36,6 +36,7 @@ use super::{
     answer::Problem,
     body::Body,
     headers::end_hop,
+    hide::format,
     pool::{Answer, Upstream},
 };
 use crate::{
@@ -44,13 +45,15 @@ use crate::{
     replicants::{Found, Name, path},
     rest::{
         ids, kinds,
-        rewrite::{own_path, target},
+        rewrite::{Format, own_path, target},
     },
     run,
 };
 
 /// How many bytes of a body go into the operation itself. More is a file, which each site fetches.
 const INLINE: usize = 32 << 10;
+/// How many of a document that is divided: each site takes its part of what the operation holds.
+pub(super) const DIVISIBLE: usize = 1 << 20;
 /// How long the other sites may take to succeed where this one has failed.
 const GRACE: Duration = Duration::from_secs(1);
 /// Who asks, in the operation.
@@ -201,7 +204,9 @@ impl Shared {
         let limits = service.config.limits;
         let key = key(&request.headers)?;
         end_hop(&mut request.headers);
-        let (body, headers) = (self.stored(body).await?, kept(&request.headers));
+        let divided = !wanted.parts.is_empty();
+        let inline = if divided { divisible(&request.headers) } else { INLINE };
+        let (body, headers) = (self.stored(body, inline).await?, kept(&request.headers));
         let action = Action::Http(Box::new(HttpRequest {
             service: service.name().clone(),
             method: request.method.as_str().into(),
@@ -305,12 +310,12 @@ impl Shared {
     }
 
     /// A body as an operation holds it.
-    async fn stored(&self, body: Body) -> Result<HttpBody, Box<Problem>> {
+    async fn stored(&self, body: Body, inline: usize) -> Result<HttpBody, Box<Problem>> {
         let broken = |why: String| super::serve::broken_body(&why);
-        let body = body.keep(INLINE).await.map_err(|error| broken(error.to_string()))?;
+        let body = body.keep(inline).await.map_err(|error| broken(error.to_string()))?;
         match body {
             Body::Empty => Ok(HttpBody::None),
-            Body::Whole(bytes, _) if bytes.len() <= INLINE => {
+            Body::Whole(bytes, _) if bytes.len() <= inline => {
                 Ok(HttpBody::Inline(bytes.to_vec().into()))
             }
             body => {
@@ -324,6 +329,11 @@ impl Shared {
             }
         }
     }
+}
+
+/// How many bytes of a body that is divided the operation holds.
+pub(super) fn divisible(headers: &HeaderMap) -> usize {
+    if format(headers) == Some(Format::Json) { DIVISIBLE } else { INLINE }
 }
 
 /// What the client calls its request.
