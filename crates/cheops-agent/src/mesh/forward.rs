@@ -20,6 +20,7 @@ use super::{
     attempt::Came,
     body::{Body, Timed},
     headers::{CAME, PLACE, SERVICE, SITE, end_hop},
+    linked::give_ids,
     pool::{Answer, Unanswered},
     read::{Named, SCOPE},
     replicated::{asked, retarget},
@@ -73,11 +74,10 @@ impl Shared {
         ask_by_path(&mut parts);
         parts.version = hyper::Version::HTTP_11;
         let hidden = self.localise(service, &mut parts);
-        if let (Some(_), Some(linked)) = (named, &self.linked) {
-            let linked = linked.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            linked.give_ids(&mut parts.headers, fastrand::u128(..));
+        if named.is_some() && self.linked.is_some() {
+            give_ids(&self.config.link_by, &mut parts.headers, fastrand::u128(..));
         }
-        let serving = self.serving(&parts, named);
+        let serving = self.serving(&parts.headers, named);
         let client = wanted.is_some().then(|| upgrade::of(&mut parts)).flatten();
         let mut request = Request::from_parts(parts, body);
         if let Some(wanted) = &wanted {

@@ -25,6 +25,8 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 pub(super) const SERVICE: HeaderName = HeaderName::from_static("x-cheops-service");
 /// Where what another agent's request creates is to be: a place of the scope language.
 pub(super) const PLACE: HeaderName = HeaderName::from_static("x-cheops-place");
+/// The scope of a request that became an operation, for the calls that are made on behalf of it.
+pub(super) const FOR: HeaderName = HeaderName::from_static("x-cheops-scope");
 /// The site that served a request.
 pub(super) const SITE: HeaderName = HeaderName::from_static("x-cheops-site");
 /// In the answer of an agent that got none from its instance: what came of it (see `attempt`).

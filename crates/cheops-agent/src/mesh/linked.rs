@@ -159,27 +159,6 @@ impl Linked {
         several.map_or(Found::Nothing, Found::Several)
     }
 
-    /// Gives a request ids of ours where it has none, so that calls can be told from those of others:
-    /// each in the form in which applications pass it on.
-    pub(super) fn give_ids(&self, headers: &mut HeaderMap, random: u128) {
-        let uuid = uuid(random);
-        for name in &self.by {
-            let ours = match name.as_str() {
-                "x-request-id" => uuid.clone(),
-                "x-openstack-request-id" => format!("req-{uuid}"),
-                // Tracers pass all of it on; a trace of ours would tell them what to sample.
-                "baggage" => format!("{MEMBER}{random:032x}"),
-                _ => continue,
-            };
-            let Ok(ours) = HeaderValue::from_str(&ours) else { continue };
-            if name == "baggage" {
-                join(headers, name, &ours);
-            } else {
-                headers.entry(name).or_insert(ours);
-            }
-        }
-    }
-
     fn forget(&mut self, now: Instant) {
         while self.served.front().is_some_and(|(until, _)| *until <= now) {
             self.forget_oldest();
@@ -198,6 +177,27 @@ impl Linked {
         entries.retain(|entry| entry.serving > 0 || entry.until > by);
         if entries.is_empty() {
             self.entries.remove(&key);
+        }
+    }
+}
+
+/// Gives a request ids of ours where it has none, so that calls can be told from those of others: each
+/// in the form in which applications pass it on.
+pub(super) fn give_ids(by: &[HeaderName], headers: &mut HeaderMap, random: u128) {
+    let uuid = uuid(random);
+    for name in by {
+        let ours = match name.as_str() {
+            "x-request-id" => uuid.clone(),
+            "x-openstack-request-id" => format!("req-{uuid}"),
+            // Tracers pass all of it on; a trace of ours would tell them what to sample.
+            "baggage" => format!("{MEMBER}{random:032x}"),
+            _ => continue,
+        };
+        let Ok(ours) = HeaderValue::from_str(&ours) else { continue };
+        if name == "baggage" {
+            join(headers, name, &ours);
+        } else {
+            headers.entry(name).or_insert(ours);
         }
     }
 }
@@ -360,7 +360,7 @@ mod tests {
         let mut linked = Linked::new(by.map(HeaderName::from_static).into(), LINGERS, 10, [7; 32]);
         let now = Instant::now();
         let mut request = headers(&[("x-request-id", "mine"), ("baggage", "user=7")]);
-        linked.give_ids(&mut request, u128::MAX);
+        give_ids(&linked.by, &mut request, u128::MAX);
         assert_eq!(request["x-request-id"], "mine");
         let ours = "user=7,cheops=ffffffffffffffffffffffffffffffff";
         assert_eq!(request.get_all("baggage").iter().collect::<Vec<_>>(), [ours]);

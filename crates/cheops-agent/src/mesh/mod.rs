@@ -52,10 +52,11 @@ mod upgrade;
 mod write;
 
 use std::{
+    any::Any,
     collections::{BTreeMap, HashMap},
     io,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock, Weak},
     time::{Duration, Instant},
 };
 
@@ -64,20 +65,28 @@ use cheops_core::{
     id::{ResourceId, ServiceName, SiteId},
     scope::Catalogue,
 };
-use hyper::{Request, Response, header::HeaderValue, http::request::Parts};
+use hyper::{
+    HeaderMap, Request, Response,
+    header::{HeaderName, HeaderValue},
+};
 use tokio::{net::TcpListener, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
-    headers::SERVICE,
+    headers::{FOR, SERVICE},
     linked::{Linked, Serving},
     listen::Door,
     pool::Upstream,
     read::{Named, Reader},
 };
 use crate::{
-    api::Context, config, files::Files, metrics, node, peers::Peers, replicants::Replicants,
-    run::Runner,
+    api::Context,
+    config,
+    files::Files,
+    metrics, node,
+    peers::Peers,
+    replicants::Replicants,
+    run::{Runner, Watch},
 };
 
 /// How old the knowledge of the other sites may be.
@@ -124,6 +133,7 @@ impl Mesh {
     /// Answers the application's requests from now on.
     pub fn start(context: &Context, doors: Doors) -> Self {
         let shared = Arc::new(Shared::new(context));
+        context.runner.watched_by(Links(Arc::downgrade(&shared)));
         let stop = CancellationToken::new();
         let mut addresses = BTreeMap::new();
         for (which, listener) in doors.0 {
@@ -263,12 +273,28 @@ impl Shared {
     }
 
     /// Takes note that a request is being served here, so that calls can be linked to it.
-    fn serving(self: &Arc<Self>, request: &Parts, scope: Option<&Arc<Named>>) -> Option<Held> {
+    fn serving(self: &Arc<Self>, headers: &HeaderMap, scope: Option<&Arc<Named>>) -> Option<Held> {
         let linked = self.linked.as_ref()?;
         let mut linked = linked.lock().unwrap_or_else(PoisonError::into_inner);
-        let serving = linked.begin(&request.headers, scope, Instant::now())?;
+        let serving = linked.begin(headers, scope, Instant::now())?;
         drop(linked);
         Some(Held { shared: self.clone(), serving: Some(serving) })
+    }
+}
+
+/// Links the calls that the application makes for a request of an operation.
+struct Links(Weak<Shared>);
+
+impl Watch for Links {
+    fn sending(&self, headers: &[(Box<str>, Box<str>)]) -> Option<Box<dyn Any + Send>> {
+        let shared = self.0.upgrade()?;
+        let field = |(name, value): &(Box<str>, Box<str>)| {
+            Some((name.parse::<HeaderName>().ok()?, HeaderValue::from_str(value).ok()?))
+        };
+        let headers: HeaderMap = headers.iter().filter_map(field).collect();
+        let scope = headers.get(FOR).and_then(|scope| std::str::from_utf8(scope.as_bytes()).ok());
+        let named = shared.reader.known(scope?)?;
+        Some(Box::new(shared.serving(&headers, Some(&named))?))
     }
 }
 

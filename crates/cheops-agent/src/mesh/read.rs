@@ -93,6 +93,11 @@ impl Reader {
         Ok(found.map(|(_, named)| named))
     }
 
+    /// A scope that was read before, here or at another site.
+    pub(super) fn known(&self, text: &str) -> Option<Arc<Named>> {
+        self.named("an operation", text).ok()
+    }
+
     fn named(&self, way: &'static str, text: &str) -> Result<Arc<Named>, Unreadable> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(named) = known.get(text) {

@@ -107,13 +107,14 @@ impl Shared {
             body = self.divisible(service, named, &sites, &parts, body, &mut whole).await?;
         }
         let wanted = Wanted::creation(service, &parts, sites, divided)?;
-        self.carry_out(service, wanted, parts, body, whole).await
+        self.carry_out(service, named, wanted, parts, body, whole).await
     }
 
     /// Changes what is known.
     pub(super) async fn change(
         self: &Arc<Self>,
         service: &Arc<Service>,
+        named: Option<&Arc<Named>>,
         found: &Found,
         parts: Parts,
         mut body: Body,
@@ -125,7 +126,7 @@ impl Shared {
             // It is a resource of its own: to replace the one above says nothing about it.
             let sites = std::slice::from_ref(&replicant.sites);
             let across = if replicant.parts.is_empty() { sites } else { &replicant.parts };
-            let created = self.create_here(service, None, across, parts, body).await;
+            let created = self.create_here(service, named, across, parts, body).await;
             return created.unwrap_or_else(|problem| self.refuse(&problem));
         }
         let mut whole = None;
@@ -136,7 +137,7 @@ impl Shared {
             };
         }
         let changed = match Wanted::change(found, &parts) {
-            Ok(wanted) => self.carry_out(service, wanted, parts, body, whole).await,
+            Ok(wanted) => self.carry_out(service, named, wanted, parts, body, whole).await,
             Err(problem) => Err(problem),
         };
         changed.unwrap_or_else(|problem| self.refuse(&problem))
@@ -146,6 +147,7 @@ impl Shared {
     async fn carry_out(
         self: &Arc<Self>,
         service: &Arc<Service>,
+        named: Option<&Arc<Named>>,
         wanted: Wanted,
         parts: Parts,
         body: Body,
@@ -153,7 +155,8 @@ impl Shared {
     ) -> Result<Response<Answer>, Box<Problem>> {
         let (target, meta) = (asked(&parts).to_owned(), wanted.meta().map(str::to_owned));
         let divided = wanted.parts.clone();
-        let operated = self.operate(service, wanted, parts, body).await?;
+        let operated =
+            self.operate(service, named.map(|named| &**named), wanted, parts, body).await?;
         let response = self.tell(service, &operated, &target, meta.as_deref()).await;
         if divided.is_empty() {
             return Ok(response);

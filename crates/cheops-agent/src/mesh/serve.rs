@@ -76,7 +76,9 @@ impl Shared {
     ) -> Response<Answer> {
         let writes = access(&parts.method) == Access::Write;
         match (self.found(service, &parts), named) {
-            (Some(found), _) if writes => self.change(service, &found, parts, body).await,
+            (Some(found), named) if writes => {
+                self.change(service, named, &found, parts, body).await
+            }
             (Some(found), named) if !found.replicant.parts.is_empty() => {
                 self.gather(service, named, &found, parts, body).await
             }
@@ -145,7 +147,7 @@ impl Shared {
         if access(&parts.method) == Access::Write
             && let Some(found) = self.found(service, &parts)
         {
-            return self.change(service, &found, parts, body).await;
+            return self.change(service, named.as_ref(), &found, parts, body).await;
         }
         let answered = match parts.headers.remove(CHANGE) {
             Some(wanted) => self.local_change(service, named.as_ref(), parts, body, &wanted).await,

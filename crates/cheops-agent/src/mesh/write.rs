@@ -23,7 +23,7 @@ use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use hyper::{
     HeaderMap, Method, Response, StatusCode,
-    header::{self, HeaderName},
+    header::{self, HeaderName, HeaderValue},
     http::request::Parts,
 };
 use tokio::{
@@ -35,9 +35,11 @@ use super::{
     Service, Shared,
     answer::Problem,
     body::Body,
-    headers::end_hop,
+    headers::{FOR, end_hop},
     hide::format,
+    linked::give_ids,
     pool::{Answer, Upstream},
+    read::Named,
 };
 use crate::{
     api::ApiError,
@@ -197,6 +199,7 @@ impl Shared {
     pub(super) async fn operate(
         &self,
         service: &Service,
+        named: Option<&Named>,
         wanted: Wanted,
         mut request: Parts,
         body: Body,
@@ -204,6 +207,9 @@ impl Shared {
         let limits = service.config.limits;
         let key = key(&request.headers)?;
         end_hop(&mut request.headers);
+        if let Some(named) = named {
+            self.link_runs(&mut request.headers, named);
+        }
         let divided = !wanted.parts.is_empty();
         let inline = if divided { divisible(&request.headers) } else { INLINE };
         let (body, headers) = (self.stored(body, inline).await?, kept(&request.headers));
@@ -270,6 +276,14 @@ impl Shared {
         let _ = self.replicants.look(&self.node, &resource).await;
         let (outcome, others) = heard.told();
         Ok(Operated { resource, op, outcome, others })
+    }
+
+    /// Has calls that the application makes while it carries out the request linked to its scope, at
+    /// each site.
+    fn link_runs(&self, headers: &mut HeaderMap, named: &Named) {
+        let scope = HeaderValue::from_bytes(named.scope.to_string().as_bytes());
+        headers.extend(scope.ok().map(|scope| (FOR, scope)));
+        give_ids(&self.config.link_by, headers, fastrand::u128(..));
     }
 
     /// Forgets a resource if none of its sites could create it: there is nothing of it.
@@ -488,7 +502,7 @@ impl Operated {
         });
         let mut response = Response::new(Answer::from(Bytes::from(value.to_string())));
         *response.status_mut() = StatusCode::ACCEPTED;
-        let json = header::HeaderValue::from_static("application/json");
+        let json = HeaderValue::from_static("application/json");
         response.headers_mut().insert(header::CONTENT_TYPE, json);
         response
     }

@@ -4,6 +4,7 @@
 //! was found in the place of the run (see `recall`), never what we think must have happened.
 
 use std::{
+    any::Any,
     io,
     ops::Range,
     os::unix::process::CommandExt,
@@ -15,7 +16,7 @@ use std::{
 use cheops_core::{
     id::{ResourceId, ServiceName, SiteId, Sites},
     matrix::Share,
-    operation::Operation,
+    operation::{Action, Operation},
     plan::Outcome,
     replica::{Input, Print, Reply, Report, RunId},
     time::Millis,
@@ -98,6 +99,7 @@ impl Inner {
                     Fetched::Never(why) => break Input::Ran { run, report: refused(why) },
                     Fetched::Stopping => return,
                 }
+                let _sending = self.sending(&op.action);
                 match self.supervised(&run.resource, &place, &task, timeout).await {
                     Ended::Known(report, _) => break Input::Ran { run, report },
                     Ended::Lost => break Input::Lost(run),
@@ -106,6 +108,16 @@ impl Inner {
             },
         };
         self.tell(input).await;
+    }
+
+    /// Tells who wants to know that requests are being sent, until what this gives is dropped.
+    fn sending(&self, action: &Action) -> Vec<Box<dyn Any + Send>> {
+        let Some(watch) = self.watch.get() else { return Vec::new() };
+        match action {
+            Action::Command { .. } => Vec::new(),
+            Action::Http(request) => watch.sending(&request.headers).into_iter().collect(),
+            Action::Steps(steps) => steps.iter().flat_map(|step| self.sending(step)).collect(),
+        }
     }
 
     pub(super) async fn recall(self: Arc<Self>, run: RunId) {

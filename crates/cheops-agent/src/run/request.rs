@@ -42,6 +42,9 @@ const NOT_SENT: [HeaderName; 12] = [
     ACCEPT_ENCODING,
 ];
 
+/// What agents say to each other begins with this.
+const OURS: &str = "x-cheops-";
+
 /// What requests need to know of this site.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Local<'a> {
@@ -145,7 +148,8 @@ fn headers(
     service: &Service,
 ) -> Result<Vec<(String, Vec<u8>)>, String> {
     let mut headers = HeaderMap::new();
-    for (name, value) in &request.headers {
+    let sent = request.headers.iter().filter(|(name, _)| !name.starts_with(OURS));
+    for (name, value) in sent {
         let wrong = || format!("`{name}` can't be sent as a header");
         let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
         headers.append(header, HeaderValue::from_str(value).map_err(|_| wrong())?);
@@ -319,6 +323,7 @@ mod tests {
             ("Transfer-Encoding", "chunked"),
             ("Host", "elsewhere"),
             ("Accept-Encoding", "gzip"),
+            ("x-cheops-scope", "image: a & b"),
             ("X-Auth-Token", "of another site"),
         ];
         let mut request = request("POST", "/v2/images", Names::Nothing);
