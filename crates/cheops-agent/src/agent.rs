@@ -42,7 +42,7 @@ use crate::{
     mesh::{Doors, Mesh},
     metrics::Metrics,
     node::{self, Clock, Hands},
-    open_files,
+    open_files::{self, Connections},
     peers::{Calls, Peers},
     problems::Noted,
     replicants::Replicants,
@@ -111,7 +111,7 @@ pub struct Agent {
 impl Agent {
     /// Starts an agent. When this returns, it accepts requests.
     pub async fn start(mut config: Config) -> Result<Self, StartError> {
-        config.serve.connections = affordable(&config);
+        afford(&mut config);
         let shell = config.runs.shell.clone();
         run::can_run(&shell).map_err(|why| StartError::Shell { path: shell, why })?;
         for path in [&config.data, &config.work] {
@@ -215,16 +215,21 @@ impl Agent {
     }
 }
 
-/// How many connections can be served with the files that the system lets this process have open.
-fn affordable(config: &Config) -> usize {
-    let (wanted, limit) = (config.serve.connections, open_files::limit());
-    let served = open_files::connections(config, limit);
-    if let Some(limit) = limit.filter(|_| served < wanted) {
-        tracing::warn!(
-            "`api.connections` is {wanted}, but the system lets this process have no more than {limit} files open: {served} connections are served at the same time; raise the limit (`LimitNOFILE=` in its unit, or `ulimit -n`), or lower the setting",
-        );
+/// Serves no more connections than the files allow that the system lets this process have open.
+fn afford(config: &mut Config) {
+    let limit = open_files::limit();
+    let Connections { api, mesh } = open_files::connections(config, limit);
+    for (setting, wanted, served) in [
+        ("api.connections", &mut config.serve.connections, api),
+        ("mesh.connections", &mut config.mesh.connections, mesh),
+    ] {
+        if let Some(limit) = limit.filter(|_| served < *wanted) {
+            tracing::warn!(
+                "`{setting}` is {wanted}, but the system lets this process have no more than {limit} files open: {served} connections are served at the same time; raise the limit (`LimitNOFILE=` in its unit, or `ulimit -n`), or lower the setting",
+            );
+        }
+        *wanted = served;
     }
-    served
 }
 
 async fn listen(address: SocketAddr, what: &'static str) -> Result<TcpListener, StartError> {

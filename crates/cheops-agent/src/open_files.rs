@@ -52,17 +52,33 @@ pub(crate) fn take() {
     }
 }
 
+/// How many connections an agent can serve with so many files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Connections {
+    /// Of its API.
+    pub(crate) api: usize,
+    /// Of each listener for the application.
+    pub(crate) mesh: usize,
+}
+
 /// How many connections an agent can serve with so many files: as many as it is to, or what the rest
-/// leaves. Where that is next to nothing, it still has a quarter, so that somebody can ask what is
-/// wrong.
-pub(crate) fn connections(config: &Config, limit: Option<u64>) -> usize {
-    let wanted = config.serve.connections;
+/// leaves. Where that is next to nothing, the API still has a quarter, so that somebody can ask what is
+/// wrong; of what it leaves, the listeners for the application have equal shares.
+pub(crate) fn connections(config: &Config, limit: Option<u64>) -> Connections {
+    let wanted = Connections { api: config.serve.connections, mesh: config.mesh.connections };
     let Some(limit) = limit else { return wanted };
     // With a site there is one link, and one more while it is made again.
     let links = 2 * config.sites.len() as u64;
     let runs = EACH_RUN.saturating_mul(config.runs.parallel as u64);
     let left = limit.saturating_sub(ROOM + links).saturating_sub(runs).max(limit / 4).max(1);
-    usize::try_from(left).map_or(wanted, |left| wanted.min(left))
+    let doors = config.mesh.listeners().count() as u64;
+    // A client of the application is one, and its request to the instance is another.
+    let each = 2 * doors;
+    let for_api = if doors == 0 { left } else { left.div_ceil(2).max(limit / 4).max(1) };
+    let api = usize::try_from(for_api).map_or(wanted.api, |most| wanted.api.min(most));
+    let rest = left.saturating_sub(api as u64).checked_div(each).unwrap_or(left).max(1);
+    let mesh = usize::try_from(rest).map_or(wanted.mesh, |most| wanted.mesh.min(most));
+    Connections { api, mesh }
 }
 
 #[cfg(test)]
@@ -90,7 +106,28 @@ mod tests {
             for n in 0..sites {
                 config.add_site(format!("s{n}").parse().unwrap(), "h:1".into()).unwrap();
             }
-            assert_eq!(connections(&config, limit), expected, "{wanted} {sites} {limit:?}");
+            assert_eq!(connections(&config, limit).api, expected, "{wanted} {sites} {limit:?}");
+        }
+    }
+
+    #[test]
+    fn the_application_has_what_the_api_leaves() {
+        for (services, limit, expected) in [
+            (0, Some(1_024), (736, 736)),
+            (1, None, (1_024, 1_024)),
+            (1, Some(1 << 20), (1_024, 1_024)),
+            (1, Some(1_024), (368, 184)),
+            (4, Some(1_024), (368, 46)),
+            (1, Some(2), (1, 1)),
+        ] {
+            let mut config = Config::new("a".parse().unwrap(), "");
+            for n in 0..services {
+                let (name, at) = (format!("s{n}").parse().unwrap(), ([127, 0, 0, 1], n).into());
+                let service = crate::config::Service::new(name, at, None);
+                config.mesh.services.insert(service.name.clone(), service);
+            }
+            let Connections { api, mesh } = connections(&config, limit);
+            assert_eq!((api, mesh), expected, "{services} {limit:?}");
         }
     }
 }

@@ -44,6 +44,8 @@ pub struct Replicant {
     pub parts: Vec<Sites>,
     /// What each site calls its own, as far as is known here.
     pub locals: BTreeMap<SiteId, Box<str>>,
+    /// It is being deleted.
+    pub deleting: bool,
     /// The sites that have carried out its creation, whether or not they have something of their own.
     pub replied: BTreeSet<SiteId>,
 }
@@ -77,6 +79,7 @@ impl Replicant {
         };
         let replied = |site: &&SiteId| resource.reply(&first.id, site).is_some();
         Some(Self {
+            deleting: resource.is_deleting(),
             replied: resource.sites().iter().filter(replied).cloned().collect(),
             resource: resource.id().clone(),
             service: request.service.clone(),
@@ -363,6 +366,7 @@ mod tests {
             sites: Sites::new(["a", "b"].map(|name| name.parse().unwrap())).unwrap(),
             parts: Vec::new(),
             locals: locals.iter().map(local).collect(),
+            deleting: false,
             replied: BTreeSet::new(),
         }
     }

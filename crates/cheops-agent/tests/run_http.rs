@@ -25,7 +25,7 @@ use cheops_core::{
     time::{Millis, Timestamp},
 };
 use http_body_util::{BodyExt, Full};
-use instance::{Instance, Seen, answer, free};
+use instance::{Instance, KeptAddress, Seen, answer};
 use site::{Disk, Plan, Site, eventually};
 use tempfile::TempDir;
 
@@ -115,7 +115,7 @@ impl Gate {
 }
 
 /// Some images: what is made gets the number 7, and `gone` and `taken` are what they say.
-fn images(seen: &Seen) -> Option<String> {
+fn images(seen: &Seen) -> String {
     match &*seen.line {
         "POST /v2/images" => answer("201 Created", &["X-A: b"], r#"{"id": 7, "name": "x"}"#),
         "POST /located" => answer("201 Created", &["Location: http://a/v2/images/7"], "made"),
@@ -130,7 +130,7 @@ fn images(seen: &Seen) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_holds_the_answer_and_the_id_of_what_was_made() {
-    let instance = Instance::start(images);
+    let instance = Instance::start(|seen| Some(images(seen)));
     let (_directory, site) = site(instance.address);
     let create = request("POST", "/v2/images", "{}", makes());
     let reply = site.submit(operation(&site, "r", "create", create, LONG)).await;
@@ -166,7 +166,7 @@ async fn a_reply_holds_the_answer_and_the_id_of_what_was_made() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_decides_how_it_went() {
-    let instance = Instance::start(images);
+    let instance = Instance::start(|seen| Some(images(seen)));
     let (_directory, site) = site(instance.address);
     let nothing = || Names::Nothing;
     for (id, kind, action, outcome, made, end) in [
@@ -225,7 +225,7 @@ async fn an_answer_decides_how_it_went() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn steps_mix_commands_and_requests_and_end_with_the_first_that_fails() {
-    let instance = Instance::start(images);
+    let instance = Instance::start(|seen| Some(images(seen)));
     let (_directory, site) = site(instance.address);
     let post = |target| request("POST", target, "{}", makes());
     let steps = [Action::command("echo one"), post("/v2/images"), Action::command("echo three")];
@@ -241,7 +241,7 @@ async fn steps_mix_commands_and_requests_and_end_with_the_first_that_fails() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_headers_of_a_site_take_the_place_of_those_that_came() {
-    let instance = Instance::start(images);
+    let instance = Instance::start(|seen| Some(images(seen)));
     let directory = tempfile::tempdir().unwrap();
     let plan = plan(directory.path(), instance.address, |image| {
         let pair = |name: &str, value: &str| (name.parse().unwrap(), value.parse().unwrap());
@@ -259,8 +259,11 @@ async fn the_headers_of_a_site_take_the_place_of_those_that_came() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_comes_up_late_gets_the_request_once() {
-    let address = free();
-    let (_directory, site) = site(address);
+    let kept = KeptAddress::new();
+    let (_directory, site) = site(kept.address());
+    // A site that was never there before takes nothing for certain.
+    let note = site.config.data.join("runs/@boot");
+    eventually(async || note.exists().then_some(())).await;
     let create = request("POST", "/v2/images", "{}", makes());
     let submission = operation(&site, "r", "create", create, LONG);
     let asked = site.submit(submission);
@@ -268,10 +271,10 @@ async fn an_instance_that_comes_up_late_gets_the_request_once() {
         eventually(async || (site.runner.workload().running == 1).then_some(())).await;
         eventually(async || (!supervisors(&site).is_empty()).then_some(())).await;
         // Nothing was sent, so nothing is in doubt if this one is killed: another one is started.
-        let first = supervisors(&site)[0];
+        let Some(&first) = supervisors(&site).first() else { panic!("it gave up") };
         assert!(Command::new("kill").args(["-9", &first.to_string()]).status().unwrap().success());
         eventually(async || supervisors(&site).iter().any(|id| *id != first).then_some(())).await;
-        Instance::start_at(address, images)
+        Instance::start_at(kept, |seen| Some(images(seen)))
     };
     let (reply, instance) = tokio::join!(asked, late);
     assert_eq!((reply.outcome, reply.made.as_deref()), (Outcome::Ok, Some("7")));
@@ -293,7 +296,8 @@ fn supervisors(site: &Site) -> Vec<u32> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_is_not_there_until_the_end_is_named() {
-    let address = free();
+    let kept = KeptAddress::new();
+    let address = kept.address();
     let (_directory, site) = site(address);
     let create = request("POST", "/v2/images", "{}", makes());
     let limit = Duration::from_millis(300);
@@ -317,7 +321,6 @@ async fn an_instance_that_never_answers_is_asked_once_and_given_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_hangs_up_is_asked_once() {
-    let instance = Instance::start(|_| Some(String::new()));
     let hangs_up = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = hangs_up.local_addr().unwrap();
     let calls = thread::spawn(move || {
@@ -334,7 +337,6 @@ async fn an_instance_that_hangs_up_is_asked_once() {
         format!("the instance of `image` at {address} got the request and gave no answer");
     assert!(reply.output.starts_with(&expected), "{}", reply.output);
     assert!(calls.join().unwrap().accept().is_err(), "nobody else has called");
-    drop(instance);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -343,7 +345,7 @@ async fn an_agent_that_stops_meanwhile_finds_the_answer_and_what_was_made() {
     let held = gate.clone();
     let instance = Instance::start(move |seen| {
         held.wait();
-        images(seen)
+        Some(images(seen))
     });
     let directory = tempfile::tempdir().unwrap();
     let log = Disk::default();
@@ -369,7 +371,7 @@ async fn an_agent_that_stops_meanwhile_finds_the_answer_and_what_was_made() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_post_that_went_well_is_not_sent_again_in_a_replay() {
-    let instance = Instance::start(images);
+    let instance = Instance::start(|seen| Some(images(seen)));
     let (_directory, site) = site(instance.address);
     let with_other = |mut submission: Submission| {
         submission.sites = site.request("r", Action::command(""), &["site2"]).sites;
@@ -421,7 +423,7 @@ async fn a_long_body_passes_through_a_buffer() {
     let held = gate.clone();
     let instance = Instance::start(move |_| {
         held.wait();
-        answer("204 No Content", &[], "")
+        Some(answer("204 No Content", &[], ""))
     });
     let (_directory, site) = site(instance.address);
     let piece = Bytes::from(vec![b'x'; 1 << 20]);
@@ -484,7 +486,8 @@ async fn an_instance_that_speaks_http_2_is_asked_in_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_application_that_is_down_does_not_hold_up_commands() {
-    let (_directory, site) = site(free());
+    let kept = KeptAddress::new();
+    let (_directory, site) = site(kept.address());
     for n in 0..2 * site.config.runs.parallel {
         let create = request("POST", "/v2/images", "{}", makes());
         let limit = Duration::from_secs(20);
@@ -520,7 +523,8 @@ fn each_request_is_sent_exactly_once_whenever_the_agent_is_killed() {
     let mut random = fastrand::Rng::new();
     println!("seed {}", random.get_seed());
     let directory = tempfile::tempdir().unwrap();
-    let (address, mut instance, mut kills) = (free(), None, 0);
+    let kept = KeptAddress::new();
+    let (address, mut kept, mut instance, mut kills) = (kept.address(), Some(kept), None, 0);
     let mut at_work = 0;
     let begin = Instant::now();
     'lives: loop {
@@ -545,12 +549,14 @@ fn each_request_is_sent_exactly_once_whenever_the_agent_is_killed() {
         kills += 1;
         at_work += usize::from(instance.is_some());
         // At first there is no instance, and the supervisors wait for it.
-        if kills == 10 {
-            instance = Some(Instance::start_at(address, |seen| {
+        if kills >= 10
+            && let Some(kept) = kept.take()
+        {
+            instance = Some(Instance::start_at(kept, |seen| {
                 let number: u64 = String::from_utf8_lossy(&seen.body).parse().unwrap();
-                thread::sleep(Duration::from_millis(if number % 4 == 0 { 30 } else { 0 }));
+                thread::sleep(Duration::from_millis(if number.is_multiple_of(4) { 30 } else { 0 }));
                 let id = seen.line.rsplit('/').next().unwrap();
-                answer("201 Created", &[], &format!(r#"{{"id": "{id}-{number}"}}"#))
+                Some(answer("201 Created", &[], &format!(r#"{{"id": "{id}-{number}"}}"#)))
             }));
         }
     }

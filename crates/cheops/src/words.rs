@@ -5,7 +5,9 @@
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
-use cheops_agent::api::model::{Fate, Receipt, RunStatus, SiteState, State, Urgency};
+use cheops_agent::api::model::{
+    Fate, Receipt, ResourceSummary, RunStatus, SiteState, State, Urgency,
+};
 use jiff::Timestamp;
 
 use crate::table::Cell;
@@ -17,6 +19,15 @@ pub(crate) const BOLD: Style = Style::new().bold();
 
 /// What stands where nothing is known.
 pub(crate) const NONE: &str = "-";
+
+/// Where a resource is: `site1, site2`, or in parts `site1 % site2 & site3`.
+pub(crate) fn place(resource: &ResourceSummary) -> String {
+    if resource.parts.is_empty() {
+        return resource.sites.join(", ");
+    }
+    let parts = resource.parts.iter().map(|sites| sites.join(" & "));
+    parts.collect::<Vec<_>>().join(" % ")
+}
 
 /// How long ago a moment was: `3m ago`. A text that is no time stays as it is.
 pub(crate) fn ago(moment: &str) -> String {

@@ -237,6 +237,62 @@ fn a_file_travels_once_and_outside_the_log() {
 }
 
 #[test]
+fn each_site_does_its_own_part_also_after_a_cut() {
+    let field = Field::with(3, QUICK);
+    let [one, two, three] = &field.sites[..] else { panic!("three sites") };
+    let holds = |site: &field::agent::Agent| read(&site.work().join("pods"));
+    let request = Submit {
+        config: Some(json!({ "Show": "cat {id}; echo $CHEOPS_PART" })),
+        ..on("site3 % site1 % site2", "echo {split 10} $CHEOPS_PART/$CHEOPS_PARTS > {id}")
+    };
+    let submitted = one.exec("pods", &request);
+    assert!(all_ok(&submitted, 3), "{submitted:?}");
+    assert_eq!(holds(three).unwrap(), "4 1/3\n");
+    assert_eq!(holds(one).unwrap(), "3 2/3\n");
+    assert_eq!(holds(two).unwrap(), "3 3/3\n");
+
+    field.net.cut(0, 2);
+    field.net.cut(1, 2);
+    eventually("site3 is alone", || three.reachable().is_empty());
+    let request = Submit { wait: Some("500ms".into()), ..submit("echo {split 20} > {id}", "set") };
+    let submitted = two.exec("pods", &request);
+    let statuses: Vec<RunStatus> = submitted.runs.iter().map(|run| run.status).collect();
+    assert_eq!(statuses, [RunStatus::Ok, RunStatus::Ok, RunStatus::Timeout]);
+    assert_eq!((holds(one).unwrap(), holds(two).unwrap()), ("7\n".into(), "6\n".into()));
+    assert_eq!(holds(three).unwrap(), "4 1/3\n", "it has not heard of it");
+    let shown = one.show("pods", None);
+    assert_eq!(shown.sites["site3"].status, "TIMEOUT", "{shown:?}");
+
+    field.heal();
+    let pods = field.agreed("pods", &[0, 1, 2]);
+    assert_eq!(holds(three).unwrap(), "7\n");
+    assert_eq!(pods.summary.parts, [["site3"], ["site1"], ["site2"]]);
+    let shown = one.show("pods", None);
+    let gathered = shown.sites.values().map(|at| (at.part, at.output.as_str()));
+    let expected = [(Some(2), "7\n2\n"), (Some(3), "6\n3\n"), (Some(1), "7\n1\n")];
+    assert_eq!(gathered.collect::<Vec<_>>(), expected);
+    assert!(shown.agree, "each part is on one site only: {shown:?}");
+    // Parts differ by design.
+    let shown = |pods: &Resource| pods.by_site.iter().all(|at| at.shown.is_some());
+    two.wait_for("pods", "all sites have shown it", shown);
+    assert_eq!(two.resource("pods").unwrap().summary.state, State::Settled);
+
+    let wrong = [
+        ("pods", submit("echo {split ten}", "set"), 400, "bad-split"),
+        ("new", on("site1 % (site1 & site2)", "true"), 400, "one site"),
+        ("new", on("none(site1 & site2)", "true"), 400, "always recorded"),
+    ];
+    for (id, request, status, expected) in wrong {
+        let path = format!("/api/v1/resources/{id}/operations");
+        let (answered, text) = one.post(&path, &request).unwrap();
+        assert!(answered == status && text.contains(expected), "{answered} {text}");
+    }
+    one.exec("copies", &on("site1 & site2", "true"));
+    let refused = one.try_exec("copies", &on("site1 % site2", "echo {split 10}")).unwrap_err();
+    assert_eq!((refused.status, refused.kind.as_str()), (409, "not-in-parts"));
+}
+
+#[test]
 fn links_can_be_paused_to_rehearse_a_cut() {
     let field = Field::with(3, QUICK);
     let [one, two, _] = &field.sites[..] else { panic!("three sites") };

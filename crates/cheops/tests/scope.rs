@@ -142,6 +142,40 @@ fn writes_json() {
 }
 
 #[test]
+fn explains_what_is_sent_once() {
+    assert_eq!(
+        says(&["image: none( a&b ), log: eventual(a & b)", "--here", "b"]),
+        "\
+image: none(a & b), log: a & b
+
+image
+└─ none  sent once, not recorded
+   └─ &  a copy on each
+      ├─ a
+      └─ b
+
+log
+└─ &  a copy on each
+   ├─ a
+   └─ b
+
+image: written once on a and on b, without a record; read from the nearest of them
+  a read at b: here, otherwise to a
+  a write at b: once to a and b
+log: written on a and on b; read from the nearest of them
+  a read at b: here, otherwise to a
+  a write at b: copies on a and b
+Every other service runs where the request is.
+"
+    );
+    let said = says(&["-o", "json", "x: none(a & b)", "--here", "b"]);
+    let said: Value = serde_json::from_str(&said).unwrap();
+    let service = &said["Services"][0];
+    assert_eq!(service["Tree"], json!({"Once": {"All": [{"Site": "a"}, {"Site": "b"}]}}));
+    assert_eq!(service["Write"], json!([{"Once": ["a", "b"]}]));
+}
+
+#[test]
 fn points_at_an_unknown_site() {
     let sites = file("unknown.json", r#"["site1", "site2"]"#);
     assert_eq!(
@@ -201,6 +235,18 @@ error: Invalid scope
   Caused by: A copy cannot itself be spread over several sites
 
 hint: Spread first, then copy each part: `(site1 & site2) % site3`
+"
+    );
+    assert_eq!(
+        complains(&["image: none(a % b)"]),
+        "\
+error: Invalid scope
+  image: none(a % b)
+              ^^^^^
+  Caused by: What is sent once cannot be in parts
+
+hint: A resource in parts is always recorded: `site1 % site2`; what is sent once goes whole to each \
+         site: `none(site1 & site2)`
 "
     );
 }

@@ -112,6 +112,9 @@ pub struct ResourceSummary {
     pub deleting: bool,
     /// The sites that it exists on.
     pub sites: Vec<String>,
+    /// The sites of each part, the prime one first; empty if it is whole on each site.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Vec<String>>,
     /// How many operations are known.
     pub operation_count: usize,
     /// How many of them are in the block.
@@ -184,6 +187,9 @@ pub struct ResourceAtSite {
     /// run since, or failed. Sites that hold the same have the same digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shown: Option<String>,
+    /// Which part is there, from 1, if the resource is in parts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<usize>,
 }
 
 /// A REST resource at several sites.
@@ -405,6 +411,7 @@ pub struct Submit {
     pub kind: Option<String>,
     /// Where the resource is to exist: a place of the scope language, `site1 & site2`. Needed to
     /// create it; the sites of one that exists stay as they are. A list of names is each of them.
+    /// `site1 % site2` creates it in parts: each site does its own part of each operation.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "read::place")]
     #[schema(schema_with = read::place_schema)]
     pub sites: Option<String>,
@@ -512,6 +519,9 @@ pub struct Rehearsal {
     pub dropped: Vec<Dropped>,
     /// What each site would run, as far as is known here.
     pub sites: BTreeMap<String, Vec<PlannedStep>>,
+    /// The sites of each part, the prime one first; empty if the resource is whole on each site.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Vec<String>>,
 }
 
 /// An operation that would leave the block.
@@ -580,7 +590,7 @@ pub struct Shown {
     pub command: String,
     /// What it printed, by site.
     pub sites: BTreeMap<String, ShownAt>,
-    /// All sites answered OK and printed the same.
+    /// All sites answered OK and printed the same: those of one part, if the resource is in parts.
     pub agree: bool,
 }
 
@@ -593,6 +603,9 @@ pub struct ShownAt {
     /// What the command printed, or why there is nothing.
     #[serde(rename = "Output")]
     pub output: String,
+    /// Which part of the resource is there, from 1, if it is in parts.
+    #[serde(rename = "Part", default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<usize>,
 }
 
 /// A reply, in the spelling of the original program: one line of the answer to `/exec`.

@@ -99,6 +99,7 @@ fn worded(rehearsal: &replica::Rehearsal, kinds: &BTreeMap<OpId, Kind>) -> Rehea
             .iter()
             .map(|(site, steps)| (site.to_string(), steps.iter().map(&step).collect()))
             .collect(),
+        parts: view::parts(&rehearsal.parts),
     }
 }
 

@@ -17,6 +17,7 @@ use super::{
     model::{Problem, Show, Shown, ShownAt},
     pass, resource_id,
     submit::{expect_ok, home},
+    view,
 };
 
 /// How long the command may take at each site.
@@ -55,11 +56,24 @@ pub(super) async fn anywhere(
     ask(context, &site, id, asked).await
 }
 
-/// The sites of a resource and its `Show` command, if it is known here.
-async fn known(context: &Context, id: &ResourceId) -> ApiResult<Option<(Sites, Option<String>)>> {
+/// What is needed to show a resource.
+struct Known {
+    sites: Sites,
+    /// Its own `Show` command.
+    show: Option<String>,
+    /// Which part each site has, if it is in parts.
+    parts: BTreeMap<SiteId, usize>,
+}
+
+/// What is known here of a resource, if it is.
+async fn known(context: &Context, id: &ResourceId) -> ApiResult<Option<Known>> {
     let id = id.clone();
     let look = move |replica: &Replica| {
-        replica.resource(&id).map(|r| (r.sites().clone(), r.config().show.clone()))
+        let resource = replica.resource(&id)?;
+        let (sites, config) = (resource.sites().clone(), resource.config());
+        let part = |site: &SiteId| Some((site.clone(), view::number(config.share(site)?)));
+        let parts = sites.iter().filter_map(part).collect();
+        Some(Known { show: config.show.clone(), sites, parts })
     };
     Ok(context.node.read(look).await?)
 }
@@ -75,11 +89,14 @@ pub(super) fn no_command() -> ApiError {
 /// Runs a command on sites: the resource's own `Show` and all of its sites, if nothing else is said.
 async fn on(
     context: &Context,
-    known: Option<(Sites, Option<String>)>,
+    known: Option<Known>,
     id: &ResourceId,
     asked: &Show,
 ) -> ApiResult<Shown> {
-    let (sites, show) = known.map_or((None, None), |(sites, show)| (Some(sites), show));
+    let (sites, show, parts) = match known {
+        Some(Known { sites, show, parts }) => (Some(sites), show, parts),
+        None => (None, None, BTreeMap::new()),
+    };
     let command = asked.command.clone().or(show).filter(|command| !command.trim().is_empty());
     let command = command.ok_or_else(no_command)?;
     let sites = match asked.sites.as_deref() {
@@ -90,12 +107,16 @@ async fn on(
         let shown = time::timeout(LONGEST + GRACE, at(context, site, id, &command)).await;
         let shown =
             shown.unwrap_or_else(|_| timeout(format!("no answer within {} s", LONGEST.as_secs())));
-        (site.to_string(), shown)
+        // What another site says of it is good enough where nothing is known here.
+        let part = parts.get(site).copied().or(shown.part);
+        (site.to_string(), ShownAt { part, ..shown })
     });
     let sites: BTreeMap<String, ShownAt> = join_all(asked).await.into_iter().collect();
-    let mut printed = sites.values();
-    let first = printed.next();
-    let agree = first.is_some_and(|first| first.status == "OK" && printed.all(|at| at == first));
+    // Sites with different parts print different things by design.
+    let mut first: BTreeMap<Option<usize>, &ShownAt> = BTreeMap::new();
+    let mut same = sites.values().map(|at| *first.entry(at.part).or_insert(at) == at);
+    let agree =
+        !sites.is_empty() && same.all(|same| same) && sites.values().all(|at| at.status == "OK");
     Ok(Shown { command, sites, agree })
 }
 
@@ -109,12 +130,12 @@ async fn at(context: &Context, site: &SiteId, id: &ResourceId, command: &str) ->
         Ok(Some(shown)) => shown,
         Ok(None) => timeout(format!("`{site}` gave no answer that makes sense")),
         Err(error) if error.is_silence() => timeout(error.0.detail),
-        Err(error) => ShownAt { status: "KO".to_owned(), output: error.0.detail },
+        Err(error) => ShownAt { status: "KO".to_owned(), output: error.0.detail, part: None },
     }
 }
 
 fn timeout(output: String) -> ShownAt {
-    ShownAt { status: "TIMEOUT".to_owned(), output }
+    ShownAt { status: "TIMEOUT".to_owned(), output, part: None }
 }
 
 /// Asks another agent to show a resource.
@@ -133,5 +154,5 @@ async fn ask(context: &Context, site: &SiteId, id: &ResourceId, asked: &Show) ->
 pub(super) async fn here(context: &Context, id: &ResourceId, command: &str) -> ShownAt {
     let report = context.runner.show(id, command, LONGEST).await;
     let status = if report.outcome == Outcome::Ok { "OK" } else { "KO" };
-    ShownAt { status: status.to_owned(), output: report.output.to_string() }
+    ShownAt { status: status.to_owned(), output: report.output.to_string(), part: None }
 }

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use cheops_core::{
-    id::{OpId, SiteId},
+    id::{OpId, SiteId, Sites},
     log::Ix,
+    matrix::Share,
     operation::{self, SharedOperation},
     plan::Outcome,
     replica::{self, Durable, Event, Record},
@@ -30,6 +31,7 @@ pub(super) fn summary(resource: &replica::Resource) -> ResourceSummary {
         state: state(resource),
         deleting: resource.is_deleting(),
         sites: names(resource.sites().iter()),
+        parts: parts(&resource.config().parts),
         operation_count: resource.log().len(),
         block_length: resource.resolution().block().len(),
         updated: (!resource.log().is_empty()).then(|| rfc3339(newest.wall())),
@@ -112,7 +114,18 @@ fn at_site(resource: &replica::Resource, site: &SiteId) -> ResourceAtSite {
         }
     }
     let shown = resource.shown(site).and_then(|shown| shown.print.as_ref()).map(print);
-    ResourceAtSite { site: site.to_string(), ok, ko, unknown, waiting, shown }
+    let part = resource.config().share(site).map(number);
+    ResourceAtSite { site: site.to_string(), ok, ko, unknown, waiting, shown, part }
+}
+
+/// Which part a share is, as people count.
+pub(super) fn number(share: Share) -> usize {
+    share.part + 1
+}
+
+/// The sites of each part, by name.
+pub(super) fn parts(parts: &[Sites]) -> Vec<Vec<String>> {
+    parts.iter().map(|sites| names(sites.iter())).collect()
 }
 
 /// A digest of what was shown.

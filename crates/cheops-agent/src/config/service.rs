@@ -313,12 +313,16 @@ impl Mesh {
         Ok(mesh)
     }
 
+    /// Where the agent listens for the application.
+    pub fn listeners(&self) -> impl Iterator<Item = SocketAddr> {
+        let services = self.services.values().flat_map(|s| [Some(s.listen), s.outbound]);
+        services.chain([self.outbound]).flatten()
+    }
+
     /// An instance behind the address of a listener would be the agent itself.
     fn check_circles(&self) -> Result<(), String> {
-        let services = self.services.values();
-        let listens = services.clone().flat_map(|s| [Some(s.listen), s.outbound]);
-        let listens: Vec<SocketAddr> = listens.chain([self.outbound]).flatten().collect();
-        for service in services {
+        let listens: Vec<SocketAddr> = self.listeners().collect();
+        for service in self.services.values() {
             let meets = |listen: &&SocketAddr| {
                 let address = service.address;
                 address.is_some_and(|address| {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use cheops_core::id::SiteId;
 use hyper::{
     HeaderMap, Response, StatusCode,
-    header::{CONTENT_TYPE, HeaderName, HeaderValue},
+    header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue},
 };
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::Serialize;
@@ -15,6 +15,9 @@ use serde::Serialize;
 use super::{headers::SITE, pool::Answer, read::Named};
 
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+/// The kind of problem of a request that can be read in two ways.
+pub(super) const UNSOUND: &str = "unsound-request";
 
 /// What must not stand in a header as it is.
 const UNSAFE: &AsciiSet = &CONTROLS.add(b'"').add(b'\\');
@@ -82,6 +85,10 @@ impl Problem {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(SITE, here.clone());
+        // Nobody can tell where the next request would begin (RFC 9112, 6.3).
+        if self.kind == UNSOUND {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         response
     }
 }

@@ -6,10 +6,7 @@
 
 use std::{
     pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -21,7 +18,10 @@ use hyper::{
     HeaderMap,
     body::{Body as _, Frame, Incoming, SizeHint},
 };
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::{
+    sync::Notify,
+    time::{Instant, Sleep, sleep, timeout},
+};
 
 /// What goes wrong with a body on its way.
 pub(super) type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -243,32 +243,30 @@ impl Timed {
 }
 
 /// Waits for the head of an answer.
-pub(super) struct Waiting(Option<Arc<AtomicBool>>);
+pub(super) struct Waiting(Option<Arc<Notify>>);
 
 impl Waiting {
     /// The answer, unless it takes longer than this after all of the request's body was sent.
     pub(super) async fn within<F: Future>(self, limit: Duration, answer: F) -> Option<F::Output> {
         let mut answer = pin!(answer);
-        let mut counts = self.0.is_none();
-        loop {
-            if let Ok(answer) = timeout(limit, answer.as_mut()).await {
-                return Some(answer);
+        // How long the body may take is not decided here.
+        if let Some(sent) = self.0 {
+            tokio::select! {
+                answer = answer.as_mut() => return Some(answer),
+                () = sent.notified() => {}
             }
-            if counts {
-                return None;
-            }
-            counts = self.0.as_ref().is_none_or(|sent| sent.load(Ordering::Relaxed));
         }
+        timeout(limit, answer).await.ok()
     }
 }
 
-/// Set when it is dropped.
+/// Says so when it is dropped.
 #[derive(Debug, Default)]
-struct Sent(Arc<AtomicBool>);
+struct Sent(Arc<Notify>);
 
 impl Drop for Sent {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.notify_one();
     }
 }
 

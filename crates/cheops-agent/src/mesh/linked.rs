@@ -173,7 +173,7 @@ impl Linked {
             };
             let Ok(ours) = HeaderValue::from_str(&ours) else { continue };
             if name == "baggage" {
-                headers.append(name, ours);
+                join(headers, name, &ours);
             } else {
                 headers.entry(name).or_insert(ours);
             }
@@ -222,6 +222,17 @@ fn significant<'a>(name: &HeaderName, headers: &'a HeaderMap) -> Option<(&'a [u8
         }
     }
     Some((first, !SHARED.contains(&name.as_str())))
+}
+
+/// Adds a member to a list. It stands in the same line: many who read a list look at one line only.
+fn join(headers: &mut HeaderMap, name: &HeaderName, member: &HeaderValue) {
+    let mut lines: Vec<HeaderValue> = headers.get_all(name).iter().cloned().collect();
+    lines.push(member.clone());
+    let joined = lines.iter().map(HeaderValue::as_bytes).collect::<Vec<_>>().join(&b","[..]);
+    // Its parts are sound, so that it is.
+    if let Ok(joined) = HeaderValue::from_bytes(&joined) {
+        headers.insert(name, joined);
+    }
 }
 
 /// A random UUID (version 4).
@@ -351,6 +362,8 @@ mod tests {
         let mut request = headers(&[("x-request-id", "mine"), ("baggage", "user=7")]);
         linked.give_ids(&mut request, u128::MAX);
         assert_eq!(request["x-request-id"], "mine");
+        let ours = "user=7,cheops=ffffffffffffffffffffffffffffffff";
+        assert_eq!(request.get_all("baggage").iter().collect::<Vec<_>>(), [ours]);
         let id = "req-ffffffff-ffff-4fff-bfff-ffffffffffff";
         assert_eq!(request["x-openstack-request-id"], id);
         let one = scope("image: site1");

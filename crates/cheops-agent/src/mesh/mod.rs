@@ -22,7 +22,9 @@
 //! | `write` | how does a write become an operation? |
 //! | `told` | how does a reply become an answer? |
 //! | `hide` | which ids does a client see? |
-//! | `across` | how does one answer come from several sites? |
+//! | `across` | how do collections of several sites become one? |
+//! | `divided` | and the parts of one resource? |
+//! | `once` | what is sent to several sites, and not recorded? |
 //!
 //! What must stay true:
 //! - a request without a scope depends on the instance here and on nothing else;
@@ -33,12 +35,14 @@ mod across;
 mod answer;
 mod attempt;
 mod body;
+mod divided;
 mod forward;
 mod headers;
 mod hide;
 mod legs;
 mod linked;
 mod listen;
+mod once;
 mod pool;
 mod read;
 mod replicated;

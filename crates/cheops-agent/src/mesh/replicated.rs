@@ -24,6 +24,7 @@ use super::{
     answer::Problem,
     attempt::Came,
     body::Body,
+    divided::undivided,
     forward::{Attempt, Nothing},
     legs::place,
     pool::Answer,
@@ -33,7 +34,7 @@ use super::{
 use crate::{
     replicants::{Found, Name, path},
     rest::{
-        ids::{is_meta, resource_id},
+        ids::{GROUP, is_meta, resource_id},
         rewrite::{segments, target},
     },
 };
@@ -151,12 +152,13 @@ impl Shared {
         whole: Option<serde_json::Value>,
     ) -> Result<Response<Answer>, Box<Problem>> {
         let (target, meta) = (asked(&parts).to_owned(), wanted.meta().map(str::to_owned));
+        let divided = wanted.parts.clone();
         let operated = self.operate(service, wanted, parts, body).await?;
         let response = self.tell(service, &operated, &target, meta.as_deref()).await;
-        Ok(match whole {
-            Some(whole) => super::across::undivided(service, &whole, response).await,
-            None => response,
-        })
+        if divided.is_empty() {
+            return Ok(response);
+        }
+        Ok(undivided(service, &divided, whole.as_ref(), &operated, response).await)
     }
 
     /// Reads what is known and not divided: here, if there is a copy here, or at the nearest site that
@@ -169,6 +171,10 @@ impl Shared {
         body: Body,
     ) -> Response<Answer> {
         let replicant = &found.replicant;
+        // What was deleted here is gone here, whoever has yet to hear of it.
+        if replicant.deleting && !replicant.is_at(&self.here) {
+            return self.try_legs(service, None, &[Leg::Local], parts, body).await;
+        }
         let has_it = replicant.sites.iter().filter(|site| replicant.is_at(site));
         let mut legs: Vec<Leg> =
             self.nearest(has_it).into_iter().map(|site| self.leg(site)).collect();
@@ -184,8 +190,14 @@ impl Shared {
     /// The sites of a resource that this site has no part in, if a request names one by an id that
     /// Cheops made: those that know it, the nearest first.
     pub(super) async fn strangers(&self, service: &Service, request: &Parts) -> Vec<SiteId> {
-        let meta = segments(asked(request)).filter(|id| is_meta(id)).last();
-        let Some(meta) = meta else { return Vec::new() };
+        let target = asked(request);
+        // Nearly all requests end here, so they should soon.
+        if !target.contains(GROUP) {
+            return Vec::new();
+        }
+        let Some(meta) = segments(target).filter(|id| is_meta(id)).last() else {
+            return Vec::new();
+        };
         let Ok(resource) = resource_id(service.name(), &meta) else { return Vec::new() };
         if let Some(sites) = self.remembered(&resource) {
             return self.nearest(&sites);

@@ -28,7 +28,7 @@ use hyper::{
 
 use super::{
     Service, Shared,
-    answer::Problem,
+    answer::{Problem, UNSOUND},
     attempt::Came,
     body::Body,
     forward::Nothing,
@@ -102,7 +102,7 @@ impl Shared {
         sound(&parts.headers).map_err(|unsound| {
             Problem::new(
                 StatusCode::BAD_REQUEST,
-                "unsound-request",
+                UNSOUND,
                 format!("the request can be read in two ways: {unsound}"),
                 "send a request that RFC 9112 allows",
             )

@@ -56,6 +56,12 @@ impl Shared {
                 response.headers_mut().insert(SITE, self.named.clone());
                 response
             }
+            Told::Superseded(by) => self.refuse(&Problem::new(
+                StatusCode::CONFLICT,
+                "superseded",
+                format!("{by} won over it, and it is not carried out"),
+                "look at what there is now, and send it again if it still makes sense",
+            )),
             Told::Reply(reply) => self.answer_of(service, reply, target, meta).await,
         };
         if let Ok(op) = HeaderValue::from_bytes(operated.op.to_string().as_bytes()) {

@@ -8,7 +8,7 @@
 //! - what a client is told about was accepted, and is durable here;
 //! - a client that was answered by this site reads what it wrote at this site.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use bytes::Bytes;
 use cheops_core::{
@@ -74,6 +74,8 @@ pub(super) struct Wanted {
     resource: ResourceId,
     /// Where to create it, and how; none if it exists.
     creates: Option<(Sites, matrix::Config)>,
+    /// How it is divided, if it is.
+    pub(super) parts: Vec<Sites>,
     kind: Kind,
     names: Names,
     target: String,
@@ -83,13 +85,18 @@ pub(super) struct Wanted {
 pub(super) struct Operated {
     pub(super) resource: ResourceId,
     pub(super) op: OpId,
+    /// What is told to the client.
     pub(super) outcome: Told,
+    /// What else was heard by then.
+    pub(super) others: Vec<Reply>,
 }
 
 /// What is known of an operation when the client is answered.
 pub(super) enum Told {
     /// How it went at a site.
     Reply(Box<Reply>),
+    /// Another operation won over it.
+    Superseded(OpId),
     /// Nobody has said.
     Nothing,
 }
@@ -120,10 +127,12 @@ impl Wanted {
             (kinds::Place::Own, kinds::natural(), Some(kinds::NATURAL_RESET.to_owned()))
         };
         let matrix = service.config.matrix.clone().unwrap_or(matrix);
-        let config = matrix::Config { matrix, reset, parts, ..matrix::Config::default() };
+        let config =
+            matrix::Config { matrix, reset, parts: parts.clone(), ..matrix::Config::default() };
         Ok(Self {
             resource,
             creates: Some((sites, config)),
+            parts,
             kind: kind(&request.method, place)?,
             names,
             target: asked.to_owned(),
@@ -148,6 +157,7 @@ impl Wanted {
         Ok(Self {
             resource: found.replicant.resource.clone(),
             creates: None,
+            parts: found.replicant.parts.clone(),
             kind: kind(&request.method, place)?,
             names,
             target: asked,
@@ -239,23 +249,33 @@ impl Shared {
                 ));
             }
         };
+        let catalogue = self.catalogue();
+        let parts = wanted.parts.iter().flat_map(Sites::iter);
         let waiting = Waiting {
             here: &self.here,
             instance: service.instance.as_ref(),
             until: Instant::now() + limits.answer,
+            all: parts.filter(|site| catalogue.is_reachable(site)).cloned().collect(),
         };
-        let heard = waiting.hear(answers).await;
-        if creates && heard.replies.len() == sites.len() && heard.all_failed() {
-            self.give_up(&resource);
+        let heard = waiting.hear(&mut answers).await;
+        if creates && heard.all_failed() {
+            self.give_up_later(resource.clone(), sites.len(), heard.replies.len(), answers);
         }
         // Nobody is told of a name that can't be found here yet.
         let _ = self.replicants.look(&self.node, &resource).await;
-        Ok(Operated { resource, op, outcome: heard.told() })
+        let (outcome, others) = heard.told();
+        Ok(Operated { resource, op, outcome, others })
     }
 
-    /// Forgets a resource that no site could create: there is nothing of it.
-    fn give_up(&self, resource: &ResourceId) {
-        let (node, resource) = (self.node.clone(), resource.clone());
+    /// Forgets a resource if none of its sites could create it: there is nothing of it.
+    fn give_up_later(
+        &self,
+        resource: ResourceId,
+        sites: usize,
+        mut failed: usize,
+        mut answers: UnboundedReceiver<replica::Answer>,
+    ) {
+        let node = self.node.clone();
         let (Ok(kind), Ok(author)) = (Kind::DELETE.parse(), AUTHOR.parse()) else { return };
         let submission = Submission {
             ticket: Ticket(0),
@@ -271,6 +291,14 @@ impl Shared {
             wait: Millis(0),
         };
         self.tasks.spawn(async move {
+            while failed < sites {
+                match answers.recv().await {
+                    Some(replica::Answer::Reply(reply)) if reply.outcome == Outcome::Ko => {
+                        failed += 1;
+                    }
+                    _ => return,
+                }
+            }
             // If this is lost, the resource is shown as failed, and can be deleted.
             let _ = node.submit(submission).await;
         });
@@ -341,6 +369,8 @@ struct Waiting<'a> {
     here: &'a SiteId,
     instance: Option<&'a Upstream>,
     until: Instant,
+    /// Sites that each have a part of the answer.
+    all: BTreeSet<SiteId>,
 }
 
 /// What was heard of an operation.
@@ -349,61 +379,75 @@ struct Heard {
     replies: Vec<Reply>,
     /// The one to tell of, if it is known already.
     good: Option<usize>,
+    superseded: Option<OpId>,
 }
 
 impl Heard {
+    /// Takes note of a reply. What this site says comes first.
+    fn add(&mut self, reply: Reply, here: &SiteId) {
+        let ours = reply.id.site == *here;
+        // A site that has no part in it has nothing to say.
+        let is_answer = run::answer::Answer::of_reply(&reply.output).is_some();
+        let is_good = reply.outcome == Outcome::Ok && is_answer;
+        let place = if ours { 0 } else { self.replies.len() };
+        self.replies.insert(place, reply);
+        if ours {
+            self.good = self.good.map(|good| good + 1);
+        }
+        if is_good && (ours || self.good.is_none()) {
+            self.good = Some(place);
+        }
+    }
+
+    fn has(&self, site: &SiteId) -> bool {
+        self.replies.iter().any(|reply| reply.id.site == *site)
+    }
+
     fn all_failed(&self) -> bool {
         self.replies.iter().all(|reply| reply.outcome == Outcome::Ko)
     }
 
-    /// The reply of a site that a client is told of: the good one, or that of this site, which comes
-    /// first where there is one.
-    fn told(mut self) -> Told {
-        let failed = self.replies.len().checked_sub(1).map(|_| 0);
-        match self.good.or(failed) {
-            Some(n) => Told::Reply(Box::new(self.replies.swap_remove(n))),
-            None => Told::Nothing,
-        }
+    /// The reply that a client is told of, the good one or the first, and the others.
+    fn told(mut self) -> (Told, Vec<Reply>) {
+        let first = (!self.replies.is_empty()).then_some(0);
+        let told = match (self.good.or(first), self.superseded.take()) {
+            (Some(n), _) => Told::Reply(Box::new(self.replies.swap_remove(n))),
+            (None, Some(by)) => Told::Superseded(by),
+            (None, None) => Told::Nothing,
+        };
+        (told, self.replies)
     }
 }
 
 impl Waiting<'_> {
     /// Hears until there is something to tell: that it went well here; that it went well elsewhere, and
     /// the instance here has failed or can't be reached; or that nothing came in time.
-    async fn hear(&self, mut answers: UnboundedReceiver<replica::Answer>) -> Heard {
+    async fn hear(&self, answers: &mut UnboundedReceiver<replica::Answer>) -> Heard {
         let mut heard = Heard::default();
         let mut until = self.until;
         let mut expected = self.instance.is_some();
         loop {
             let answer = tokio::select! {
                 answer = answers.recv() => answer,
-                () = self.gone(), if expected && heard.good.is_some() => {
-                    expected = false;
-                    None
-                }
+                () = self.gone(), if expected && heard.good.is_some() => None,
                 () = sleep_until(until) => None,
             };
             match answer {
                 Some(replica::Answer::Reply(reply)) => {
-                    let (ours, ok) = (reply.id.site == *self.here, reply.outcome == Outcome::Ok);
-                    // A site that has no part in it has nothing to say.
-                    let answers_something = run::answer::Answer::of_reply(&reply.output).is_some();
-                    // What this site says comes first.
-                    let place = if ours { 0 } else { heard.replies.len() };
-                    heard.replies.insert(place, *reply);
-                    if ours {
+                    if reply.id.site == *self.here {
                         expected = false;
-                        heard.good = heard.good.map(|good| good + 1);
-                        until = until.min(Instant::now() + GRACE);
+                        if reply.outcome != Outcome::Ok {
+                            until = until.min(Instant::now() + GRACE);
+                        }
                     }
-                    if ok && answers_something && (ours || heard.good.is_none()) {
-                        heard.good = Some(place);
-                    }
-                    if heard.good.is_some() && !expected {
+                    heard.add(*reply, self.here);
+                    let complete = self.all.iter().all(|site| heard.has(site));
+                    if heard.good.is_some() && !expected && complete {
                         return heard;
                     }
                 }
-                Some(replica::Answer::Accepted(..) | replica::Answer::Superseded { .. }) => {}
+                Some(replica::Answer::Superseded { by }) => heard.superseded = Some(by),
+                Some(replica::Answer::Accepted(..)) => {}
                 Some(
                     replica::Answer::Silent(_)
                     | replica::Answer::Done

@@ -63,6 +63,9 @@ pub fn meta(ids: &Ids, random: u128) -> String {
     }
 }
 
+/// The second group of each UUID that Cheops made.
+pub const GROUP: &str = "ce05";
+
 /// Whether the text is a UUID that Cheops made.
 pub fn is_meta(text: &str) -> bool {
     let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
@@ -73,7 +76,7 @@ pub fn is_meta(text: &str) -> bool {
             19 => matches!(b, b'8' | b'9' | b'a' | b'b'),
             _ => hex(b),
         })
-        && &text[9..13] == "ce05"
+        && &text[9..13] == GROUP
 }
 
 /// Whether text that equals the id can hardly mean anything else.

@@ -3,7 +3,8 @@
 //! What must stay true:
 //! - nothing is sent before the caller has marked that something may be;
 //! - an instance that can't be reached has got nothing: that is tried again until the time is over.
-//!   Once there is a connection, the request is sent over it once, and never again;
+//!   Once there is a connection, the request is sent over it once, and never again, but for one that
+//!   does the same if it is sent twice and was answered with 502, 503 or 504;
 //! - a body of any length, either way, passes through a buffer.
 
 use std::{
@@ -48,45 +49,58 @@ pub(super) fn send(
     sink: &mut Sink<impl Keep>,
     mark: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<End> {
-    let body = match request.body.as_ref().map(|(path, length)| Content::open(path, *length)) {
-        None => Content { file: None, left: 0 },
-        Some(Ok(body)) => body,
-        Some(Err(error)) => {
-            return Ok(End::Failed(format!("the body of the request can't be read: {error}")));
-        }
-    };
-    let message = match message(request, body) {
-        Ok(message) => message,
-        Err(error) => return Ok(End::Failed(format!("the request can't be sent: {error}"))),
+    let unsent = |error: &dyn std::fmt::Display| {
+        Ok(End::Failed(format!("the request can't be sent: {error}")))
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
-        Err(error) => return Ok(End::Failed(format!("the request can't be sent: {error}"))),
+        Err(error) => return unsent(&error),
     };
+    let mut mark = Some(mark);
+    let mut pause = FIRST_PAUSE;
     runtime.block_on(async {
-        let stream = match connect(request, deadline).await {
-            Ok(stream) => stream,
-            Err(why) => {
-                let (service, address) = (&request.service, request.address);
-                let why =
-                    format!("the instance of `{service}` at {address} can't be reached: {why}");
-                return Ok(End::Failed(why));
+        loop {
+            let message = match message(request) {
+                Ok(message) => message,
+                Err(error) => return unsent(&error),
+            };
+            let stream = match connect(request, deadline).await {
+                Ok(stream) => stream,
+                Err(why) => {
+                    let (service, address) = (&request.service, request.address);
+                    let why =
+                        format!("the instance of `{service}` at {address} can't be reached: {why}");
+                    return Ok(End::Failed(why));
+                }
+            };
+            if let Some(mark) = mark.take() {
+                mark()?;
             }
-        };
-        mark()?;
-        let exchange = exchange(request, stream, message, sink);
-        Ok(match deadline {
-            Some(deadline) => timeout_at(deadline.into(), exchange).await.unwrap_or(End::TimedOut),
-            None => exchange.await,
-        })
+            let late = |deadline: Instant| Instant::now() + pause >= deadline;
+            let again = request.method != "POST" && !deadline.is_some_and(late);
+            let exchange = exchange(request, stream, message, again, sink);
+            let end = match deadline {
+                Some(deadline) => timeout_at(deadline.into(), exchange).await,
+                None => Ok(exchange.await),
+            };
+            match end {
+                Ok(Some(end)) => return Ok(end),
+                Ok(None) => {}
+                Err(_) => return Ok(End::TimedOut),
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LAST_PAUSE);
+        }
     })
 }
 
-fn message(
-    request: &Request,
-    body: Content,
-) -> Result<hyper::Request<Content>, hyper::http::Error> {
+fn message(request: &Request) -> Result<hyper::Request<Content>, String> {
+    let body = match request.body.as_ref().map(|(path, length)| Content::open(path, *length)) {
+        None => Content { file: None, left: 0 },
+        Some(Ok(body)) => body,
+        Some(Err(error)) => return Err(format!("its body can't be read: {error}")),
+    };
     let mut message = hyper::Request::builder().method(request.method.as_str());
     // HTTP/2 has the name of the host there, HTTP/1.1 among the headers.
     let names_host = request.headers.iter().any(|(name, _)| name == "host");
@@ -101,7 +115,7 @@ fn message(
     for (name, value) in &request.headers {
         message = message.header(name.as_str(), value.as_slice());
     }
-    message.body(body)
+    message.body(body).map_err(|error| error.to_string())
 }
 
 /// A connection with the instance, as soon as it can be reached.
@@ -112,6 +126,10 @@ async fn connect(request: &Request, deadline: Option<Instant>) -> Result<TcpStre
     loop {
         let why = match timeout(within(request.connect), TcpStream::connect(request.address)).await
         {
+            // Where nobody listens on this machine, we may be given the same port and meet ourselves.
+            Ok(Ok(stream)) if stream.local_addr().ok() == Some(request.address) => {
+                "nobody listens there".to_owned()
+            }
             Ok(Ok(stream)) => {
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
@@ -127,12 +145,15 @@ async fn connect(request: &Request, deadline: Option<Instant>) -> Result<TcpStre
     }
 }
 
+/// Sends a request over a connection, and takes in the answer. Nothing, if the answer is that nobody was
+/// there to give one, and it is to be tried `again` then.
 async fn exchange(
     request: &Request,
     stream: TcpStream,
     message: hyper::Request<Content>,
+    again: bool,
     sink: &mut Sink<impl Keep>,
-) -> End {
+) -> Option<End> {
     let answered = if request.http2 {
         over_http2(stream, message).await
     } else {
@@ -142,11 +163,14 @@ async fn exchange(
         Ok(response) => response.into_parts(),
         Err(error) => {
             let (service, address, why) = (&request.service, request.address, chain(&error));
-            return End::Failed(format!(
+            return Some(End::Failed(format!(
                 "the instance of `{service}` at {address} got the request and gave no answer: {why}; nobody knows if it took effect"
-            ));
+            )));
         }
     };
+    if again && matches!(parts.status.as_u16(), 502..=504) {
+        return None;
+    }
     sink.write(&answer::head(&parts));
     while let Some(frame) = body.frame().await {
         match frame {
@@ -162,10 +186,10 @@ async fn exchange(
             }
         }
     }
-    match parts.status.as_u16() {
+    Some(match parts.status.as_u16() {
         status @ (404 | 410) if request.deletes => End::Gone(status),
         status => End::Http(status),
-    }
+    })
 }
 
 async fn over_http1(

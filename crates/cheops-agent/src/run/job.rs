@@ -177,8 +177,8 @@ impl Job {
         }
         let mut steps = Vec::new();
         for _ in 0..number::<usize>(next()?)? {
-            let word = if only_lines { b"line" } else { next()? };
-            steps.push(match word {
+            let sort = if only_lines { b"line" } else { next()? };
+            steps.push(match sort {
                 b"line" => Step::Line(text(next()?)?),
                 b"request" => Step::Request(Box::new(Request::decode(&mut next)?)),
                 _ => return None,

@@ -34,13 +34,12 @@ pub(super) fn report(account: Account<'_>, most: usize) -> Report {
         add(&mut output, &left_out.to_string());
     }
     match &status.end {
-        End::Exit(0) => {}
+        End::Exit(0) | End::Http(..400) => {}
         End::Exit(code) => add(&mut output, &format!("exit code {code}")),
         End::Signal(signal) => add(&mut output, &format!("ended by signal {signal}")),
         End::TimedOut => {
             add(&mut output, &format!("timed out after {}", duration::print(timeout)));
         }
-        End::Http(..400) => {}
         End::Http(status) | End::Gone(status) => add(&mut output, &answer::words(*status)),
         End::Failed(why) => add(&mut output, why),
     }

@@ -33,14 +33,29 @@ pub struct Instance {
 impl Instance {
     /// An instance that answers so; to what it has no answer for, it says nothing.
     pub fn start(answer: impl Fn(&Seen) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self::start_at(free(), answer)
+        Self::serve(TcpListener::bind("127.0.0.1:0").unwrap(), answer)
     }
 
+    /// The same, at an address that was kept for it.
     pub fn start_at(
-        address: SocketAddr,
+        kept: KeptAddress,
         answer: impl Fn(&Seen) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind(address).unwrap();
+        // Such a socket listens inside of a runtime only, and none can be made inside of another.
+        let listen = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+            runtime.unwrap().block_on(async { kept.0.listen(128).unwrap().into_std().unwrap() })
+        });
+        let listener = listen.join().unwrap();
+        listener.set_nonblocking(false).unwrap();
+        Self::serve(listener, answer)
+    }
+
+    fn serve(
+        listener: TcpListener,
+        answer: impl Fn(&Seen) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        let address = listener.local_addr().unwrap();
         let this = Self { address, seen: Arc::default() };
         let (seen, answer): (_, Arc<Answer>) = (this.seen.clone(), Arc::new(answer));
         thread::spawn(move || {
@@ -62,9 +77,19 @@ impl Instance {
     }
 }
 
-/// An address at which nobody listens.
-pub fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+/// An address at which nobody listens, nor can anybody else as long as it is kept.
+pub struct KeptAddress(tokio::net::TcpSocket);
+
+impl KeptAddress {
+    pub fn new() -> Self {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        Self(socket)
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.0.local_addr().unwrap()
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -111,8 +136,8 @@ fn serve(stream: &TcpStream, seen: &Mutex<Vec<Seen>>, answer: &Answer) -> Option
 }
 
 /// An answer with a body.
-pub fn answer(status: &str, headers: &[&str], body: &str) -> Option<String> {
-    let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
-    let length = body.len();
-    Some(format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {length}\r\n\r\n{body}"))
+pub fn answer(status: &str, headers: &[&str], body: &str) -> String {
+    let length = format!("Content-Length: {}", body.len());
+    let headers = [headers, &[&length]].concat().join("\r\n");
+    format!("HTTP/1.1 {status}\r\n{headers}\r\n\r\n{body}")
 }

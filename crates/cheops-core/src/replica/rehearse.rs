@@ -12,7 +12,7 @@ use alloc::{
 
 use super::{Asked, Record, Refusal, Replica, Resource, Submission};
 use crate::{
-    id::{OpId, SiteId},
+    id::{OpId, SiteId, Sites},
     operation::Operation,
     plan::{Act, Journal, Outcome},
     resolve::{Account, Resolution},
@@ -37,6 +37,8 @@ pub struct Rehearsal {
     pub dropped: Vec<(OpId, Account)>,
     /// What each site would do to get to the new block, from what is known here of its runs.
     pub sites: BTreeMap<SiteId, Vec<Planned>>,
+    /// The parts that the resource would be in; empty if each site would have all of it.
+    pub parts: Vec<Sites>,
 }
 
 /// One thing that a site would do.
@@ -75,6 +77,7 @@ impl Replica {
                     before,
                     dropped: Vec::new(),
                     sites: BTreeMap::new(),
+                    parts: resource.map(|r| r.config().parts.clone()).unwrap_or_default(),
                 });
             }
             Asked::New(declares) => declares,
@@ -95,7 +98,8 @@ impl Replica {
         let mut resolution = then.resolution.clone();
         let way = |site: &SiteId| (site.clone(), then.way(&self.here, site, &mut resolution));
         let sites = then.sites().iter().map(way).collect();
-        Ok(Rehearsal { op, known: None, before, after, dropped, sites })
+        let parts = then.config().parts.clone();
+        Ok(Rehearsal { op, known: None, before, after, dropped, sites, parts })
     }
 }
 

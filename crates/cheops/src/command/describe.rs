@@ -1,6 +1,9 @@
 //! `cheops describe`: all about one resource that a person wants to see at once.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+};
 
 use cheops_agent::api::model::{Fate, Operation, Resource};
 use serde::Serialize;
@@ -83,7 +86,7 @@ fn summary(resource: &Resource) -> String {
     if about.deleting {
         table.row(["".into(), Cell::styled("is being deleted", words::OPEN)]);
     }
-    table.row([Cell::from("Sites"), about.sites.join(", ").into()]);
+    table.row([Cell::from("Sites"), words::place(about).into()]);
     let operations = format!("{}, {} in the block", about.operation_count, about.block_length);
     table.row([Cell::from("Operations"), operations.into()]);
     let updated = about.updated.as_deref();
@@ -100,15 +103,21 @@ fn titled(title: &str, table: &Table) -> String {
 }
 
 fn at_sites(resource: &Resource, running: &[Running]) -> Table {
-    let mut table = Table::new(["SITE", "OK", "KO", "UNKNOWN", "WAITING", "SHOWS"]).indented(2);
+    let in_parts = resource.by_site.iter().any(|at| at.part.is_some());
+    let mut table = Table::new(["SITE"]).indented(2);
+    table.titles(in_parts.then_some("PART"));
+    table.titles(["OK", "KO", "UNKNOWN", "WAITING", "SHOWS"]);
     if !running.is_empty() {
         table.titles(["RUNNING"]);
     }
-    let mut prints = resource.by_site.iter().filter_map(|at| at.shown.as_deref());
-    let first = prints.next();
-    let apart = prints.any(|print| Some(print) != first);
-    let shows = |print: &str| {
+    // Sites with different parts show different things by design.
+    let mut prints: BTreeMap<Option<usize>, BTreeSet<&str>> = BTreeMap::new();
+    for at in &resource.by_site {
+        prints.entry(at.part).or_default().extend(at.shown.as_deref());
+    }
+    let shows = |print: &str, part: Option<usize>| {
         let short = words::print(print);
+        let apart = prints.get(&part).is_some_and(|prints| prints.len() > 1);
         if apart { Cell::styled(short, words::BAD) } else { Cell::from(short) }
     };
     for at in &resource.by_site {
@@ -116,14 +125,16 @@ fn at_sites(resource: &Resource, running: &[Running]) -> Table {
             0 => Cell::from("0"),
             _ => Cell::styled(count.to_string(), style),
         };
-        let mut row = vec![
-            Cell::from(&at.site),
+        let mut row = vec![Cell::from(&at.site)];
+        let part = || at.part.map_or(words::NONE.to_owned(), |part| part.to_string());
+        row.extend(in_parts.then(|| Cell::from(part())));
+        row.extend([
             at.ok.to_string().into(),
             bad(at.ko, words::BAD),
             bad(at.unknown, words::BAD),
             bad(at.waiting, words::OPEN),
-            at.shown.as_deref().map_or(Cell::from(words::NONE), shows),
-        ];
+            at.shown.as_deref().map_or(Cell::from(words::NONE), |print| shows(print, at.part)),
+        ]);
         let runs = running.iter().find(|running| running.site == at.site);
         row.extend(runs.map(|running| Cell::styled(&running.operation, words::OPEN)));
         table.row(row);

@@ -31,7 +31,9 @@ mod rehearsal;
 /// resource, at once or when they can be reached again. Nothing is lost when the waiting ends.
 ///
 /// `{id}` in the command stands for the resource's id. `{path}` of a file that is there is
-/// attached, and stands for its path at each site.
+/// attached, and stands for its path at each site. A resource on 'site1 % site2' is in parts:
+/// each site does its own, with `CHEOPS_PART` and `CHEOPS_PARTS` in the environment, and
+/// `{split 10}` is its share of the number.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit status: 0 all sites said OK; 1 some said KO, or another operation won; \
@@ -42,7 +44,8 @@ pub(crate) struct Arguments {
     /// The resource
     #[arg(long)]
     id: String,
-    /// Where the resource is to exist: 'site1 & site2'. Needed to create it
+    /// Where the resource is to exist: 'site1 & site2', or in parts: 'site1 % site2'. Needed to
+    /// create it
     #[arg(long, value_name = "PLACE")]
     sites: Option<String>,
     /// The command line, for the shell of each site

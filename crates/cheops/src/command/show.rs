@@ -1,5 +1,7 @@
 //! `cheops show`: what a resource is at each of its sites, without changing it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use cheops_agent::api::model::{Show, Shown, ShownAt};
 
 use super::{Context, Outcome, View, ask};
@@ -14,7 +16,8 @@ use crate::{
 /// Show what a resource is at each of its sites
 ///
 /// Runs the resource's `Show` command, or another that changes nothing, and registers nothing. The
-/// exit status is 1 if the sites differ or one said KO, and 3 if one has not answered.
+/// exit status is 1 if the sites differ or one said KO, and 3 if one has not answered. Of a resource
+/// in parts, all parts are gathered, and the sites of one part are compared.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// The resource
@@ -67,17 +70,23 @@ fn verdict(shown: &Shown, id: &str, command: Option<&str>) -> String {
         let command = command.unwrap_or_default();
         let id = shell::last(id);
         lines.push(format!("{who} do not agree; see how with: cheops diff {command}{id}"));
-    } else if is_part && ok.len() > 1 {
+    } else if is_part && comparable(shown, &ok) {
         lines.push(format!("{} agree.", words::listed(&ok)));
     }
     lines.into_iter().map(|line| clean(&line) + "\n").collect()
 }
 
-/// Whether sites that answered print different things.
+/// Whether sites that answered print different things of the same part.
 fn differ(shown: &Shown) -> bool {
-    let mut outputs = shown.sites.values().filter(|at| at.status == "OK").map(|at| &at.output);
-    let first = outputs.next();
-    outputs.any(|output| Some(output) != first)
+    let mut first: BTreeMap<Option<usize>, &str> = BTreeMap::new();
+    let mut ok = shown.sites.values().filter(|at| at.status == "OK");
+    ok.any(|at| *first.entry(at.part).or_insert(&at.output) != at.output)
+}
+
+/// Whether any of these hold the same, so that they can agree.
+fn comparable(shown: &Shown, sites: &[&str]) -> bool {
+    let mut seen = BTreeSet::new();
+    sites.iter().any(|site| !seen.insert(shown.sites.get(*site).and_then(|at| at.part)))
 }
 
 /// What the answers of all sites amount to.
@@ -107,20 +116,38 @@ impl View for Shown {
             let lines = lines.chain(printed.rest(None)).collect();
             (Cell::styled(printed.status(&at.status), style), lines)
         };
-        let sites = self.sites.iter().map(|(site, at)| (site, printed(at)));
-        let sites: Vec<(&String, (Cell, Vec<String>))> = sites.collect();
-        let is_short = sites.iter().all(|(_, (_, lines))| lines.len() <= 1);
+        // Part by part, as the resource was spread.
+        let mut sites: Vec<(&String, &ShownAt)> = self.sites.iter().collect();
+        sites.sort_by_key(|(_, at)| at.part);
+        let in_parts = sites.iter().any(|(_, at)| at.part.is_some());
+        let head = |site: &String, at: &ShownAt, status: Cell, titled: bool| {
+            let part = at.part.map_or(words::NONE.to_owned(), |part| part.to_string());
+            let part = if titled { part } else { format!("part {part}") };
+            let mut head = vec![Cell::from(site)];
+            head.extend(in_parts.then(|| Cell::from(part)));
+            head.push(status);
+            head
+        };
+        let printed: Vec<(Cell, Vec<String>)> = sites.iter().map(|(_, at)| printed(at)).collect();
+        let is_short = printed.iter().all(|(_, lines)| lines.len() <= 1);
+        let answers = sites.into_iter().zip(printed);
         if is_short {
-            let mut table = Table::new(["SITE", "STATUS", "OUTPUT"]);
-            for (site, (status, lines)) in sites {
-                table.row([Cell::from(site), status, lines.concat().into()]);
+            let mut table = if in_parts {
+                Table::new(["SITE", "PART", "STATUS", "OUTPUT"])
+            } else {
+                Table::new(["SITE", "STATUS", "OUTPUT"])
+            };
+            for ((site, at), (status, lines)) in answers {
+                let mut row = head(site, at, status, true);
+                row.push(lines.concat().into());
+                table.row(row);
             }
             return table.render();
         }
         let mut text = String::new();
-        for (site, (status, lines)) in sites {
+        for ((site, at), (status, lines)) in answers {
             let mut title = Table::untitled();
-            title.row([Cell::from(site), status]);
+            title.row(head(site, at, status, false));
             text += &title.render();
             text.extend(lines.iter().map(|line| format!("    {}\n", clean(line))));
         }

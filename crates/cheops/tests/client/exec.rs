@@ -389,6 +389,7 @@ fn a_rehearsal_says_what_each_site_would_do() {
             ("site2".into(), vec![PlannedStep::Clear, PlannedStep::More]),
         ]
         .into(),
+        parts: Vec::new(),
     };
     let answer = rehearsal.clone();
     let agent = Agent::start(move |_| json(&answer));
@@ -417,6 +418,24 @@ Each site would run
     assert_eq!(said, "operation/site1:4\n");
     let said = agent.cheops(&[&line[..], &["-o", "json"]].concat()).fine();
     assert_eq!(serde_json::from_str::<Rehearsal>(&said).unwrap(), rehearsal);
+}
+
+#[test]
+fn a_rehearsal_names_the_part_of_each_site() {
+    let rehearsal = Rehearsal {
+        known: None,
+        operation: "site1:1".into(),
+        reset: false,
+        before: Vec::new(),
+        after: vec!["site1:1".into()],
+        dropped: Vec::new(),
+        sites: ["site1", "site2"].map(|site| (site.into(), Vec::new())).into(),
+        parts: ["site2", "site1"].map(|site| vec![site.to_owned()]).to_vec(),
+    };
+    let agent = Agent::start(move |_| json(&rehearsal));
+    let said = agent.cheops(&[&EXEC[..], &["--dry-run"]].concat()).fine();
+    let sites = "  site1 (part 2 of 2)   nothing\n  site2 (part 1 of 2)   nothing\n";
+    assert!(said.ends_with(&format!("Each site would run\n{sites}")), "{said}");
 }
 
 #[test]

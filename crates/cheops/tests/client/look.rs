@@ -15,7 +15,7 @@ use crate::{
 
 fn shown(outputs: &[(&str, &str, &str)]) -> Shown {
     let at = |&(site, status, output): &(&str, &str, &str)| {
-        (site.to_owned(), ShownAt { status: status.into(), output: output.into() })
+        (site.to_owned(), ShownAt { status: status.into(), output: output.into(), part: None })
     };
     let first = outputs[0].2;
     Shown {
@@ -286,6 +286,76 @@ Configuration
   Show "cat {id}"
 "#
     );
+}
+
+/// A resource on `site2 % site1`.
+fn in_parts() -> Resource {
+    let mut resource = counter();
+    resource.summary.parts = ["site2", "site1"].map(|site| vec![site.to_owned()]).to_vec();
+    for (at, (part, print)) in resource.by_site.iter_mut().zip([(2, "5f"), (1, "6a")]) {
+        (at.part, at.shown) = (Some(part), Some(print.repeat(16)));
+    }
+    resource
+}
+
+#[test]
+fn parts_are_named() {
+    let agent = Agent::start(|seen| match seen.path.split('?').next().unwrap() {
+        "/api/v1/resources" => json(&Resources {
+            site: "site1".into(),
+            resources: vec![in_parts().summary],
+            next: None,
+        }),
+        _ => json(&in_parts()),
+    });
+    let said = agent.cheops(&["get", "resources"]).fine();
+    assert!(said.ends_with("site2 % site1\n"), "{said}");
+    let said = agent.cheops(&["describe", "counter"]).fine();
+    let sites = "\
+  SITE    PART   OK   KO   UNKNOWN   WAITING   SHOWS
+  site1   2      2    0    0         0         5f5f5f5f
+  site2   1      2    0    0         0         6a6a6a6a
+";
+    assert!(said.contains("Sites        site2 % site1\n") && said.contains(sites), "{said}");
+}
+
+#[test]
+fn parts_are_gathered_and_differ_by_design() {
+    // What the sites print, and whether those of one part agree.
+    let sample = |outputs: [(&str, usize, &str); 3]| {
+        let at = |(site, part, output): (&str, usize, &str)| {
+            let at = ShownAt { status: "OK".into(), output: output.into(), part: Some(part) };
+            (site.to_owned(), at)
+        };
+        let agree = outputs[1].2 == outputs[2].2;
+        Shown { command: "x".into(), sites: outputs.map(at).into(), agree }
+    };
+    let show = |shown: &Shown, verb: &str| {
+        let shown = shown.clone();
+        let agent = Agent::start(move |seen| {
+            if seen.path.ends_with("/show") { json(&shown) } else { json(&in_parts()) }
+        });
+        agent.cheops(&[verb, "counter"])
+    };
+    let agreed = sample([("a", 2, "4\n"), ("b", 1, "3\n"), ("c", 1, "3\n")]);
+    let expected = "\
+SITE   PART   STATUS   OUTPUT
+b      1      OK       3
+c      1      OK       3
+a      2      OK       4
+";
+    assert_eq!(show(&agreed, "show").fine(), expected);
+    let long = sample([("a", 2, "4\n5\n"), ("b", 1, "3\n"), ("c", 1, "3\n")]);
+    let said = show(&long, "show").fine();
+    assert!(said.ends_with("a   part 2   OK\n    4\n    5\n"), "{said}");
+    let apart = sample([("a", 2, "4\n"), ("b", 1, "3\n"), ("c", 1, "8\n")]);
+    let said = show(&apart, "show");
+    assert!(said.code == Some(1) && said.out.contains("The sites do not agree"), "{said:?}");
+    let said = show(&apart, "diff");
+    assert!(said.code == Some(1) && said.out.contains("--- b\n+++ c\n"), "{said:?}");
+    assert!(!said.out.contains("+++ a"), "{said:?}");
+    let said = show(&agreed, "diff");
+    assert!(said.code == Some(0), "{said:?}");
 }
 
 #[test]

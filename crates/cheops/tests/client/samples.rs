@@ -68,6 +68,7 @@ pub(crate) fn counter() -> Resource {
                 unknown: 0,
                 waiting: 0,
                 shown: Some("5f".repeat(16)),
+                part: None,
             })
             .to_vec(),
     }
@@ -79,6 +80,7 @@ pub(crate) fn summary(id: &str, state: State) -> ResourceSummary {
         state,
         deleting: false,
         sites: ["site1", "site2"].map(str::to_owned).to_vec(),
+        parts: Vec::new(),
         operation_count: 3,
         block_length: 2,
         updated: Some(ago(180)),

@@ -32,9 +32,15 @@ impl Agent {
 
     /// The only agent of its world, on loopback. It is started, and ready.
     pub(crate) fn alone(directory: &Path) -> Self {
+        Self::alone_with(directory, "")
+    }
+
+    /// The same, with more sections in its configuration.
+    pub(crate) fn alone_with(directory: &Path, settings: &str) -> Self {
         let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (api, peers) = (free(), free());
-        let config = format!("site = 'site1'\n[listen]\napi = '{api}'\npeers = '{peers}'\n");
+        let config =
+            format!("site = 'site1'\n{settings}\n[listen]\napi = '{api}'\npeers = '{peers}'\n");
         fs::write(directory.join("site.toml"), config).unwrap();
         let mut agent = Self::at("site1", None, &api.to_string(), directory);
         agent.start();
@@ -165,6 +171,13 @@ impl Agent {
     /// The id of the agent's process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// A value that the system tells of the agent's process, in kB: `VmHWM`, `VmRSS`.
+    pub(crate) fn memory(&self, what: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with(what)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     /// The sites that this one can reach.

@@ -7,8 +7,11 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 pub(crate) mod agent;
+pub(crate) mod application;
+pub(crate) mod http;
 pub(crate) mod net;
 pub(crate) mod redis;
+pub(crate) mod websocket;
 
 use std::{
     fmt::Write,
@@ -40,6 +43,11 @@ impl Field {
 
     /// The same, with more sections in the configuration of each site.
     pub(crate) fn with(count: usize, settings: &str) -> Self {
+        Self::with_each(count, |_, _| settings.to_owned())
+    }
+
+    /// The same, with what each site's configuration has, by its place and its address.
+    pub(crate) fn with_each(count: usize, settings: impl Fn(usize, &str) -> String) -> Self {
         let net = Network::new(count);
         let directory = tempfile::tempdir().unwrap();
         let names: Vec<String> = (1..=count).map(|n| format!("site{n}")).collect();
@@ -51,8 +59,9 @@ impl Field {
             });
             let ip = net.ip(n);
             let config = format!(
-                "site = '{name}'\nwork = 'work'\n{}{settings}\n[listen]\napi = '{ip}:8079'\npeers = '{ip}:8078'\n",
-                peers.collect::<String>()
+                "site = '{name}'\nwork = 'work'\n{}{}\n[listen]\napi = '{ip}:8079'\npeers = '{ip}:8078'\n",
+                peers.collect::<String>(),
+                settings(n, &ip)
             );
             fs::write(data.join("site.toml"), config).unwrap();
             Agent::new(name, net.namespace(n), &net.ip(n), &data)

@@ -75,7 +75,17 @@ impl Network {
         }
     }
 
-    /// Drops nothing any more.
+    /// Has a site refuse connections to a port from itself, as if nobody listened there.
+    pub(crate) fn refuse(&self, n: usize, port: u16) {
+        let port = port.to_string();
+        let which = ["iptables", "-w", "-A", "INPUT", "-i", "lo", "-p", "tcp", "--dport", &port];
+        inside(
+            &self.hosts[n],
+            &[&which[..], &["-j", "REJECT", "--reject-with", "tcp-reset"]].concat(),
+        );
+    }
+
+    /// Drops and refuses nothing any more.
     pub(crate) fn heal(&self) {
         for host in &self.hosts {
             inside(host, &["iptables", "-w", "-F", "INPUT"]);

@@ -312,6 +312,7 @@ mod tests {
                     state: State::Settled,
                     deleting: false,
                     sites: self.sites(),
+                    parts: Vec::new(),
                     operation_count: 4,
                     block_length: 2,
                     updated: None,

@@ -61,7 +61,7 @@ struct RunsDiffer {
 #[derive(Debug, PartialEq, Serialize)]
 struct ShownDiffer {
     command: String,
-    /// The sites that print what most do.
+    /// The sites that print what most do, or most of their part.
     most: Vec<String>,
     /// The others, each with a unified diff.
     others: BTreeMap<String, String>,
@@ -181,28 +181,16 @@ impl ShownDiffer {
     fn new(shown: Shown) -> Self {
         let (ok, failed): (Vec<_>, Vec<_>) =
             shown.sites.into_iter().partition(|(_, at)| at.status == "OK");
-        let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
-        for (_, at) in &ok {
-            *groups.entry(&at.output).or_default() += 1;
+        let mut parts: BTreeMap<Option<usize>, Vec<(&str, &str)>> = BTreeMap::new();
+        for (site, at) in &ok {
+            parts.entry(at.part).or_default().push((site, &at.output));
         }
-        let largest = groups.values().max().copied();
-        // Of groups that are as large, that of the first site.
-        let usual = ok.iter().find(|(_, at)| groups.get(at.output.as_str()).copied() == largest);
-        let (most_name, usual) = usual.map_or(("", ""), |(site, at)| (site, &at.output));
         let mut most = Vec::new();
         let mut others = BTreeMap::new();
-        for (site, at) in &ok {
-            if at.output == usual {
-                most.push(site.clone());
-            } else {
-                let diff = TextDiff::from_lines(usual, &at.output)
-                    .unified_diff()
-                    .context_radius(AROUND)
-                    .header(most_name, site)
-                    .to_string();
-                others.insert(site.clone(), diff);
-            }
+        for sites in parts.into_values() {
+            compare(&sites, &mut most, &mut others);
         }
+        most.sort_unstable();
         let failed = failed.into_iter().map(|(site, at)| {
             let printed = Printed::new(&at.output, at.status == "KO");
             let (status, said) = (printed.status(&at.status), printed.line(None));
@@ -213,6 +201,31 @@ impl ShownDiffer {
 
     fn has_ko(&self) -> bool {
         self.failed.values().any(|said| said.starts_with("KO"))
+    }
+}
+
+/// Sorts the sites of a part, or all of a resource without parts, into those that print what most of
+/// them do, and the others.
+fn compare(sites: &[(&str, &str)], most: &mut Vec<String>, others: &mut BTreeMap<String, String>) {
+    let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
+    for (_, output) in sites {
+        *groups.entry(output).or_default() += 1;
+    }
+    let largest = groups.values().max().copied();
+    // Of groups that are as large, that of the first site.
+    let usual = sites.iter().find(|(_, output)| groups.get(output).copied() == largest);
+    let (most_name, usual) = usual.copied().unwrap_or_default();
+    for &(site, output) in sites {
+        if output == usual {
+            most.push(site.to_owned());
+        } else {
+            let diff = TextDiff::from_lines(usual, output)
+                .unified_diff()
+                .context_radius(AROUND)
+                .header(most_name, site)
+                .to_string();
+            others.insert(site.to_owned(), diff);
+        }
     }
 }
 

@@ -39,16 +39,13 @@ impl Accepted {
     }
 }
 
-/// The sites of a place that only names them: `site1 & site2`.
+/// The sites of a place that only names them: `site1 & site2`, `site1 % site2`.
 fn plain_sites(place: &Place) -> Option<BTreeSet<String>> {
     match place.node() {
         Node::Site(site) => Some([site.to_string()].into()),
-        Node::Several(Operator::All, places) => {
-            let sites = places.iter().map(|place| match place.node() {
-                Node::Site(site) => Some(site.to_string()),
-                _ => None,
-            });
-            sites.collect()
+        Node::Several(Operator::All | Operator::Across, places) => {
+            let sites: Option<Vec<_>> = places.iter().map(plain_sites).collect();
+            Some(sites?.into_iter().flatten().collect())
         }
         _ => None,
     }
@@ -69,6 +66,8 @@ mod tests {
             ("site1", true),
             ("site3", true),
             ("site1 & site2 & site3", true),
+            ("site2 % site1", false),
+            ("site1 % site2 & site3", true),
             ("*", false),
             ("around(site1, 9ms)", false),
             ("site1 & around(site1, 9ms)", false),

@@ -37,7 +37,9 @@ pub(super) fn plan(
     while let Some((before, inner, after)) = braces(rest) {
         plan.command += before;
         let is_variable = before.ends_with('$');
-        let is_known = inner == "id" || plan.files.iter().any(|file| file.name == inner);
+        let is_number = inner.starts_with("split ");
+        let is_known =
+            inner == "id" || is_number || plan.files.iter().any(|file| file.name == inner);
         if is_variable || is_known || !is_file(inner) {
             plan.command.push('{');
             // What follows the brace may hold a pair of its own.
@@ -113,6 +115,7 @@ fn check(name: &str) -> Result<(), &'static str> {
     match name {
         "" => Err("the name is empty"),
         "id" => Err("`{id}` is the resource's id already"),
+        _ if name.starts_with("split ") => Err("`{split 10}` is a share of a number already"),
         "." | ".." => Err("that is a directory"),
         _ if name.chars().any(|c| c.is_control() || matches!(c, '{' | '}' | '/')) => {
             Err("a name holds no braces, slashes or control characters")

@@ -46,7 +46,10 @@ impl View for Rehearsal {
         }
         let mut table = Table::untitled().indented(2);
         for (site, steps) in &self.sites {
-            let mut name = site.as_str();
+            let part = self.parts.iter().position(|sites| sites.contains(site));
+            let part = part.map(|part| format!(" (part {} of {})", part + 1, self.parts.len()));
+            let name = format!("{site}{}", part.unwrap_or_default());
+            let mut name = name.as_str();
             if steps.is_empty() {
                 table.row([name.into(), Cell::from("nothing")]);
             }

@@ -84,7 +84,7 @@ impl List for Resources {
         let mut table = Table::new(["ID", "STATE", "OPERATIONS", "BLOCK", "UPDATED", "SITES"]);
         for resource in &self.resources {
             let sites = if wide || resource.sites.len() <= 3 {
-                resource.sites.join(", ")
+                words::place(resource)
             } else {
                 format!("{}, … {} more", resource.sites[..2].join(", "), resource.sites.len() - 2)
             };

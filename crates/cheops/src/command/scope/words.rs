@@ -23,9 +23,6 @@ impl Words<'_> {
             _ if uses(place, Operator::Across) || !uses(place, Operator::All) => {
                 format!("runs {on}")
             }
-            Node::Once(_) => {
-                format!("sent once {on}, without a record; read from the nearest of them")
-            }
             Node::Several(Operator::First, _) => {
                 format!("written {on}; read in the same order, from the nearest of a group")
             }
@@ -44,7 +41,7 @@ impl Words<'_> {
                 self.now(place)
             ),
             Node::Everywhere => format!("on every known site{}", self.now(place)),
-            Node::Once(place) => self.on(place),
+            Node::Once(place) => format!("once {}, without a record", self.on(place)),
             Node::Several(Operator::All, places) => {
                 list(places.iter().map(|place| self.on(place)).collect())
             }
@@ -194,6 +191,16 @@ mod tests {
                 "a % b; c",
                 "runs in parts (the prime one on a; another on b), or on c if a or b can't be reached",
             ),
+            (
+                "none(a & b)",
+                "written once on a and on b, without a record; read from the nearest of them",
+            ),
+            (
+                "none(a & b); c",
+                "written once on a and on b, without a record, or on c if a or b can't be reached; \
+                 read in the same order, from the nearest of a group",
+            ),
+            ("eventual(a & b)", "written on a and on b; read from the nearest of them"),
             ("*", "written on every known site; read from the nearest of them"),
             ("around(a, 10ms)", "runs on the site nearest to a that can be reached, within 10ms"),
             (

@@ -1,0 +1,262 @@
+//! Resources with a part at each of several sites: creating, reading and changing all of it.
+//!
+//! What must stay true: nothing is created where a name that may exist only once is there already, as
+//! far as sites can be asked; an answer that lacks a part says so.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cheops_core::id::{SiteId, Sites};
+use futures_util::future::join_all;
+use http_body_util::{BodyExt as _, Limited};
+use hyper::{Method, Response, StatusCode, Uri, header::CONTENT_LENGTH, http::request::Parts};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+
+use super::{
+    Service, Shared,
+    across::{MOST, Unsaid, document, merged},
+    answer::Problem,
+    body::Body,
+    hide::format,
+    pool::Answer,
+    read::Named,
+    replicated::{asked, normalise},
+    serve::broken_body,
+    write::{Operated, Told},
+};
+use crate::{
+    replicants::{Found, path},
+    rest::{
+        divide, gather,
+        rewrite::{Format, own_path},
+    },
+    run::answer as kept,
+};
+
+impl Shared {
+    /// Reads a divided resource: all of it, from all of its parts.
+    pub(super) async fn gather(
+        self: &Arc<Self>,
+        service: &Arc<Service>,
+        named: Option<&Arc<Named>>,
+        found: &Found,
+        mut parts: Parts,
+        body: Body,
+    ) -> Response<Answer> {
+        normalise(found, &mut parts);
+        let replicant = &found.replicant;
+        let (mut there, mut missing) = (Vec::new(), Vec::new());
+        for part in &replicant.parts {
+            let sites: Vec<SiteId> = part.iter().filter(|s| replicant.is_at(s)).cloned().collect();
+            if !sites.is_empty() {
+                there.push((part, self.nearest(&sites)));
+            } else if !part.iter().any(|site| replicant.replied.contains(site)) {
+                missing.push(part.to_string());
+            }
+        }
+        // What did not divide is at the prime site, whatever it is.
+        if let ([(_, sites)], []) = (there.as_slice(), missing.as_slice()) {
+            let legs: Vec<_> = sites.iter().map(|site| self.leg(site.clone())).collect();
+            return self.try_legs(service, named, &legs, parts, body).await;
+        }
+        let asked_for = asked(&parts).to_owned();
+        let whole = replicant
+            .meta()
+            .is_none_or(|meta| own_path(&asked_for, meta).is_some_and(|(_, rest)| rest.is_empty()));
+        let asked =
+            there.iter().map(|(_, sites)| self.pages(service, named, sites.clone(), parts.clone()));
+        let (mut said, mut whys) = (Vec::new(), Vec::new());
+        for ((part, _), answer) in there.iter().zip(join_all(asked).await) {
+            match answer {
+                Ok(answer) => said.push(answer),
+                Err(Unsaid::Missing(why)) => {
+                    missing.push(part.to_string());
+                    whys.push(why);
+                }
+                Err(Unsaid::Other(response)) => return *response,
+            }
+        }
+        if said.is_empty() || (service.config.cross.strict && !missing.is_empty()) {
+            return self.refuse(&Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "parts-missing",
+                format!("parts of it can't be had: {}; {}", missing.join(", "), whys.join("; ")),
+                "look at the links with `cheops get sites`",
+            ));
+        }
+        if !whole {
+            return merged(service, said, &missing);
+        }
+        let sites: Vec<SiteId> = said.iter().map(|said| said.site.clone()).collect();
+        let mut said = said.into_iter();
+        let Some(first) = said.next() else { return self.refuse(&broken_body("nothing came")) };
+        let head = first.head;
+        let values = first.values.into_iter().map(|value| (first.site.clone(), value));
+        let others = said.filter_map(|said| Some((said.site, said.values.into_iter().next()?)));
+        match gather::whole(values.take(1).chain(others).collect(), &service.config.divide) {
+            Ok(value) => document(head, &value, &sites, &missing),
+            Err(differs) => self.refuse(&Problem::new(
+                StatusCode::CONFLICT,
+                "parts-differ",
+                differs.to_string(),
+                "bring the parts together with an update by the same id",
+            )),
+        }
+    }
+
+    /// Reads the whole body of a request, so that it can be divided.
+    pub(super) async fn whole_body(
+        &self,
+        service: &Service,
+        body: Body,
+        whole: &mut Option<Value>,
+    ) -> Result<Body, Box<Problem>> {
+        let body = body.keep(MOST).await.map_err(|error| broken_body(&error.to_string()))?;
+        if let Body::Whole(bytes, _) = &body
+            && let Ok(value) = serde_json::from_slice::<Value>(bytes)
+        {
+            divide::check(&value, &service.config.divide).map_err(|indivisible| {
+                Problem::new(
+                    StatusCode::UNPROCESSABLE_ENTITY,
+                    "indivisible",
+                    indivisible.to_string(),
+                    "send something that can be divided, or name one site",
+                )
+            })?;
+            *whole = Some(value);
+        }
+        Ok(body)
+    }
+
+    /// Makes sure that what is to be created can be: that it divides, and that its name is free at all
+    /// sites that can be asked.
+    pub(super) async fn divisible(
+        self: &Arc<Self>,
+        service: &Arc<Service>,
+        named: Option<&Arc<Named>>,
+        sites: &Sites,
+        parts: &Parts,
+        body: Body,
+        whole: &mut Option<Value>,
+    ) -> Result<Body, Box<Problem>> {
+        let body = self.whole_body(service, body, whole).await?;
+        let taken = if parts.method == Method::POST {
+            self.name_taken(service, named, sites, parts, whole.as_ref()).await
+        } else {
+            self.path_taken(service, named, sites, parts).await
+        };
+        match taken {
+            None => Ok(body),
+            Some((site, what)) => Err(Problem::new(
+                StatusCode::CONFLICT,
+                "name-taken",
+                format!("{what} exists at `{site}` already; nothing was created"),
+                "choose another name, or delete that one first",
+            )),
+        }
+    }
+
+    /// A site that has something with the name that may be there only once.
+    async fn name_taken(
+        self: &Arc<Self>,
+        service: &Arc<Service>,
+        named: Option<&Arc<Named>>,
+        sites: &Sites,
+        parts: &Parts,
+        whole: Option<&Value>,
+    ) -> Option<(SiteId, String)> {
+        let at = service.config.cross.unique.as_deref()?;
+        let wanted = whole?.pointer(at).filter(|value| !value.is_null())?;
+        let text = wanted.as_str().map_or_else(|| wanted.to_string(), str::to_owned);
+        let field = at.rsplit('/').next().unwrap_or_default();
+        let query = utf8_percent_encode(&text, NON_ALPHANUMERIC);
+        let target = format!("{}?{field}={query}", path(asked(parts)));
+        let looked = self.look_at(service, named, sites, parts, &target).await;
+        let taken = |(site, value): (SiteId, Option<Value>)| {
+            gather::names(&value?, at, wanted).then_some(site)
+        };
+        let site = looked.into_iter().find_map(taken)?;
+        Some((site, format!("`{text}`")))
+    }
+
+    /// A site that has something at the path already.
+    async fn path_taken(
+        self: &Arc<Self>,
+        service: &Arc<Service>,
+        named: Option<&Arc<Named>>,
+        sites: &Sites,
+        parts: &Parts,
+    ) -> Option<(SiteId, String)> {
+        let target = path(asked(parts)).to_owned();
+        let looked = self.look_at(service, named, sites, parts, &target).await;
+        let site = looked.into_iter().find_map(|(site, value)| value.map(|_| site))?;
+        Some((site, format!("`{target}`")))
+    }
+
+    /// What each site has at a target, if it answers with a document.
+    async fn look_at(
+        self: &Arc<Self>,
+        service: &Arc<Service>,
+        named: Option<&Arc<Named>>,
+        sites: &Sites,
+        parts: &Parts,
+        target: &str,
+    ) -> Vec<(SiteId, Option<Value>)> {
+        let Ok(uri) = target.parse::<Uri>() else { return Vec::new() };
+        let mut look = parts.clone();
+        (look.method, look.uri) = (Method::GET, uri);
+        look.headers.remove(CONTENT_LENGTH);
+        let asked = sites.iter().map(async |site| {
+            let answer = self.ask(service, named, site, look.clone()).await;
+            (site.clone(), answer.ok().map(|(_, value)| value))
+        });
+        join_all(asked).await
+    }
+}
+
+/// The answer of one part as that of the whole: made of those of all parts, or, where one has not
+/// answered, with what was asked for in place of this part's share of it.
+pub(super) async fn undivided(
+    service: &Service,
+    parts: &[Sites],
+    asked: Option<&Value>,
+    operated: &Operated,
+    response: Response<Answer>,
+) -> Response<Answer> {
+    let Told::Reply(told) = &operated.outcome else { return response };
+    if !response.status().is_success() || format(response.headers()) != Some(Format::Json) {
+        return response;
+    }
+    let (mut head, body) = response.into_parts();
+    let Ok(body) = Limited::new(body, MOST).collect().await else {
+        return Response::from_parts(head, Answer::from(Bytes::new()));
+    };
+    let body = body.to_bytes();
+    let Ok(answer) = serde_json::from_slice::<Value>(&body) else {
+        return Response::from_parts(head, Answer::from(body));
+    };
+    head.headers.remove(CONTENT_LENGTH);
+    let divide = &service.config.divide;
+    // What each part says, as far as it has said anything; a part that has nothing says nothing.
+    let mut said = Vec::new();
+    let mut complete = true;
+    for part in parts {
+        if part.contains(&told.id.site) {
+            said.push((told.id.site.clone(), answer.clone()));
+            continue;
+        }
+        let reply = operated.others.iter().find(|reply| part.contains(&reply.id.site));
+        complete &= reply.is_some();
+        let value = reply.and_then(|reply| {
+            let answer = kept::Answer::of_reply(&reply.output)?;
+            Some((reply.id.site.clone(), serde_json::from_slice(answer.body).ok()?))
+        });
+        said.extend(value);
+    }
+    let whole = match gather::whole(said, divide) {
+        Ok(gathered) if complete => divide::restore(answer, &gathered, divide),
+        _ => asked.map_or(answer.clone(), |asked| divide::restore(answer, asked, divide)),
+    };
+    Response::from_parts(head, Answer::from(Bytes::from(whole.to_string())))
+}

@@ -1,0 +1,89 @@
+"""A service that shows how requests arrive, for tests of the protocol.
+
+- any method on `/echo`: what came: method, target, length and digest of the body, trailers.
+- `GET /trailers`: a body in chunks with a trailer.
+- `GET /bytes/N`: so many bytes.
+- `GET /ws`: a WebSocket that says what it is told.
+"""
+
+import base64
+import hashlib
+import struct
+
+from base import PIECE, Gone, Handler, Refused
+
+WEBSOCKET = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+
+class Echo(Handler):
+    def serve(self):
+        match self.segments:
+            case ["echo"]:
+                self.echo()
+            case ["trailers"]:
+                self.with_trailers()
+            case ["bytes", count]:
+                self.bytes(int(count))
+            case ["ws"]:
+                self.websocket()
+            case _:
+                raise Refused(404, f"there is no {self.path}")
+
+    def echo(self):
+        digest, size = hashlib.sha256(), 0
+        for piece in self.pieces():
+            digest.update(piece)
+            size += len(piece)
+        self.answer({
+            "site": self.server.site,
+            "method": self.command,
+            "target": self.path,
+            "size": size,
+            "digest": digest.hexdigest(),
+            "trailers": self.trailers,
+        })
+
+    def with_trailers(self):
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.send_header("Trailer", "X-Sum")
+        self.end_headers()
+        self.wfile.write(b"5\r\nhello\r\n6\r\n world\r\n0\r\nX-Sum: 11\r\n\r\n")
+        self.wfile.flush()
+
+    def bytes(self, count):
+        self.send_response(200)
+        self.send_header("Content-Length", str(count))
+        self.end_headers()
+        piece = bytes(PIECE)
+        while count and self.command != "HEAD":
+            self.wfile.write(piece[:count])
+            count -= min(count, PIECE)
+        self.wfile.flush()
+
+    def websocket(self):
+        key = self.headers.get("sec-websocket-key")
+        if self.headers.get("upgrade", "").lower() != "websocket" or not key:
+            raise Refused(426, "this is a WebSocket")
+        accept = base64.b64encode(hashlib.sha1((key + WEBSOCKET).encode()).digest()).decode()
+        self.send_response(101)
+        self.send_header("Upgrade", "websocket")
+        self.send_header("Connection", "Upgrade")
+        self.send_header("Sec-WebSocket-Accept", accept)
+        self.end_headers()
+        self.wfile.flush()
+        self.close_connection = True
+        while True:
+            first, second = self.some(2)
+            size = second & 0x7F
+            if size == 126:
+                (size,) = struct.unpack(">H", self.some(2))
+            elif size == 127:
+                raise Gone
+            mask = self.some(4)
+            text = bytes(byte ^ mask[n % 4] for n, byte in enumerate(self.some(size)))
+            length = bytes([size]) if size < 126 else b"\x7e" + struct.pack(">H", size)
+            self.wfile.write(bytes([first]) + length + text)
+            self.wfile.flush()
+            if first & 0x0F == 8:
+                return

@@ -1,0 +1,224 @@
+//! Cross: one collection read at all sites, and one resource with a part at each.
+
+use serde_json::{Value, json};
+
+use crate::field::{
+    application::{Service, Setup, World, text},
+    eventually,
+    http::Answer,
+};
+
+const ALL: &str = "image: site1 % site2 % site3";
+
+/// What of a group divides, and how answers become one.
+fn world(more: &str) -> World {
+    let image = format!(
+        "[service.cross]\ncounters = ['/total']\nmark = 'at'\nunique = '/name'\n{more}\n\
+         [[service.divide]]\npointer = '/replicas'\ngather = 'sum'\n\
+         [[service.divide]]\npointer = '/members'\ngather = 'concat'\n"
+    );
+    World::with(3, Setup { image, ..Setup::default() })
+}
+
+fn texts(list: &Value, field: &str) -> Vec<String> {
+    list.as_array().unwrap().iter().map(|item| text(&item[field])).collect()
+}
+
+/// What an instance has of the group of a name.
+fn part(world: &World, n: usize, name: &str) -> Option<Value> {
+    let list = world.has(n, Service::Image, &format!("/v2/groups?name={name}")).expect(200).json();
+    let groups = list["groups"].as_array().unwrap();
+    assert!(groups.len() <= 1, "it was created twice: {groups:?}");
+    groups.first().cloned()
+}
+
+#[test]
+fn a_collection_is_read_at_all_sites_as_one() {
+    let world = world("");
+    for n in 0..3 {
+        for image in 0..=n {
+            world.has_image(n, &format!("image{n}{image}"), "x");
+        }
+    }
+    let read = |asked: usize, path: &str| world.image(asked, "GET", path).scope(ALL).send();
+    for asked in 0..3 {
+        let answer = read(asked, "/v2/images").expect(200);
+        let list = answer.json();
+        assert_eq!(
+            texts(&list["images"], "name"),
+            ["image00", "image10", "image11", "image20", "image21", "image22"]
+        );
+        assert_eq!(
+            texts(&list["images"], "at"),
+            ["site1", "site2", "site2", "site3", "site3", "site3"]
+        );
+        assert_eq!(list["total"], 6, "counters are summed");
+        assert_eq!(list["first"], "/v2/images");
+        for n in 1..=3 {
+            assert!(answer.site().contains(&format!("site{n}")), "{}", answer.site());
+        }
+    }
+    // Pages are followed, and the link to the next one is left out.
+    let paged = read(0, "/v2/images?limit=1").expect(200).json();
+    assert_eq!(paged["images"].as_array().unwrap().len(), 6, "{paged}");
+    assert!(paged["next"].is_null(), "{paged}");
+    assert_eq!(paged["total"], 6);
+    // The order of the scope is that of the answer.
+    let two = world.image(0, "GET", "/v2/images").scope("image: site3 % site1").send().expect(200);
+    assert_eq!(texts(&two.json()["images"], "at"), ["site3", "site3", "site3", "site1"]);
+
+    // A site that does not answer is named, and keeps nothing from the others.
+    world.isolate(1);
+    let answer = read(0, "/v2/images").expect(203);
+    assert_eq!(texts(&answer.json()["images"], "at"), ["site1", "site3", "site3", "site3"]);
+    assert_eq!(answer.header("x-cheops-missing"), "site2");
+    world.field.heal();
+    let healed = read(0, "/v2/images").expect(200);
+    assert_eq!(healed.header("x-cheops-missing"), "");
+    assert_eq!(healed.json()["total"], 6);
+}
+
+#[test]
+fn a_strict_service_would_rather_have_no_answer_than_half_of_one() {
+    let world = world("strict = true");
+    world.has_image(0, "debian", "x");
+    world.isolate(1);
+    let answer = world.image(0, "GET", "/v2/images").scope(ALL).send();
+    assert!(answer.status >= 502, "{} {}", answer.status, answer.text());
+    assert_eq!(answer.header("content-type"), "application/problem+json");
+    assert!(answer.text().contains("site2"), "{}", answer.text());
+}
+
+fn create(world: &World, asked: usize, name: &str) -> Answer {
+    let members: Vec<String> = (1..=7).map(|n| format!("m{n}")).collect();
+    let group = json!({ "name": name, "replicas": 10, "members": members, "kind": "web" });
+    world.image(asked, "POST", "/v2/groups").scope(ALL).json(&group).send()
+}
+
+fn replicas(world: &World, name: &str) -> Vec<Value> {
+    (0..3)
+        .map(|n| part(world, n, name).map_or(Value::Null, |part| part["replicas"].clone()))
+        .collect()
+}
+
+#[test]
+fn a_creation_is_divided_and_read_changed_and_deleted_as_a_whole() {
+    let world = world("");
+    let made = create(&world, 0, "web").expect(201);
+    let group = made.json();
+    let meta = text(&group["id"]);
+    assert_eq!((&group["replicas"], &group["kind"]), (&json!(10), &json!("web")), "{group}");
+    assert_eq!(group["members"].as_array().unwrap().len(), 7);
+    assert_eq!(made.header("location"), format!("/v2/groups/{meta}"));
+    eventually("each has its part", || replicas(&world, "web") == [4, 3, 3]);
+    let members: Vec<Value> =
+        (0..3).map(|n| part(&world, n, "web").unwrap()["members"].clone()).collect();
+    assert_eq!(members, [json!(["m1", "m4", "m7"]), json!(["m2", "m5"]), json!(["m3", "m6"])]);
+    let path = format!("/v2/groups/{meta}");
+    for n in 0..3 {
+        assert_ne!(part(&world, n, "web").unwrap()["id"], meta.as_str());
+        let mut whole = Value::Null;
+        eventually("it is read as a whole", || {
+            let answer = world.image(n, "GET", &path).send();
+            whole = answer.json();
+            answer.status == 200 && whole["replicas"] == 10
+        });
+        assert_eq!((&whole["id"], &whole["name"]), (&json!(meta), &json!("web")), "{whole}");
+        let mut all: Vec<String> = serde_json::from_value(whole["members"].clone()).unwrap();
+        all.sort();
+        assert_eq!(all, ["m1", "m2", "m3", "m4", "m5", "m6", "m7"]);
+    }
+    // Changed as a whole: what divides is divided, what does not is the same everywhere.
+    let change = json!({ "replicas": 5, "kind": "batch" });
+    let changed = world.image(1, "PATCH", &path).json(&change).send().expect(200).json();
+    assert_eq!((&changed["replicas"], &changed["id"]), (&json!(5), &json!(meta)), "{changed}");
+    eventually("each has its new part", || replicas(&world, "web") == [2, 2, 1]);
+    for n in 0..3 {
+        assert_eq!(part(&world, n, "web").unwrap()["kind"], "batch");
+    }
+    let whole = world.image(2, "GET", &path).send().expect(200).json();
+    assert_eq!((&whole["replicas"], &whole["kind"]), (&json!(5), &json!("batch")));
+    world.image(2, "DELETE", &path).send().expect(204);
+    eventually("all parts are gone", || (0..3).all(|n| part(&world, n, "web").is_none()));
+    for n in 0..3 {
+        eventually("nobody knows it", || world.image(n, "GET", &path).send().status == 404);
+    }
+}
+
+#[test]
+fn a_name_that_exists_is_refused_before_anything_is_created() {
+    let world = world("");
+    let url = world.instance(2, Service::Image, "/v2/groups");
+    world
+        .client
+        .call("POST", &url)
+        .json(&json!({ "name": "taken", "replicas": 1 }))
+        .send()
+        .expect(201);
+    world.forget();
+    let refused = create(&world, 0, "taken");
+    assert_eq!(refused.status, 409, "{}", refused.text());
+    assert_eq!(refused.header("content-type"), "application/problem+json");
+    assert!(
+        refused.text().contains("taken") && refused.text().contains("site3"),
+        "{}",
+        refused.text()
+    );
+    for n in 0..3 {
+        assert!(world.asked(n, Service::Image).iter().all(|line| !line.starts_with("POST")));
+    }
+    create(&world, 0, "free").expect(201);
+}
+
+#[test]
+fn a_part_whose_site_is_away_is_missing_and_comes_later() {
+    let world = world("");
+    let meta = text(&create(&world, 0, "web").expect(201).json()["id"]);
+    eventually("each has its part", || replicas(&world, "web") == [4, 3, 3]);
+    let path = format!("/v2/groups/{meta}");
+    for n in 0..3 {
+        eventually("all know the parts", || {
+            let answer = world.image(n, "GET", &path).send();
+            answer.status == 200 && answer.json()["replicas"] == 10
+        });
+    }
+    world.isolate(2);
+    let answer = world.image(0, "GET", &path).send().expect(203);
+    assert_eq!(answer.json()["replicas"], 7, "{}", answer.text());
+    assert_eq!(answer.header("x-cheops-missing"), "site3");
+    // A change of its part waits for it.
+    let changed = world.image(0, "PATCH", &path).json(&json!({ "replicas": 20 })).send();
+    assert_eq!(changed.expect(200).json()["replicas"], 20);
+    eventually("the others have theirs", || replicas(&world, "web") == [7, 7, 3]);
+    world.field.heal();
+    eventually("so has the third", || replicas(&world, "web") == [7, 7, 6]);
+    eventually("it is whole again", || {
+        let answer = world.image(2, "GET", &path).send();
+        answer.header("x-cheops-missing").is_empty() && answer.json()["replicas"] == 20
+    });
+}
+
+#[test]
+fn what_does_not_divide_is_at_the_prime_site_and_known_at_all() {
+    let world = world("");
+    let made = world.image(1, "POST", "/v2/images").scope("image: site2 % site1");
+    let made = made.json(&json!({ "name": "whole" })).send().expect(201).json();
+    let meta = text(&made["id"]);
+    let path = format!("/v2/images/{meta}");
+    let count = |n: usize| world.has(n, Service::Image, "/v2/images").json()["total"].clone();
+    eventually("the prime site has it", || count(1) == 1);
+    for n in [0, 1] {
+        let mut site = String::new();
+        eventually("it is read under its id", || {
+            let answer = world.image(n, "GET", &path).send();
+            site = answer.site();
+            answer.status == 200 && answer.json()["id"] == meta.as_str()
+        });
+        assert_eq!(site, "site2");
+    }
+    let changed = world.image(0, "PATCH", &path).json(&json!({ "tag": "x" })).send();
+    assert_eq!(changed.expect(200).json()["tag"], "x");
+    assert_eq!((count(0), count(1)), (json!(0), json!(1)));
+    world.image(0, "DELETE", &path).send().expect(204);
+    eventually("it is gone", || count(1) == 0);
+}

@@ -1,0 +1,136 @@
+//! What passes between sites as it passes through one: all of HTTP, in little memory. The first site
+//! has no instance of its own.
+
+use std::process::{Child, Command};
+
+use serde_json::{Value, json};
+
+use crate::field::{
+    Field,
+    application::{end, program, quiet},
+    eventually,
+    http::Client,
+    websocket::{converse, open},
+};
+
+/// Two sites, and a service that only the second has an instance of.
+struct Far {
+    field: Field,
+    echo: Child,
+    client: Client,
+}
+
+impl Far {
+    fn start() -> Self {
+        let field = Field::with_each(2, |n, ip| {
+            let instance = if n == 1 { "address = '127.0.0.1:18000'\n" } else { "" };
+            format!("[[service]]\nname = 'web'\nlisten = '{ip}:8000'\n{instance}")
+        });
+        let mut command = field.sites[1].command("python3");
+        command.arg(program()).args(["echo", "18000", "--site", "site2"]);
+        let far = Self { field, echo: quiet(command), client: Client::new() };
+        eventually("the service answers", || {
+            far.client.get(&far.instance("/_log")).try_send().is_some()
+        });
+        far
+    }
+
+    /// An address at the first site's agent.
+    fn url(&self, path: &str) -> String {
+        format!("http://{}:8000{path}", self.field.net.ip(0))
+    }
+
+    fn instance(&self, path: &str) -> String {
+        format!("http://{}:18000{path}", self.field.net.ip(1))
+    }
+
+    fn log(&self) -> Vec<Value> {
+        let log = self.client.get(&self.instance("/_log")).send().expect(200).json();
+        log["log"].as_array().unwrap().clone()
+    }
+
+    fn curl(&self, path: &str, arguments: &[&str]) -> String {
+        let mut command = Command::new("curl");
+        command.args(["-sS", "-m", "60", "-H", "X-Scope: web: site2"]).args(arguments);
+        let output = command.arg(self.url(path)).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {error}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        end(&mut self.echo);
+    }
+}
+
+#[test]
+fn all_of_http_passes_between_sites() {
+    let far = Far::start();
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        for more in [&["-d", "hello"][..], &["-d", "hello", "-H", "Expect: 100-continue"]] {
+            let got: Value =
+                serde_json::from_str(&far.curl("/echo?a=%2F", &[&[version], more].concat()))
+                    .unwrap();
+            assert_eq!(
+                (&got["site"], &got["target"], &got["size"]),
+                (&json!("site2"), &json!("/echo?a=%2F"), &json!(5))
+            );
+        }
+        let trailers = far.curl("/trailers", &[version, "-i", "--raw", "-H", "TE: trailers"]);
+        assert!(
+            trailers.contains("hello") && trailers.to_lowercase().contains("x-sum: 11"),
+            "{trailers}"
+        );
+        let head = far.curl("/bytes/5000", &[version, "-I"]).to_lowercase();
+        assert!(
+            head.contains("content-length: 5000") && head.contains("x-cheops-site: site2"),
+            "{head}"
+        );
+    }
+    converse(open(&format!("{}:8000", far.field.net.ip(0)), "X-Scope: web: site2\r\n"));
+    // Where there is no instance, a request without a scope has nowhere to go.
+    far.client.get(&far.url("/echo")).send().problem(502, "no-instance");
+    let fallback = far.client.get(&far.url("/echo")).scope("web: site1; site2").send().expect(200);
+    assert_eq!(fallback.site(), "site2");
+}
+
+#[test]
+fn a_client_that_goes_away_takes_its_request_along_at_the_other_site() {
+    let far = Far::start();
+    far.client
+        .call("PUT", &far.instance("/_mode"))
+        .json(&json!({ "hold": true }))
+        .send()
+        .expect(200);
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        let before = far.log().len();
+        let mut command = Command::new("curl");
+        command.args(["-sS", "-m", "60", version, "-H", "X-Scope: web: site2", &far.url("/echo")]);
+        let mut client = quiet(command);
+        eventually("the instance has the request", || far.log().len() == before + 1);
+        end(&mut client);
+        eventually("the instance sees it end", || far.log()[before]["gone"] == true);
+    }
+}
+
+#[test]
+fn large_bodies_pass_between_sites_in_little_memory() {
+    const LARGE: u64 = 200 << 20;
+    let far = Far::start();
+    let upload = format!(
+        "head -c {LARGE} /dev/zero | curl -sS -m 120 -H 'X-Scope: web: site2' -T - {}",
+        far.url("/echo")
+    );
+    let output = Command::new("sh").args(["-c", &upload]).output().unwrap();
+    let got = String::from_utf8_lossy(&output.stdout);
+    assert!(got.contains(&format!(r#""size": {LARGE},"#)), "{got}");
+    let path = format!("/bytes/{LARGE}");
+    let size = far.curl(&path, &["-m", "120", "-o", "/dev/null", "-w", "%{size_download}"]);
+    assert_eq!(size, LARGE.to_string());
+    for site in &far.field.sites {
+        let most = site.memory("VmHWM");
+        assert!(most < 80 << 10, "{}: {most} kB", site.name);
+    }
+}

@@ -1,0 +1,12 @@
+//! HTTP as it is spoken: real clients and servers on both sides of one agent, and some that mean it
+//! harm.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+
+#[path = "../field/mod.rs"]
+mod field;
+
+mod clients;
+mod hostile;
+mod origin;
+mod passing;
