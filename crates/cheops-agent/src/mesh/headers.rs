@@ -67,9 +67,25 @@ pub(super) fn sound(headers: &HeaderMap) -> Result<(), Unsound> {
     if two_hosts { Err(Unsound::TwoHosts) } else { Ok(()) }
 }
 
+/// Fields that are about one connection.
+static OF_HOP: [HeaderName; 8] = [
+    CONNECTION,
+    UPGRADE,
+    TRANSFER_ENCODING,
+    TE,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+];
+
 /// Takes off what is about the connection that the message came over. What the other side wants to
 /// change to is the answer, if it asks for that.
 pub(super) fn end_hop(headers: &mut HeaderMap) -> Option<HeaderValue> {
+    // Most have none of them, and to see that is quicker than to look each up.
+    if !headers.keys().any(|name| OF_HOP.contains(name)) {
+        return None;
+    }
     let upgrade = take_connection(headers).then(|| headers.remove(UPGRADE)).flatten();
     headers.remove(UPGRADE);
     headers.remove(TRANSFER_ENCODING);
@@ -120,13 +136,29 @@ pub(super) fn from_outside(headers: &mut HeaderMap) {
     }
 }
 
-/// Says whom a request came from, by which name and how, to those who come after.
-pub(super) fn forwarded(headers: &mut HeaderMap, client: IpAddr, host: Option<&HeaderValue>) {
-    let mut address = client.to_string();
-    if let Some(earlier) = joined(headers, &X_FORWARDED_FOR) {
-        address = format!("{earlier}, {address}");
+/// Whom requests come from, written down once for all requests of a connection.
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    address: IpAddr,
+    text: HeaderValue,
+}
+
+impl From<IpAddr> for Client {
+    fn from(address: IpAddr) -> Self {
+        // An address holds nothing that a header can't.
+        let text = HeaderValue::from_str(&address.to_string());
+        Self { address, text: text.unwrap_or(HeaderValue::from_static("unknown")) }
     }
-    set(headers, X_FORWARDED_FOR, &address);
+}
+
+/// Says whom a request came from, by which name and how, to those who come after.
+pub(super) fn forwarded(headers: &mut HeaderMap, client: &Client, host: Option<&HeaderValue>) {
+    match joined(headers, &X_FORWARDED_FOR) {
+        None => drop(headers.insert(X_FORWARDED_FOR, client.text.clone())),
+        Some(earlier) => {
+            set(headers, X_FORWARDED_FOR, &format!("{earlier}, {}", client.address));
+        }
+    }
     if !headers.contains_key(X_FORWARDED_PROTO) {
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
     }
@@ -138,7 +170,7 @@ pub(super) fn forwarded(headers: &mut HeaderMap, client: IpAddr, host: Option<&H
     // Whoever speaks the newer language is answered in it.
     if let Some(earlier) = joined(headers, &FORWARDED) {
         let mut text = format!("{earlier}, for=");
-        let _ = match client {
+        let _ = match client.address {
             IpAddr::V4(address) => write!(text, "{address}"),
             IpAddr::V6(address) => write!(text, "\"[{address}]\""),
         };
@@ -242,7 +274,8 @@ mod tests {
             ),
         ] {
             let mut headers = headers(given);
-            forwarded(&mut headers, client.parse().unwrap(), Some(&host));
+            let client = Client::from(client.parse::<IpAddr>().unwrap());
+            forwarded(&mut headers, &client, Some(&host));
             assert_eq!(lines(&headers), expected);
         }
     }

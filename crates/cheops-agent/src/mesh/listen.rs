@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Service, Shared, body::Body, pool::Answer, serve::Asks};
+use super::{Service, Shared, body::Body, headers::Client, pool::Answer, serve::Asks};
 
 /// How long to wait when the system has no more room for connections.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -86,17 +86,20 @@ async fn converse(
     // Without it answers would only be slower.
     let _ = tcp.set_nodelay(true);
     let head = shared.config.head;
+    let all = Arc::new((shared, door, Client::from(client.ip())));
     let service = service_fn(move |request: Request<Incoming>| {
-        let (shared, door) = (shared.clone(), door.clone());
-        async move { Ok::<_, Infallible>(answer(&shared, &door, client, request).await) }
+        let all = all.clone();
+        async move {
+            let (shared, door, client) = &*all;
+            Ok::<_, Infallible>(answer(shared, door, client, request).await)
+        }
     });
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(head)
-        .max_buf_size(HEADERS)
-        .preserve_header_case(true);
+        .max_buf_size(HEADERS);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -115,11 +118,10 @@ async fn converse(
 async fn answer(
     shared: &Arc<Shared>,
     door: &Door,
-    client: SocketAddr,
+    client: &Client,
     request: Request<Incoming>,
 ) -> Response<Answer> {
     let request = request.map(Body::from);
-    let client = client.ip();
     match door {
         Door::Service(service) => shared.serve(service, Asks::Client(client), request).await,
         Door::Calls(service) => shared.call(service.as_ref(), client, request).await,

@@ -15,6 +15,7 @@
 //! | `attempt` | may it be tried elsewhere? |
 //! | `forward` | how does the instance here, or another agent, get it? |
 //! | `pool` | over which connection does the instance get it? |
+//! | `wire` | and who moves the bytes of that connection? |
 //! | `body` | how does a body pass? |
 //! | `upgrade` | and a connection that changes what it speaks? |
 //! | `answer` | what is the client told? |
@@ -49,6 +50,7 @@ mod replicated;
 mod serve;
 mod told;
 mod upgrade;
+mod wire;
 mod write;
 
 use std::{

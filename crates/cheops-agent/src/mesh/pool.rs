@@ -1,7 +1,8 @@
 //! Connections to the application's instance at this site.
 //!
 //! A connection that has carried an answer to its end is kept, and the one that was used last is used
-//! first. There is no task and no channel for a request: an idle connection is a handle on a stack.
+//! first. Whoever uses a connection moves its bytes (see `wire`): one that is kept is no task, and only
+//! looked at when it is to be used, and every now and then to see whether it still can be.
 //!
 //! What must stay true:
 //! - a connection carries one request at a time, and is kept only after the answer was read whole;
@@ -14,7 +15,7 @@ use std::{
     io,
     net::SocketAddr,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
@@ -24,16 +25,20 @@ use bytes::Bytes;
 use hyper::{
     Request, Response,
     body::{Body as _, Frame, Incoming, SizeHint},
-    client::conn::{http1, http2},
+    client::conn::http2,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{
+    net::TcpStream,
+    time::{sleep, timeout},
+};
 
 use super::{
     Held,
     attempt::Came,
     body::{Body, BodyError, Patience, Timed},
     hide::Rewriting,
+    wire::Wire,
 };
 use crate::config::Limits;
 
@@ -50,12 +55,21 @@ pub(super) struct Upstream {
 }
 
 enum Kind {
-    Http1(Arc<Mutex<Vec<Idle>>>),
+    Http1(Arc<Mutex<Idle>>),
     Http2(tokio::sync::Mutex<Option<http2::SendRequest<Timed>>>),
 }
 
+/// Connections that nobody uses.
+#[derive(Default)]
 struct Idle {
-    connection: http1::SendRequest<Timed>,
+    /// The one that was used last is the last.
+    kept: Vec<Kept>,
+    /// Whether somebody looks after them.
+    tended: bool,
+}
+
+struct Kept {
+    wire: Wire,
     since: Instant,
 }
 
@@ -122,31 +136,30 @@ impl Upstream {
         &self,
         request: Request<Body>,
     ) -> Result<Response<Answer>, Unanswered> {
-        let (address, limit) = (self.address, self.limits.answer);
         let request = request.map(|body| Timed::new(body, self.limits.idle));
-        let sending = async |request| match &self.kind {
+        match &self.kind {
             Kind::Http1(idle) => self.send_http1(idle, request).await,
-            Kind::Http2(shared) => self.send_http2(shared, request).await,
-        };
-        let waiting = request.body().waiting();
-        let answered = waiting.within(limit, sending(request)).await;
-        answered.unwrap_or(Err(Failed::Late { address, limit }.into()))
+            Kind::Http2(shared) => {
+                let waiting = request.body().waiting();
+                let sending = self.send_http2(shared, request);
+                let answered = waiting.within(self.limits.answer, sending).await;
+                answered.unwrap_or_else(|| Err(self.late().into()))
+            }
+        }
     }
 
     async fn send_http1(
         &self,
-        idle: &Arc<Mutex<Vec<Idle>>>,
+        idle: &Arc<Mutex<Idle>>,
         mut request: Request<Timed>,
     ) -> Result<Response<Answer>, Unanswered> {
-        while let Some(mut connection) = take(idle) {
+        let limit = self.limits.answer;
+        while let Some(mut wire) = take(idle) {
             let again = copy(&request);
-            let sent = match connection.ready().await {
-                Ok(()) => connection.try_send_request(request).await,
-                Err(_) => continue,
-            };
-            match sent {
-                Ok(response) => return Ok(self.answered(response, connection, idle)),
-                Err(mut failed) => {
+            match wire.ask(request, limit).await {
+                None => return Err(self.late().into()),
+                Some(Ok(response)) => return Ok(self.answered(response, wire, idle)),
+                Some(Err(mut failed)) => {
                     // What comes back was not sent.
                     let unsent = failed.take_message();
                     match unsent.or(again) {
@@ -156,24 +169,25 @@ impl Upstream {
                 }
             }
         }
-        let mut connection = match self.connect_http1().await {
-            Ok(connection) => connection,
+        let mut wire = match self.connect_http1().await {
+            Ok(wire) => wire,
             Err(failed) => return Err(Unanswered::unsent(failed, request)),
         };
-        match connection.send_request(request).await {
-            Ok(response) => Ok(self.answered(response, connection, idle)),
-            Err(error) => Err(self.broke(error).into()),
+        match wire.ask(request, limit).await {
+            None => Err(self.late().into()),
+            Some(Ok(response)) => Ok(self.answered(response, wire, idle)),
+            Some(Err(failed)) => Err(self.broke(failed.into_error()).into()),
         }
     }
 
     fn answered(
         &self,
         response: Response<Incoming>,
-        connection: http1::SendRequest<Timed>,
-        idle: &Arc<Mutex<Vec<Idle>>>,
+        wire: Wire,
+        idle: &Arc<Mutex<Idle>>,
     ) -> Response<Answer> {
         response.map(|body| {
-            let lease = Lease { connection, idle: idle.clone() };
+            let lease = Lease { wire, idle: idle.clone() };
             if body.is_end_stream() {
                 lease.give_back();
                 return Answer::from(Body::Empty);
@@ -191,6 +205,10 @@ impl Upstream {
         Failed::Broke { address: self.address, error }
     }
 
+    fn late(&self) -> Failed {
+        Failed::Late { address: self.address, limit: self.limits.answer }
+    }
+
     async fn connect(&self) -> Result<TcpStream, Failed> {
         let (address, limit) = (self.address, self.limits.connect);
         let tcp = timeout(limit, TcpStream::connect(address)).await;
@@ -200,13 +218,8 @@ impl Upstream {
         Ok(tcp)
     }
 
-    async fn connect_http1(&self) -> Result<http1::SendRequest<Timed>, Failed> {
-        let io = TokioIo::new(self.connect().await?);
-        let made = http1::Builder::new().preserve_header_case(true).handshake(io).await;
-        let (sender, connection) = made.map_err(|error| self.broke(error))?;
-        // How it ends is told to whoever uses it.
-        tokio::spawn(async move { connection.with_upgrades().await });
-        Ok(sender)
+    async fn connect_http1(&self) -> Result<Wire, Failed> {
+        Wire::new(self.connect().await?).await.map_err(|error| self.broke(error))
     }
 
     async fn send_http2(
@@ -237,18 +250,34 @@ impl Upstream {
     }
 }
 
-/// A connection that is free, the one that was used last first. One that has just carried an answer
-/// may take a moment until it is ready.
-fn take(idle: &Mutex<Vec<Idle>>) -> Option<http1::SendRequest<Timed>> {
-    let mut idle = lock(idle);
-    if idle.last().is_some_and(|newest| newest.since.elapsed() > IDLE) {
-        // Those below have waited longer.
-        idle.clear();
+/// A connection that is free, the one that was used last first.
+fn take(idle: &Mutex<Idle>) -> Option<Wire> {
+    loop {
+        let mut newest = lock(idle).kept.pop()?;
+        if newest.since.elapsed() > IDLE {
+            // Those below have waited longer.
+            lock(idle).kept.clear();
+            return None;
+        }
+        if newest.wire.is_free() {
+            return Some(newest.wire);
+        }
     }
-    idle.retain(|idle| !idle.connection.is_closed());
-    let ready = idle.iter().rposition(|idle| idle.connection.is_ready());
-    let place = ready.or(idle.len().checked_sub(1))?;
-    Some(idle.remove(place).connection)
+}
+
+/// Drops connections that were not used for long, or that the server has closed, as long as there are
+/// any.
+async fn tend(idle: Weak<Mutex<Idle>>) {
+    loop {
+        sleep(IDLE).await;
+        let Some(idle) = idle.upgrade() else { return };
+        let mut idle = lock(&idle);
+        idle.kept.retain_mut(|kept| kept.since.elapsed() < IDLE && kept.wire.is_free());
+        if idle.kept.is_empty() {
+            idle.tended = false;
+            return;
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -269,15 +298,22 @@ fn copy(request: &Request<Timed>) -> Option<Request<Timed>> {
 
 /// A connection that carries an answer.
 struct Lease {
-    connection: http1::SendRequest<Timed>,
-    idle: Arc<Mutex<Vec<Idle>>>,
+    wire: Wire,
+    idle: Arc<Mutex<Idle>>,
 }
 
 impl Lease {
     fn give_back(self) {
+        if !self.wire.can_be_kept() {
+            return;
+        }
         let mut idle = lock(&self.idle);
-        if idle.len() < KEPT && !self.connection.is_closed() {
-            idle.push(Idle { connection: self.connection, since: Instant::now() });
+        if idle.kept.len() < KEPT {
+            idle.kept.push(Kept { wire: self.wire, since: Instant::now() });
+        }
+        if !idle.tended {
+            idle.tended = true;
+            tokio::spawn(tend(Arc::downgrade(&self.idle)));
         }
     }
 }
@@ -370,7 +406,10 @@ impl hyper::body::Body for Answer {
 
 impl Answer {
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let said = Pin::new(&mut self.body).poll_frame(cx);
+        let said = match &mut self.lease {
+            Some(lease) => lease.wire.poll_frame(&mut self.body, cx),
+            None => Pin::new(&mut self.body).poll_frame(cx),
+        };
         let frame = ready!(match &mut self.patience {
             Some(patience) => patience.poll(said, cx),
             None => said,

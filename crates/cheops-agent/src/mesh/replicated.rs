@@ -193,14 +193,8 @@ impl Shared {
     /// The sites of a resource that this site has no part in, if a request names one by an id that
     /// Cheops made: those that know it, the nearest first.
     pub(super) async fn strangers(&self, service: &Service, request: &Parts) -> Vec<SiteId> {
-        let target = asked(request);
-        // Nearly all requests end here, so they should soon.
-        if !target.contains(GROUP) {
-            return Vec::new();
-        }
-        let Some(meta) = segments(target).filter(|id| is_meta(id)).last() else {
-            return Vec::new();
-        };
+        let meta = segments(asked(request)).filter(|id| is_meta(id)).last();
+        let Some(meta) = meta else { return Vec::new() };
         let Ok(resource) = resource_id(service.name(), &meta) else { return Vec::new() };
         if let Some(sites) = self.remembered(&resource) {
             return self.nearest(&sites);
@@ -234,6 +228,12 @@ impl Shared {
         let Ok(request) = Request::get(path).body(AnyBody::empty()) else { return false };
         self.peers.call(site, request).await.is_ok_and(|answer| answer.status().is_success())
     }
+}
+
+/// Whether a request may name something by an id that Cheops made. Nearly none does, so it should be
+/// seen soon.
+pub(super) fn may_name_a_stranger(request: &Parts) -> bool {
+    asked(request).contains(GROUP)
 }
 
 /// The target of a request.

@@ -10,7 +10,6 @@
 //! - whatever fails, the client gets an answer that says what was tried.
 
 use std::{
-    net::IpAddr,
     sync::{Arc, PoisonError},
     time::Instant,
 };
@@ -32,21 +31,22 @@ use super::{
     attempt::Came,
     body::Body,
     forward::Nothing,
-    headers::{CAME, PLACE, SERVICE, forwarded, from_outside, sound},
+    headers::{CAME, Client, PLACE, SERVICE, forwarded, from_outside, sound},
     linked::Found,
     pool::Answer,
     read::{Named, Unreadable},
-    replicated::normalise,
+    replicated::{may_name_a_stranger, normalise},
     upgrade::CHANGE,
 };
+use crate::replicants;
 
 /// Who asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asks {
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Asks<'a> {
     /// A client of the application.
-    Client(IpAddr),
+    Client(&'a Client),
     /// The application itself, while it serves a request.
-    Application(IpAddr),
+    Application(&'a Client),
 }
 
 impl Shared {
@@ -54,7 +54,7 @@ impl Shared {
     pub(super) async fn serve(
         self: &Arc<Self>,
         service: &Arc<Service>,
-        asks: Asks,
+        asks: Asks<'_>,
         request: Request<Body>,
     ) -> Response<Answer> {
         let (mut parts, body) = request.into_parts();
@@ -71,11 +71,28 @@ impl Shared {
         self: &Arc<Self>,
         service: &Arc<Service>,
         named: Option<&Arc<Named>>,
+        parts: Parts,
+        body: Body,
+    ) -> Response<Answer> {
+        match (self.found(service, &parts), named) {
+            (None, None) if !may_name_a_stranger(&parts) => self.pass(service, parts, body).await,
+            // All that this may have to remember would be set aside for each request that only passes.
+            (found, named) => {
+                Box::pin(self.serve_found(service, found, named, parts, body)).await
+            }
+        }
+    }
+
+    async fn serve_found(
+        self: &Arc<Self>,
+        service: &Arc<Service>,
+        found: Option<replicants::Found>,
+        named: Option<&Arc<Named>>,
         mut parts: Parts,
         body: Body,
     ) -> Response<Answer> {
         let writes = access(&parts.method) == Access::Write;
-        match (self.found(service, &parts), named) {
+        match (found, named) {
             (Some(found), named) if writes => {
                 self.change(service, named, &found, parts, body).await
             }
@@ -100,7 +117,7 @@ impl Shared {
     }
 
     /// Checks a request, takes its scope off, and says whom it came from to those who come after.
-    fn admit(&self, asks: Asks, parts: &mut Parts) -> Result<Option<Arc<Named>>, Box<Problem>> {
+    fn admit(&self, asks: Asks<'_>, parts: &mut Parts) -> Result<Option<Arc<Named>>, Box<Problem>> {
         sound(&parts.headers).map_err(|unsound| {
             Problem::new(
                 StatusCode::BAD_REQUEST,
@@ -142,15 +159,19 @@ impl Shared {
             Err(unreadable) => return self.refuse(&in_words(&unreadable)),
         };
         if let Some(place) = parts.headers.remove(PLACE) {
-            return self.create_forwarded(service, named.as_ref(), &place, parts, body).await;
+            let created = self.create_forwarded(service, named.as_ref(), &place, parts, body);
+            return Box::pin(created).await;
         }
         if access(&parts.method) == Access::Write
             && let Some(found) = self.found(service, &parts)
         {
-            return self.change(service, named.as_ref(), &found, parts, body).await;
+            return Box::pin(self.change(service, named.as_ref(), &found, parts, body)).await;
         }
         let answered = match parts.headers.remove(CHANGE) {
-            Some(wanted) => self.local_change(service, named.as_ref(), parts, body, &wanted).await,
+            Some(wanted) => {
+                let changed = self.local_change(service, named.as_ref(), parts, body, &wanted);
+                Box::pin(changed).await
+            }
             None => self.local(service, named.as_ref(), parts, body).await,
         };
         match answered {
@@ -191,7 +212,7 @@ impl Shared {
     pub(super) async fn call(
         self: &Arc<Self>,
         service: Option<&Arc<Service>>,
-        client: IpAddr,
+        client: &Client,
         request: Request<Body>,
     ) -> Response<Answer> {
         match service.map_or_else(|| self.asked(&request), |service| Ok(service.clone())) {
