@@ -116,7 +116,7 @@ impl Shared {
         body: Body,
         whole: &mut Option<Value>,
     ) -> Result<Body, Box<Problem>> {
-        let body = body.keep(divisible(headers)).await;
+        let body = body.keep(divisible(headers), service.config.limits.idle).await;
         let body = body.map_err(|error| broken_body(&error.to_string()))?;
         if body.again().is_none() && format(headers) == Some(Format::Json) {
             return Err(Problem::new(

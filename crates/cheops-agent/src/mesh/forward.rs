@@ -19,14 +19,17 @@ use super::{
     Service, Shared,
     attempt::Came,
     body::{Body, Timed},
-    headers::{CAME, PLACE, SERVICE, SITE, end_hop},
+    headers::{CAME, PLACE, SITE, end_hop},
     linked::give_ids,
     pool::{Answer, Unanswered},
     read::{Named, SCOPE},
     replicated::{asked, retarget},
     upgrade,
 };
-use crate::peers::CallError;
+use crate::{
+    config::Limits,
+    peers::{CallError, SERVICE},
+};
 
 /// By how much longer than its instance another agent may take.
 const ON_THE_WAY: Duration = Duration::from_secs(1);
@@ -167,11 +170,12 @@ impl Shared {
         };
         let limits = service.config.limits;
         let limit = limits.answer + ON_THE_WAY;
+        let longer = Limits { answer: limit, ..limits };
         let body = Timed::new(body, limits.idle);
         let waiting = body.waiting();
         let request = Request::from_parts(parts, body.any());
         let nothing = |came, why: String| Err(Nothing { came, why, body: None });
-        let answered = waiting.within(limit, self.peers.call(site, request)).await;
+        let answered = waiting.within(longer, self.peers.call(site, request)).await;
         let mut response = match answered {
             None => return nothing(Came::Late, format!("it did not answer within {limit:?}")),
             Some(Err(error @ CallError::Broke { .. })) => {

@@ -21,8 +21,6 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// The service that a request of another agent is for.
-pub(super) const SERVICE: HeaderName = HeaderName::from_static("x-cheops-service");
 /// Where what another agent's request creates is to be: a place of the scope language.
 pub(super) const PLACE: HeaderName = HeaderName::from_static("x-cheops-place");
 /// The scope of a request that became an operation, for the calls that are made on behalf of it.

@@ -53,7 +53,7 @@ impl Shared {
         mut body: Body,
     ) -> Response<Answer> {
         if legs.len() > 1 {
-            body = match body.keep(self.config.buffer).await {
+            body = match body.keep(self.config.buffer, service.config.limits.idle).await {
                 Ok(body) => body,
                 Err(error) => return self.refuse(&broken_body(&error.to_string()).about(named)),
             };

@@ -75,7 +75,7 @@ use tokio::{net::TcpListener, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
-    headers::{FOR, SERVICE},
+    headers::FOR,
     linked::{Linked, Serving},
     listen::Door,
     pool::Upstream,
@@ -86,7 +86,7 @@ use crate::{
     config,
     files::Files,
     metrics, node,
-    peers::Peers,
+    peers::{Peers, SERVICE},
     replicants::Replicants,
     run::{Runner, Watch},
 };
@@ -258,6 +258,12 @@ impl Shared {
             seen: Mutex::default(),
             tasks: TaskTracker::new(),
         }
+    }
+
+    /// How long nothing of a body may come, for the service that has most time.
+    fn longest_idle(&self) -> Duration {
+        let limits = self.services.values().map(|service| service.config.limits.idle);
+        limits.max().unwrap_or(Duration::from_mins(5))
     }
 
     /// The sites, how far they are, and which can be reached.

@@ -26,7 +26,7 @@ impl Shared {
         parts: Parts,
         body: Body,
     ) -> Attempt {
-        let kept = body.keep(self.config.buffer).await;
+        let kept = body.keep(self.config.buffer, service.config.limits.idle).await;
         let body = match kept {
             Ok(body) if body.again().is_some() => body,
             Ok(_) => {

@@ -38,6 +38,7 @@ use super::{
     attempt::Came,
     body::{Body, BodyError, Patience, Timed},
     hide::Rewriting,
+    listen::Answering,
     wire::Wire,
 };
 use crate::config::Limits;
@@ -142,7 +143,7 @@ impl Upstream {
             Kind::Http2(shared) => {
                 let waiting = request.body().waiting();
                 let sending = self.send_http2(shared, request);
-                let answered = waiting.within(self.limits.answer, sending).await;
+                let answered = waiting.within(self.limits, sending).await;
                 answered.unwrap_or_else(|| Err(self.late().into()))
             }
         }
@@ -153,18 +154,22 @@ impl Upstream {
         idle: &Arc<Mutex<Idle>>,
         mut request: Request<Timed>,
     ) -> Result<Response<Answer>, Unanswered> {
-        let limit = self.limits.answer;
+        let limits = self.limits;
         while let Some(mut wire) = take(idle) {
             let again = copy(&request);
-            match wire.ask(request, limit).await {
+            match wire.ask(request, limits).await {
                 None => return Err(self.late().into()),
                 Some(Ok(response)) => return Ok(self.answered(response, wire, idle)),
                 Some(Err(mut failed)) => {
                     // What comes back was not sent.
-                    let unsent = failed.take_message();
-                    match unsent.or(again) {
-                        Some(next) => request = next,
-                        None => return Err(self.broke(failed.into_error()).into()),
+                    match (failed.take_message(), again) {
+                        (Some(unsent), _) => request = unsent,
+                        // It may have arrived: once more, over a connection that is surely open.
+                        (None, Some(again)) => {
+                            request = again;
+                            break;
+                        }
+                        (None, None) => return Err(self.broke(failed.into_error()).into()),
                     }
                 }
             }
@@ -173,7 +178,7 @@ impl Upstream {
             Ok(wire) => wire,
             Err(failed) => return Err(Unanswered::unsent(failed, request)),
         };
-        match wire.ask(request, limit).await {
+        match wire.ask(request, limits).await {
             None => Err(self.late().into()),
             Some(Ok(response)) => Ok(self.answered(response, wire, idle)),
             Some(Err(failed)) => Err(self.broke(failed.into_error()).into()),
@@ -327,9 +332,16 @@ pub(super) struct Answer {
     rewriting: Option<Box<Rewriting>>,
     /// What lasts as long as the answer does.
     held: Option<Held>,
+    /// The connection of a client that takes it.
+    answering: Option<Answering>,
 }
 
 impl Answer {
+    /// Tells a client's connection that it is being taken.
+    pub(super) fn is_answer_to(&mut self, answering: Answering) {
+        self.answering = Some(answering);
+    }
+
     /// Has ids replaced as it passes.
     pub(super) fn rewrite(&mut self, rewriting: Rewriting) {
         if !self.body.is_end_stream() {
@@ -345,7 +357,9 @@ impl Answer {
     /// As the links between agents carry it.
     pub(super) fn any(self) -> AnyBody {
         match self {
-            Self { body, patience: None, lease: None, rewriting: None, held: None } => body.any(),
+            Self { body, patience: None, lease: None, rewriting: None, held: None, .. } => {
+                body.any()
+            }
             other => AnyBody::new(other),
         }
     }
@@ -353,7 +367,8 @@ impl Answer {
 
 impl<T: Into<Body>> From<T> for Answer {
     fn from(body: T) -> Self {
-        Self { body: body.into(), patience: None, lease: None, rewriting: None, held: None }
+        let body = body.into();
+        Self { body, patience: None, lease: None, rewriting: None, held: None, answering: None }
     }
 }
 
@@ -420,6 +435,9 @@ impl Answer {
             && let Some(lease) = self.lease.take()
         {
             lease.give_back();
+        }
+        if let Some(answering) = &self.answering {
+            answering.taken();
         }
         Poll::Ready(frame)
     }

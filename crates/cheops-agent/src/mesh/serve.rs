@@ -31,13 +31,14 @@ use super::{
     attempt::Came,
     body::Body,
     forward::Nothing,
-    headers::{CAME, Client, PLACE, SERVICE, forwarded, from_outside, sound},
+    headers::{CAME, Client, PLACE, forwarded, from_outside, sound},
     linked::Found,
     pool::Answer,
     read::{Named, Unreadable},
     replicated::{may_name_a_stranger, normalise},
     upgrade::CHANGE,
 };
+use crate::peers::SERVICE;
 use crate::replicants;
 
 /// Who asks.
@@ -77,9 +78,7 @@ impl Shared {
         match (self.found(service, &parts), named) {
             (None, None) if !may_name_a_stranger(&parts) => self.pass(service, parts, body).await,
             // All that this may have to remember would be set aside for each request that only passes.
-            (found, named) => {
-                Box::pin(self.serve_found(service, found, named, parts, body)).await
-            }
+            (found, named) => Box::pin(self.serve_found(service, found, named, parts, body)).await,
         }
     }
 

@@ -34,7 +34,7 @@ use tokio::{
 use super::{
     Service, Shared,
     answer::Problem,
-    body::Body,
+    body::{Body, Timed},
     headers::{FOR, end_hop},
     hide::format,
     linked::give_ids,
@@ -212,7 +212,8 @@ impl Shared {
         }
         let divided = !wanted.parts.is_empty();
         let inline = if divided { divisible(&request.headers) } else { INLINE };
-        let (body, headers) = (self.stored(body, inline).await?, kept(&request.headers));
+        let (body, headers) =
+            (self.stored(body, inline, limits.idle).await?, kept(&request.headers));
         let action = Action::Http(Box::new(HttpRequest {
             service: service.name().clone(),
             method: request.method.as_str().into(),
@@ -324,16 +325,21 @@ impl Shared {
     }
 
     /// A body as an operation holds it.
-    async fn stored(&self, body: Body, inline: usize) -> Result<HttpBody, Box<Problem>> {
+    async fn stored(
+        &self,
+        body: Body,
+        inline: usize,
+        idle: Duration,
+    ) -> Result<HttpBody, Box<Problem>> {
         let broken = |why: String| super::serve::broken_body(&why);
-        let body = body.keep(inline).await.map_err(|error| broken(error.to_string()))?;
+        let body = body.keep(inline, idle).await.map_err(|error| broken(error.to_string()))?;
         match body {
             Body::Empty => Ok(HttpBody::None),
             Body::Whole(bytes, _) if bytes.len() <= inline => {
                 Ok(HttpBody::Inline(bytes.to_vec().into()))
             }
             body => {
-                let data = body.into_data_stream();
+                let data = Timed::new(body, idle).into_data_stream();
                 let content = stream::unfold(data, async |mut data| {
                     data.next().await.map(|part: Result<Bytes, _>| (part, data))
                 });

@@ -17,6 +17,7 @@ use hyper::{
     Method, Request, Response, StatusCode, Uri,
     body::Incoming,
     client::conn::http2::{Connection, SendRequest},
+    header::HeaderName,
     http::uri::{Authority, Parts, PathAndQuery, Scheme},
     service::service_fn,
 };
@@ -34,6 +35,8 @@ use super::{
     transport::{self, Meter, Metered},
 };
 
+/// The service of the application that a call is for, if it is not for the agent itself.
+pub(crate) const SERVICE: HeaderName = HeaderName::from_static("x-cheops-service");
 /// Greetings, pings, ends.
 pub(super) const LINK: &str = "/peer/v1/link";
 /// Messages.
@@ -147,7 +150,9 @@ async fn receive(
     link: &Arc<Link>,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let post = request.method() == Method::POST;
+    // The paths of the application are its own business, whatever they are.
+    let ours = !request.headers().contains_key(SERVICE);
+    let post = ours && request.method() == Method::POST;
     match request.uri().path() {
         LINK if post && link.greets() => {
             let (shared, control) = (shared.clone(), link.control.body());
@@ -176,6 +181,9 @@ async fn receive(
             }
         }
         CALLS if post && link.settled(shared.links.silence).await.is_some() => {
+            if link.calls.borrow().is_some() {
+                return refuse(StatusCode::CONFLICT, "the stream is open already");
+            }
             let (reader, writer) = pipe();
             let (here, link) = (shared.here.clone(), link.clone());
             let io = join(request.into_body(), writer);
