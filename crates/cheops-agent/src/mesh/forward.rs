@@ -149,6 +149,9 @@ impl Shared {
         if let Err(error) = self.peers.linked(site) {
             return Err(Nothing::not_there(error.to_string(), body));
         }
+        if self.peers.lacks(site, service.name().as_str()) {
+            return Err(Nothing::not_there("it has no instance of the service", body));
+        }
         let scope = named.map(|named| named.scope.to_string());
         let said =
             [(SERVICE, Some(service.name().as_str())), (PLACE, place), (SCOPE, scope.as_deref())];
