@@ -21,14 +21,14 @@ use cheops_core::{
     replica::{Input, Print, Reply, Report, RunId},
     time::Millis,
 };
-use tokio::{process::Child, sync::Semaphore, task::spawn_blocking, time::sleep};
+use tokio::{net::TcpStream, process::Child, sync::Semaphore, task::spawn_blocking, time::sleep};
 
 use super::{
     Counted, Inner,
     answer::Answer,
     attend::{AGAIN, Attended, attend, verdict},
     beginning, complain,
-    job::{End, Job, Status, Step},
+    job::{End, Job, Request, Status, Step},
     place::{Lock, Place},
     recall::{Found, look},
     report::{Account, millis, needless, refused, report},
@@ -372,9 +372,27 @@ impl Inner {
                     let end = status.end.clone();
                     return Ended::Known(self.report(place, status).await, end);
                 }
-                Found::NotStarted => stuck.wait(&"the supervisor could not begin").await,
+                Found::NotStarted => match task.first_instance() {
+                    Some(instance) => self.reach(instance, &mut stuck).await,
+                    None => stuck.wait(&"the supervisor could not begin").await,
+                },
                 Found::Lost | Found::UnderWay => return Ended::Lost,
             }
+        }
+    }
+
+    /// Waits until an instance of the application can be reached, or may be, for as long as it takes:
+    /// what it was to get has not been sent.
+    async fn reach(&self, instance: &Request, stuck: &mut Stuck<'_>) {
+        let Request { service, address, connect, .. } = instance;
+        loop {
+            let why = match tokio::time::timeout(*connect, TcpStream::connect(address)).await {
+                Ok(Ok(_)) => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "there was no connection in time".to_owned(),
+            };
+            let why = format!("the instance of `{service}` at {address} can't be reached: {why}");
+            stuck.wait(&why).await;
         }
     }
 
