@@ -77,9 +77,7 @@ impl Shared {
         match (self.found(service, &parts), named) {
             (None, None) if !may_name_a_stranger(&parts) => self.pass(service, parts, body).await,
             // All that this may have to remember would be set aside for each request that only passes.
-            (found, named) => {
-                Box::pin(self.serve_found(service, found, named, parts, body)).await
-            }
+            (found, named) => Box::pin(self.serve_found(service, found, named, parts, body)).await,
         }
     }
 

@@ -27,7 +27,10 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, task::unconstrained, time::Instant};
 
-use super::body::{Alarm, Body, BodyError, Timed, Waiting};
+use super::{
+    body::{Body, BodyError, Timed, Waiting},
+    clock::Alarm,
+};
 
 /// What came of a request: nothing, if that took too long.
 pub(super) type Asked = Option<Result<Response<Incoming>, TrySendError<Request<Timed>>>>;

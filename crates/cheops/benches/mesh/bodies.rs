@@ -51,12 +51,7 @@ fn serve(stream: TcpStream) {
 }
 
 /// How long it takes a body of so many bytes to pass.
-pub(crate) fn pass(
-    address: SocketAddr,
-    header: Option<&str>,
-    way: Way,
-    length: u64,
-) -> Duration {
+pub(crate) fn pass(address: SocketAddr, header: Option<&str>, way: Way, length: u64) -> Duration {
     let mut stream = TcpStream::connect(address).unwrap();
     let extra = header.map(|header| format!("{header}\r\n")).unwrap_or_default();
     let start = Instant::now();

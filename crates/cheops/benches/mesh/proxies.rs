@@ -45,7 +45,8 @@ impl Stage {
     pub(crate) fn new(large: SocketAddr) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let [small] = addresses();
-        let server = format!("server {{ listen {small} backlog=1024; return 200 'what an answer'; }}");
+        let server =
+            format!("server {{ listen {small} backlog=1024; return 200 'what an answer'; }}");
         let file = nginx_file(directory.path(), "upstream", &server);
         let mut command = std::process::Command::new("nginx");
         let there = command.arg("-v").stderr(std::process::Stdio::null()).status();
@@ -157,7 +158,8 @@ server {{ listen {large}; location / {{ proxy_pass http://large; }} }}"
     /// Two agents: the ways from each to the instance of the other.
     pub(crate) fn pair(&self) -> [Lane; 2] {
         let [apis, peers, one, other] = [(); 4].map(|()| addresses::<2>());
-        let peer = |n: usize| format!("[[peer]]\nname = 'site{}'\naddress = '{}'\n", n + 1, peers[n]);
+        let peer =
+            |n: usize| format!("[[peer]]\nname = 'site{}'\naddress = '{}'\n", n + 1, peers[n]);
         let first = self.start_agent("site1", apis[0], peers[0], one, &peer(1));
         let second = self.start_agent("site2", apis[1], peers[1], other, &peer(0));
         let processes = vec![Rc::new(first), Rc::new(second)];
