@@ -100,13 +100,13 @@ pub(super) fn name(site: &SiteId) -> HeaderValue {
 }
 
 /// Says how long each attempt took, after what the application says of itself.
-pub(super) fn timed(headers: &mut HeaderMap, legs: &[(String, Duration)]) {
-    let mut text = String::new();
+pub(super) fn timed(headers: &mut HeaderMap, legs: &[(Cow<'_, str>, Duration)]) {
+    let mut text = String::with_capacity(64);
     for (n, (name, took)) in legs.iter().enumerate() {
         let name = utf8_percent_encode(name, UNSAFE);
         let comma = if n == 0 { "" } else { ", " };
-        let millis = took.as_secs_f64() * 1_000.0;
-        let _ = write!(text, "{comma}cheops;desc=\"{name}\";dur={millis:.2}");
+        let (millis, rest) = (took.as_millis(), took.subsec_micros() % 1_000 / 10);
+        let _ = write!(text, "{comma}cheops;desc=\"{name}\";dur={millis}.{rest:02}");
     }
     if let Ok(value) = HeaderValue::from_str(&text) {
         headers.append(SERVER_TIMING, value);

@@ -23,9 +23,10 @@ use hyper::{
 };
 use tokio::{
     sync::Notify,
-    time::{Instant, Sleep, sleep, sleep_until, timeout},
+    time::{Instant, sleep, timeout},
 };
 
+use super::clock::Alarm;
 use crate::config::Limits;
 
 /// What goes wrong with a body on its way.
@@ -174,36 +175,6 @@ impl hyper::body::Body for Body {
                 hint
             }
             Self::Other(body) => body.size_hint(),
-        }
-    }
-}
-
-/// A clock that is set again and again and hardly ever rings. The runtime's timer stays where it is
-/// while the clock is set later and later: to move it costs more than to look at the time when it ends.
-#[derive(Debug, Default)]
-pub(super) struct Alarm {
-    at: Option<Instant>,
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl Alarm {
-    pub(super) fn set(&mut self, at: Instant) {
-        self.at = Some(at);
-    }
-
-    /// Waits for the time that it is set to.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(at) = self.at else { return Poll::Pending };
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
-        if at < timer.deadline() {
-            timer.as_mut().reset(at);
-        }
-        loop {
-            ready!(timer.as_mut().poll(cx));
-            if timer.deadline() >= at {
-                return Poll::Ready(());
-            }
-            timer.as_mut().reset(at);
         }
     }
 }

@@ -47,22 +47,27 @@ pub(super) enum Unsound {
 
 /// Whether a request means the same to everybody who reads it.
 pub(super) fn sound(headers: &HeaderMap) -> Result<(), Unsound> {
-    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
-    let length = lengths.next();
-    if lengths.next().is_some() {
-        return Err(Unsound::TwoLengths);
-    }
-    if let Some(encoding) = headers.get(TRANSFER_ENCODING) {
-        if length.is_some() {
-            return Err(Unsound::TwoFramings);
+    let (mut lengths, mut hosts, mut encodings) = (0, 0, 0);
+    let mut chunked = true;
+    // Once over all of them is quicker than to look each up.
+    for (name, value) in headers {
+        if name == CONTENT_LENGTH {
+            lengths += 1;
+        } else if name == HOST {
+            hosts += 1;
+        } else if name == TRANSFER_ENCODING {
+            encodings += 1;
+            chunked = value.as_bytes().eq_ignore_ascii_case(b"chunked");
         }
-        let one = headers.get_all(TRANSFER_ENCODING).iter().nth(1).is_none();
-        if !one || !encoding.as_bytes().eq_ignore_ascii_case(b"chunked") {
-            return Err(Unsound::Encoding);
-        }
     }
-    let two_hosts = headers.get_all(HOST).iter().nth(1).is_some();
-    if two_hosts { Err(Unsound::TwoHosts) } else { Ok(()) }
+    match (lengths, encodings) {
+        (2.., _) => Err(Unsound::TwoLengths),
+        (1, 1..) => Err(Unsound::TwoFramings),
+        (_, 2..) => Err(Unsound::Encoding),
+        _ if !chunked => Err(Unsound::Encoding),
+        _ if hosts > 1 => Err(Unsound::TwoHosts),
+        _ => Ok(()),
+    }
 }
 
 /// Fields that are about one connection.
@@ -80,40 +85,37 @@ static OF_HOP: [HeaderName; 8] = [
 /// Takes off what is about the connection that the message came over. What the other side wants to
 /// change to is the answer, if it asks for that.
 pub(super) fn end_hop(headers: &mut HeaderMap) -> Option<HeaderValue> {
-    // Most have none of them, and to see that is quicker than to look each up.
-    if !headers.keys().any(|name| OF_HOP.contains(name)) {
+    let found: Vec<&HeaderName> =
+        headers.keys().filter_map(|name| OF_HOP.iter().find(|of_hop| *of_hop == name)).collect();
+    if found.is_empty() {
         return None;
     }
     let upgrade = take_connection(headers).then(|| headers.remove(UPGRADE)).flatten();
-    headers.remove(UPGRADE);
-    headers.remove(TRANSFER_ENCODING);
-    headers.remove(KEEP_ALIVE);
-    headers.remove(PROXY_CONNECTION);
-    headers.remove(PROXY_AUTHENTICATE);
-    headers.remove(PROXY_AUTHORIZATION);
-    if let Some(te) = headers.remove(TE)
-        && te
-            .to_str()
-            .is_ok_and(|te| te.split(',').any(|t| t.trim().eq_ignore_ascii_case("trailers")))
-    {
-        headers.insert(TE, HeaderValue::from_static("trailers"));
+    for name in found {
+        let value = headers.remove(name);
+        if name == TE
+            && let Some(Ok(te)) = value.as_ref().map(HeaderValue::to_str)
+            && te.split(',').any(|t| t.trim().eq_ignore_ascii_case("trailers"))
+        {
+            headers.insert(TE, HeaderValue::from_static("trailers"));
+        }
     }
     upgrade
 }
 
 /// Takes off `Connection` and what it names. Whether it names `Upgrade`.
 fn take_connection(headers: &mut HeaderMap) -> bool {
-    if !headers.contains_key(CONNECTION) {
-        return false;
-    }
-    let values: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
+    let mut values = headers.get_all(CONNECTION).iter().cloned();
+    let Some(first) = values.next() else { return false };
+    let others: Vec<HeaderValue> = values.collect();
     headers.remove(CONNECTION);
+    let values = std::iter::once(&first).chain(&others);
     let mut upgrades = false;
-    for name in values.iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')) {
+    for name in values.filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')) {
         let name = name.trim();
         if name.eq_ignore_ascii_case("upgrade") {
             upgrades = true;
-        } else if !name.eq_ignore_ascii_case("te")
+        } else if !["keep-alive", "close", "te"].iter().any(|of_hop| name.eq_ignore_ascii_case(of_hop))
             && let Ok(name) = name.parse::<HeaderName>()
             // Nobody can have these taken off: others rely on them.
             && name != HOST
@@ -157,13 +159,9 @@ pub(super) fn forwarded(headers: &mut HeaderMap, client: &Client, host: Option<&
             set(headers, X_FORWARDED_FOR, &format!("{earlier}, {}", client.address));
         }
     }
-    if !headers.contains_key(X_FORWARDED_PROTO) {
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
-    }
-    if let Some(host) = host
-        && !headers.contains_key(X_FORWARDED_HOST)
-    {
-        headers.insert(X_FORWARDED_HOST, host.clone());
+    headers.entry(X_FORWARDED_PROTO).or_insert(HeaderValue::from_static("http"));
+    if let Some(host) = host {
+        headers.entry(X_FORWARDED_HOST).or_insert_with(|| host.clone());
     }
     // Whoever speaks the newer language is answered in it.
     if let Some(earlier) = joined(headers, &FORWARDED) {

@@ -3,7 +3,7 @@
 //! What must stay true: a request that may have taken effect is not tried elsewhere (`attempt` says
 //! when it may); whatever fails, the client gets an answer that says what was tried.
 
-use std::{sync::Arc, time::Instant};
+use std::{borrow::Cow, sync::Arc, time::Instant};
 
 use cheops_core::{
     id::{SiteId, Sites},
@@ -71,11 +71,12 @@ impl Shared {
             }
             let (site, begun) = (self.name(leg), Instant::now());
             let came = self.attempt(service, named, leg, head, sent).await;
-            times.push((site.clone(), begun.elapsed()));
+            let took = begun.elapsed();
             let nothing = match came {
                 Ok(mut response) => {
                     let (status, rest) = (response.status(), rest(again.as_ref()));
                     if last || !may_go_on(Came::Answer(status), &method, rest) {
+                        times.push((site, took));
                         timed(response.headers_mut(), &times);
                         return response;
                     }
@@ -87,7 +88,8 @@ impl Shared {
             body = again.or(nothing.body);
             last_came = nothing.came;
             let goes_on = may_go_on(nothing.came, &method, rest(body.as_ref()));
-            tried.push(Tried { site, why: nothing.why });
+            tried.push(Tried { site: site.to_string(), why: nothing.why });
+            times.push((site, took));
             if !goes_on {
                 break;
             }
@@ -98,12 +100,12 @@ impl Shared {
     }
 
     /// A leg, in words.
-    fn name(&self, leg: &Leg) -> String {
+    fn name<'a>(&'a self, leg: &'a Leg) -> Cow<'a, str> {
         match leg {
-            Leg::Local => self.here.to_string(),
-            Leg::Forward(site) => site.to_string(),
-            Leg::Replicate(sites) | Leg::Once(sites) => sites.to_string(),
-            Leg::Across(parts) => place(parts),
+            Leg::Local => self.here.as_str().into(),
+            Leg::Forward(site) => site.as_str().into(),
+            Leg::Replicate(sites) | Leg::Once(sites) => sites.to_string().into(),
+            Leg::Across(parts) => place(parts).into(),
         }
     }
 
@@ -115,17 +117,21 @@ impl Shared {
         parts: Parts,
         body: Body,
     ) -> Attempt {
+        // What the others may have to remember would be set aside for each request.
         match leg {
             Leg::Local => self.local(service, named, parts, body).await,
-            Leg::Forward(site) => self.forward(service, named, site, None, parts, body).await,
-            Leg::Once(sites) => self.once(service, named, sites, parts, body).await,
+            Leg::Forward(site) => {
+                Box::pin(self.forward(service, named, site, None, parts, body)).await
+            }
+            Leg::Once(sites) => Box::pin(self.once(service, named, sites, parts, body)).await,
             Leg::Replicate(sites) => {
-                self.create(service, named, std::slice::from_ref(sites), parts, body).await
+                let across = std::slice::from_ref(sites);
+                Box::pin(self.create(service, named, across, parts, body)).await
             }
             Leg::Across(across) if parts.method.is_safe() => {
-                self.collect(service, named, across, parts).await
+                Box::pin(self.collect(service, named, across, parts)).await
             }
-            Leg::Across(across) => self.create(service, named, across, parts, body).await,
+            Leg::Across(across) => Box::pin(self.create(service, named, across, parts, body)).await,
         }
     }
 

@@ -26,7 +26,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Service, Shared, body::Body, headers::Client, pool::Answer, serve::Asks};
+use super::{
+    Service, Shared, body::Body, clock::Clock, headers::Client, pool::Answer, serve::Asks,
+};
 
 /// How long to wait when the system has no more room for connections.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -108,7 +110,7 @@ async fn converse(
         }
     });
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(head).max_buf_size(HEADERS);
+    builder.http1().timer(Clock::default()).header_read_timeout(head).max_buf_size(HEADERS);
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -16,6 +16,7 @@
 //! | `forward` | how does the instance here, or another agent, get it? |
 //! | `pool` | over which connection does the instance get it? |
 //! | `wire` | and who moves the bytes of that connection? |
+//! | `clock` | how is time kept where each request sets a limit? |
 //! | `body` | how does a body pass? |
 //! | `upgrade` | and a connection that changes what it speaks? |
 //! | `answer` | what is the client told? |
@@ -36,6 +37,7 @@ mod across;
 mod answer;
 mod attempt;
 mod body;
+mod clock;
 mod divided;
 mod forward;
 mod headers;

@@ -70,7 +70,7 @@ struct Idle {
 }
 
 struct Kept {
-    wire: Wire,
+    wire: Box<Wire>,
     since: Instant,
 }
 
@@ -188,7 +188,7 @@ impl Upstream {
     fn answered(
         &self,
         response: Response<Incoming>,
-        wire: Wire,
+        wire: Box<Wire>,
         idle: &Arc<Mutex<Idle>>,
     ) -> Response<Answer> {
         response.map(|body| {
@@ -223,8 +223,10 @@ impl Upstream {
         Ok(tcp)
     }
 
-    async fn connect_http1(&self) -> Result<Wire, Failed> {
-        Wire::new(self.connect().await?).await.map_err(|error| self.broke(error))
+    async fn connect_http1(&self) -> Result<Box<Wire>, Failed> {
+        let wire = Wire::new(self.connect().await?).await;
+        // It is large, and goes from hand to hand.
+        wire.map(Box::new).map_err(|error| self.broke(error))
     }
 
     async fn send_http2(
@@ -256,7 +258,7 @@ impl Upstream {
 }
 
 /// A connection that is free, the one that was used last first.
-fn take(idle: &Mutex<Idle>) -> Option<Wire> {
+fn take(idle: &Mutex<Idle>) -> Option<Box<Wire>> {
     loop {
         let mut newest = lock(idle).kept.pop()?;
         if newest.since.elapsed() > IDLE {
@@ -303,7 +305,7 @@ fn copy(request: &Request<Timed>) -> Option<Request<Timed>> {
 
 /// A connection that carries an answer.
 struct Lease {
-    wire: Wire,
+    wire: Box<Wire>,
     idle: Arc<Mutex<Idle>>,
 }
 

@@ -77,42 +77,48 @@ impl Shared {
     ) -> Response<Answer> {
         match (self.found(service, &parts), named) {
             (None, None) if !may_name_a_stranger(&parts) => self.pass(service, parts, body).await,
-            // All that this may have to remember would be set aside for each request that only passes.
-            (found, named) => Box::pin(self.serve_found(service, found, named, parts, body)).await,
+            (None, Some(named)) => self.scoped(service, named, parts, body).await,
+            // What these may have to remember would be set aside for each request that only passes.
+            (None, None) => Box::pin(self.serve_strange(service, parts, body)).await,
+            (Some(found), named) => {
+                Box::pin(self.serve_found(service, &found, named, parts, body)).await
+            }
         }
     }
 
+    /// Serves a request that names a resource at several sites.
     async fn serve_found(
         self: &Arc<Self>,
         service: &Arc<Service>,
-        found: Option<replicants::Found>,
+        found: &replicants::Found,
         named: Option<&Arc<Named>>,
         mut parts: Parts,
         body: Body,
     ) -> Response<Answer> {
-        let writes = access(&parts.method) == Access::Write;
-        match (found, named) {
-            (Some(found), named) if writes => {
-                self.change(service, named, &found, parts, body).await
-            }
-            (Some(found), named) if !found.replicant.parts.is_empty() => {
-                self.gather(service, named, &found, parts, body).await
-            }
-            (Some(found), None) => self.read(service, &found, parts, body).await,
-            (Some(found), Some(named)) => {
-                normalise(&found, &mut parts);
-                self.scoped(service, named, parts, body).await
-            }
-            (None, Some(named)) => self.scoped(service, named, parts, body).await,
-            (None, None) => {
-                let sites = self.strangers(service, &parts).await;
-                if sites.is_empty() {
-                    return self.pass(service, parts, body).await;
-                }
-                let legs: Vec<Leg> = sites.into_iter().map(Leg::Forward).collect();
-                self.try_legs(service, None, &legs, parts, body).await
-            }
+        if access(&parts.method) == Access::Write {
+            return self.change(service, named, found, parts, body).await;
         }
+        if !found.replicant.parts.is_empty() {
+            return self.gather(service, named, found, parts, body).await;
+        }
+        let Some(named) = named else { return self.read(service, found, parts, body).await };
+        normalise(found, &mut parts);
+        self.scoped(service, named, parts, body).await
+    }
+
+    /// Serves a request that may name a resource which this site has no part in.
+    async fn serve_strange(
+        self: &Arc<Self>,
+        service: &Arc<Service>,
+        parts: Parts,
+        body: Body,
+    ) -> Response<Answer> {
+        let sites = self.strangers(service, &parts).await;
+        if sites.is_empty() {
+            return self.pass(service, parts, body).await;
+        }
+        let legs: Vec<Leg> = sites.into_iter().map(Leg::Forward).collect();
+        self.try_legs(service, None, &legs, parts, body).await
     }
 
     /// Checks a request, takes its scope off, and says whom it came from to those who come after.

@@ -26,7 +26,10 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, task::unconstrained, time::Instant};
 
-use super::body::{Alarm, Body, BodyError, Timed, Waiting};
+use super::{
+    body::{Body, BodyError, Timed, Waiting},
+    clock::Alarm,
+};
 use crate::config::Limits;
 
 /// What came of a request: nothing, if that took too long.
