@@ -9,9 +9,15 @@
 //! only while a request with it is being served. A request with a scope gets ids of ours if it has
 //! none, so that nothing depends on tokens where the application passes ids on.
 //!
+//! A value may stand for several scopes: the same token, or one trace for all that a script does. Then
+//! the call belongs to one of them, and only what tells as exactly may say to which: another id, if the
+//! value is an id; anything, if it is a token. That a request was answered while another is still being
+//! served says nothing: a call of the first may come as late as one of the second.
+//!
 //! What must stay true:
-//! - a value that stands for two different scopes at a time stands for none: nobody guesses;
 //! - headers are asked in the configured order, and the first one that knows decides;
+//! - a value that stands for several scopes is never left for one that tells less exactly, and those
+//!   that are asked after it only choose among them: nobody guesses;
 //! - there are never more entries than requests being served and a fixed number more.
 
 use std::{
@@ -147,16 +153,27 @@ impl Linked {
     /// What a call belongs to.
     pub(super) fn find(&mut self, headers: &HeaderMap, now: Instant) -> Found {
         self.forget(now);
-        let mut several = None;
+        // The scopes that it may have, by the first header that knows several.
+        let mut several: Option<(Key, Vec<&Entry>)> = None;
         for key in self.keys(headers) {
-            match self.entries.get(&key).map(Vec::as_slice) {
-                None | Some([]) => {}
+            let Some(entries) = self.entries.get(&key) else { continue };
+            match &mut several {
+                None => several = Some((key, entries.iter().collect())),
+                Some((first, _)) if first.exact && !key.exact => continue,
+                Some((_, left)) => left.retain(|one| {
+                    entries.iter().any(|entry| same(entry.scope.as_ref(), one.scope.as_ref()))
+                }),
+            }
+            match several.as_ref().map(|(_, left)| left.as_slice()) {
                 Some([Entry { scope: Some(scope), .. }]) => return Found::Scope(scope.clone()),
                 Some([Entry { scope: None, .. }]) => return Found::Nothing,
-                Some(_) => several = several.or_else(|| self.by.get(key.place).cloned()),
+                // They contradict each other.
+                Some([]) => break,
+                _ => {}
             }
         }
-        several.map_or(Found::Nothing, Found::Several)
+        let header = several.and_then(|(key, _)| self.by.get(key.place).cloned());
+        header.map_or(Found::Nothing, Found::Several)
     }
 
     fn forget(&mut self, now: Instant) {
@@ -299,6 +316,54 @@ mod tests {
         assert_eq!(linked.find(&token, now), Found::Nothing);
         assert_eq!(linked.find(&a, now + LINGERS), Found::Nothing);
         assert!(linked.entries.is_empty() && linked.served.is_empty());
+    }
+
+    #[test]
+    fn what_is_ambiguous_is_decided_only_by_what_tells_as_exactly() {
+        let by = ["traceparent", "x-request-id", "tracestate", "x-auth-token"];
+        let mut linked = Linked::new(by.map(HeaderName::from_static).into(), LINGERS, 10, [7; 32]);
+        let now = Instant::now();
+        let (two, three) = (scope("image: site2"), scope("image: site3"));
+        let trace = trace(1);
+        let request = |id: &'static str, state: &str, token: &str| {
+            headers(&[
+                ("traceparent", trace.as_str()),
+                ("x-request-id", id),
+                ("tracestate", state),
+                ("x-auth-token", token),
+            ])
+        };
+        // The first is answered, and its work may go on; the second is being served.
+        let first = linked.begin(&request("a", "s", "t"), Some(&two), now).unwrap();
+        linked.end(first, now);
+        let second = linked.begin(&request("b", "s", "t"), Some(&three), now).unwrap();
+        let by_trace = Found::Several(HeaderName::from_static("traceparent"));
+        for (call, expected) in [
+            (headers(&[("traceparent", &trace)]), by_trace.clone()),
+            (headers(&[("traceparent", &trace), ("x-auth-token", "t")]), by_trace.clone()),
+            (request("a", "s", "t"), Found::Scope(two.clone())),
+            (request("b", "s", "t"), Found::Scope(three.clone())),
+            (request("c", "s", "t"), by_trace.clone()),
+        ] {
+            assert_eq!(linked.find(&call, now), expected, "{call:?}");
+        }
+        // Of those that are shared, one may help out another.
+        let third = headers(&[("tracestate", "s"), ("x-auth-token", "u")]);
+        let third = linked.begin(&third, Some(&two), now).unwrap();
+        for (token, expected) in [("t", &three), ("u", &two)] {
+            let call = headers(&[("tracestate", "s"), ("x-auth-token", token)]);
+            assert_eq!(linked.find(&call, now), Found::Scope(expected.clone()), "{token}");
+        }
+        let other = headers(&[("x-request-id", "d")]);
+        let other = linked.begin(&other, Some(&scope("image: site4")), now).unwrap();
+        assert_eq!(
+            linked.find(&request("d", "s", "t"), now),
+            by_trace,
+            "they contradict each other"
+        );
+        for serving in [second, third, other] {
+            linked.end(serving, now);
+        }
     }
 
     #[test]

@@ -159,7 +159,7 @@ impl Shared {
             );
             return self.came_to_nothing(Came::NotThere, &problem);
         };
-        let named = match self.reader.take(&mut parts) {
+        let named = match self.reader.take_forwarded(&mut parts.headers) {
             Ok(named) => named,
             Err(unreadable) => return self.refuse(&in_words(&unreadable)),
         };

@@ -8,5 +8,6 @@ mod field;
 
 mod clients;
 mod hostile;
+mod limits;
 mod origin;
 mod passing;
