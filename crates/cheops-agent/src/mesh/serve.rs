@@ -35,11 +35,10 @@ use super::{
     linked::Found,
     pool::Answer,
     read::{Named, Unreadable},
-    replicated::{may_name_a_stranger, normalise},
+    replicated::may_name_a_stranger,
     upgrade::CHANGE,
 };
-use crate::peers::SERVICE;
-use crate::replicants;
+use crate::{peers::SERVICE, replicants::Replicant};
 
 /// Who asks.
 #[derive(Debug, Clone, Copy)]
@@ -85,7 +84,7 @@ impl Shared {
     async fn serve_found(
         self: &Arc<Self>,
         service: &Arc<Service>,
-        found: Option<replicants::Found>,
+        found: Option<Arc<Replicant>>,
         named: Option<&Arc<Named>>,
         mut parts: Parts,
         body: Body,
@@ -95,12 +94,12 @@ impl Shared {
             (Some(found), named) if writes => {
                 self.change(service, named, &found, parts, body).await
             }
-            (Some(found), named) if !found.replicant.parts.is_empty() => {
+            (Some(found), named) if !found.parts.is_empty() => {
                 self.gather(service, named, &found, parts, body).await
             }
             (Some(found), None) => self.read(service, &found, parts, body).await,
-            (Some(found), Some(named)) => {
-                normalise(&found, &mut parts);
+            (Some(_), Some(named)) => {
+                self.normalise(service, &mut parts);
                 self.scoped(service, named, parts, body).await
             }
             (None, Some(named)) => self.scoped(service, named, parts, body).await,
