@@ -23,15 +23,15 @@ use super::{
     hide::format,
     pool::Answer,
     read::Named,
-    replicated::{asked, normalise},
+    replicated::{asked, path},
     serve::broken_body,
     write::{DIVISIBLE, Operated, Told, divisible},
 };
 use crate::{
-    replicants::{Found, path},
+    replicants::Replicant,
     rest::{
         divide, gather,
-        rewrite::{Format, own_path},
+        rewrite::{Format, is_own},
     },
     run::answer as kept,
 };
@@ -42,12 +42,11 @@ impl Shared {
         self: &Arc<Self>,
         service: &Arc<Service>,
         named: Option<&Arc<Named>>,
-        found: &Found,
+        replicant: &Replicant,
         mut parts: Parts,
         body: Body,
     ) -> Response<Answer> {
-        normalise(found, &mut parts);
-        let replicant = &found.replicant;
+        self.normalise(service, &mut parts);
         let (mut there, mut missing) = (Vec::new(), Vec::new());
         for part in &replicant.parts {
             let sites: Vec<SiteId> = part.iter().filter(|s| replicant.is_at(s)).cloned().collect();
@@ -63,9 +62,7 @@ impl Shared {
             return self.try_legs(service, named, &legs, parts, body).await;
         }
         let asked_for = asked(&parts).to_owned();
-        let whole = replicant
-            .meta()
-            .is_none_or(|meta| own_path(&asked_for, meta).is_some_and(|(_, rest)| rest.is_empty()));
+        let whole = replicant.meta().is_none_or(|meta| is_own(&asked_for, meta));
         let asked =
             there.iter().map(|(_, sites)| self.pages(service, named, sites.clone(), parts.clone()));
         let (mut said, mut whys) = (Vec::new(), Vec::new());
@@ -183,7 +180,7 @@ impl Shared {
         let text = wanted.as_str().map_or_else(|| wanted.to_string(), str::to_owned);
         let field = at.rsplit('/').next().unwrap_or_default();
         let query = utf8_percent_encode(&text, NON_ALPHANUMERIC);
-        let target = format!("{}?{field}={query}", path(asked(parts)));
+        let target = format!("{}?{field}={query}", path(parts));
         let looked = self.look_at(service, named, sites, parts, &target).await;
         let taken = |(site, value): (SiteId, Option<Value>)| {
             gather::names(&value?, at, wanted).then_some(site)
@@ -200,7 +197,7 @@ impl Shared {
         sites: &Sites,
         parts: &Parts,
     ) -> Option<(SiteId, String)> {
-        let target = path(asked(parts)).to_owned();
+        let target = path(parts).to_owned();
         let looked = self.look_at(service, named, sites, parts, &target).await;
         let site = looked.into_iter().find_map(|(site, value)| value.map(|_| site))?;
         Some((site, format!("`{target}`")))

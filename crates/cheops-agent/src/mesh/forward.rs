@@ -102,13 +102,11 @@ impl Shared {
         Ok(response)
     }
 
-    /// Puts this site's own id in place of the one that a request has. If the answer may hold ids that
-    /// are not to be seen, this is the path that it is about.
+    /// Puts this site's own ids in place of all that are known of a request. If the answer may hold ids
+    /// that are not to be seen, this is the path that it is about.
     fn localise(&self, service: &Service, parts: &mut Parts) -> Option<String> {
-        if let Some(found) = self.found(service, parts)
-            && let (Some(id), Some(own)) = (&found.id, found.replicant.locals.get(&self.here))
-        {
-            retarget(parts, id, own);
+        if let Some(own) = self.replicants.own(service.name(), asked(parts)) {
+            retarget(parts, &own);
         }
         self.hides(service).then(|| {
             // What is compressed can't be read.

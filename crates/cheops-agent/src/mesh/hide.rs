@@ -15,7 +15,7 @@ use hyper::{
 };
 
 use super::{Service, Shared, pool::Answer};
-use crate::rest::rewrite::{Context, Format, Rewriter, header};
+use crate::rest::rewrite::{Context, Format, Rewriter, canonical, header};
 
 /// What stands in place of an id, if it is known.
 pub(super) type Lookup = Arc<dyn Fn(&str) -> Option<Arc<str>> + Send + Sync>;
@@ -53,7 +53,7 @@ impl Shared {
     /// Puts the ids that Cheops made in place of those of this site, in an answer about a path.
     pub(super) fn hide(&self, service: &Service, path: &str, response: &mut Response<Answer>) {
         let (replicants, name) = (self.replicants.clone(), service.name().clone());
-        let about: Arc<str> = crate::replicants::path(path).into();
+        let about: Arc<str> = path.into();
         let lookup = {
             let about = about.clone();
             move |id: &str| replicants.meta_of(&name, &about, id)
@@ -63,8 +63,9 @@ impl Shared {
     }
 }
 
-/// What announces an id in an answer about a path: the names of its collection.
-pub(super) fn context(service: &Service, path: &str) -> Arc<Context> {
+/// What announces an id in an answer about a target: the names of its collection.
+pub(super) fn context(service: &Service, target: &str) -> Arc<Context> {
+    let path = canonical(target);
     let collections = path.rsplit('/').take(2).filter(|segment| !segment.is_empty());
     Arc::new(Context::new(&service.config.ids, collections))
 }

@@ -32,6 +32,7 @@ use hyper::{
 };
 
 use super::read::Named;
+use crate::rest::ids::uuid;
 
 /// Headers that many requests have in common.
 const SHARED: [&str; 5] = ["authorization", "baggage", "cookie", "tracestate", "x-auth-token"];
@@ -201,7 +202,7 @@ impl Linked {
 /// Gives a request ids of ours where it has none, so that calls can be told from those of others: each
 /// in the form in which applications pass it on.
 pub(super) fn give_ids(by: &[HeaderName], headers: &mut HeaderMap, random: u128) {
-    let uuid = uuid(random);
+    let uuid = uuid(4, random);
     for name in by {
         let ours = match name.as_str() {
             "x-request-id" => uuid.clone(),
@@ -250,13 +251,6 @@ fn join(headers: &mut HeaderMap, name: &HeaderName, member: &HeaderValue) {
     if let Ok(joined) = HeaderValue::from_bytes(&joined) {
         headers.insert(name, joined);
     }
-}
-
-/// A random UUID (version 4).
-pub(super) fn uuid(random: u128) -> String {
-    let bits = random & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62;
-    let hex = format!("{bits:032x}");
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
 #[cfg(test)]

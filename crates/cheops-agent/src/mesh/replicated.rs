@@ -32,10 +32,10 @@ use super::{
     write::Wanted,
 };
 use crate::{
-    replicants::{Found, Name, path},
+    replicants::{Name, Replicant},
     rest::{
         ids::{GROUP, is_meta, resource_id},
-        rewrite::{segments, target},
+        rewrite::{canonical, segments},
     },
 };
 
@@ -46,12 +46,29 @@ const REMEMBERED: Duration = Duration::from_mins(1);
 const MOST_REMEMBERED: usize = 10_000;
 
 impl Shared {
-    /// The replicant that a request names, if this site is one of its own.
-    pub(super) fn found(&self, service: &Service, request: &Parts) -> Option<Found> {
-        if !self.replicants.has(service.name()) {
+    /// The replicant that a request is about, if this site is one of its own: the one that its path
+    /// names; for a read, that may also be one that its query names. What the query of a write names is
+    /// mentioned, and not written to.
+    pub(super) fn found(&self, service: &Service, request: &Parts) -> Option<Arc<Replicant>> {
+        let (known, name, target) = (&self.replicants, service.name(), asked(request));
+        if !known.has(name) {
             return None;
         }
-        self.replicants.find(service.name(), asked(request))
+        let mentioned = || known.in_query(name, target).filter(|_| request.method.is_safe());
+        known.in_path(name, target).or_else(mentioned)
+    }
+
+    /// Puts the ids that all sites know in place of those that a request has.
+    pub(super) fn normalise(&self, service: &Service, request: &mut Parts) {
+        if let Some(common) = self.replicants.common(service.name(), asked(request)) {
+            retarget(request, &common);
+        }
+    }
+
+    /// The target of a request with the ids that all sites know.
+    fn common(&self, service: &Service, request: &Parts) -> String {
+        let common = self.replicants.common(service.name(), asked(request));
+        common.unwrap_or_else(|| asked(request).to_owned())
     }
 
     /// Creates something at several sites, divided or not: here, if this is one of them, or by one that
@@ -106,7 +123,8 @@ impl Shared {
         if !divided.is_empty() {
             body = self.divisible(service, named, &sites, &parts, body, &mut whole).await?;
         }
-        let wanted = Wanted::creation(service, &parts, sites, divided)?;
+        let target = self.common(service, &parts);
+        let wanted = Wanted::creation(service, &parts, target, sites, divided)?;
         self.carry_out(service, named, wanted, parts, body, whole).await
     }
 
@@ -115,13 +133,12 @@ impl Shared {
         self: &Arc<Self>,
         service: &Arc<Service>,
         named: Option<&Arc<Named>>,
-        found: &Found,
+        replicant: &Replicant,
         parts: Parts,
         mut body: Body,
     ) -> Response<Answer> {
-        let replicant = &found.replicant;
         if let Name::Path(own) = &replicant.name
-            && path(asked(&parts)) != &**own
+            && canonical(asked(&parts)) != **own
         {
             // It is a resource of its own: to replace the one above says nothing about it.
             let sites = std::slice::from_ref(&replicant.sites);
@@ -136,7 +153,7 @@ impl Shared {
                 Err(problem) => return self.refuse(&problem),
             };
         }
-        let changed = match Wanted::change(found, &parts) {
+        let changed = match Wanted::change(replicant, &parts.method, self.common(service, &parts)) {
             Ok(wanted) => self.carry_out(service, named, wanted, parts, body, whole).await,
             Err(problem) => Err(problem),
         };
@@ -169,11 +186,10 @@ impl Shared {
     pub(super) async fn read(
         self: &Arc<Self>,
         service: &Arc<Service>,
-        found: &Found,
+        replicant: &Replicant,
         mut parts: Parts,
         body: Body,
     ) -> Response<Answer> {
-        let replicant = &found.replicant;
         // What was deleted here is gone here, whoever has yet to hear of it.
         if replicant.deleting && !replicant.is_at(&self.here) {
             return self.try_legs(service, None, &[Leg::Local], parts, body).await;
@@ -184,16 +200,19 @@ impl Shared {
         if legs.is_empty() {
             legs.push(Leg::Local);
         }
-        if legs.first() != Some(&Leg::Local) {
-            normalise(found, &mut parts);
-        }
+        self.normalise(service, &mut parts);
         self.try_legs(service, None, &legs, parts, body).await
     }
 
     /// The sites of a resource that this site has no part in, if a request names one by an id that
     /// Cheops made: those that know it, the nearest first.
     pub(super) async fn strangers(&self, service: &Service, request: &Parts) -> Vec<SiteId> {
-        let meta = segments(asked(request)).filter(|id| is_meta(id)).last();
+        let target = asked(request);
+        // What the query of a write names is mentioned, and not written to.
+        let path = target.split('?').next().unwrap_or_default();
+        let in_path = segments(path).filter(|id| is_meta(id)).last();
+        let mentioned = || segments(target).filter(|id| is_meta(id)).last();
+        let meta = if request.method.is_safe() { in_path.or_else(mentioned) } else { in_path };
         let Some(meta) = meta else { return Vec::new() };
         let Ok(resource) = resource_id(service.name(), &meta) else { return Vec::new() };
         if let Some(sites) = self.remembered(&resource) {
@@ -241,19 +260,16 @@ pub(super) fn asked(request: &Parts) -> &str {
     request.uri.path_and_query().map_or("/", |target| target.as_str())
 }
 
-/// Puts the id that all sites know in place of the one that a request has.
-pub(super) fn normalise(found: &Found, request: &mut Parts) {
-    if let (Some(meta), Some(id)) = (found.replicant.meta(), &found.id) {
-        retarget(request, id, meta);
-    }
+/// The path of its target, as it came.
+pub(super) fn path(request: &Parts) -> &str {
+    request.uri.path()
 }
 
-/// Puts one id in place of another in the target of a request.
-pub(super) fn retarget(request: &mut Parts, from: &str, to: &str) {
-    let changed = target(asked(request), from, to);
-    if let Ok(changed) = changed.parse() {
+/// Gives a request another target.
+pub(super) fn retarget(request: &mut Parts, target: &str) {
+    if let Ok(target) = target.parse() {
         let mut uri = std::mem::take(&mut request.uri).into_parts();
-        uri.path_and_query = Some(changed);
+        uri.path_and_query = Some(target);
         // All that was there before is still there.
         request.uri = hyper::Uri::from_parts(uri).unwrap_or_default();
     }

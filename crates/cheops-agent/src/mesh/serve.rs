@@ -35,11 +35,10 @@ use super::{
     linked::Found,
     pool::Answer,
     read::{Named, Unreadable},
-    replicated::{may_name_a_stranger, normalise},
+    replicated::may_name_a_stranger,
     upgrade::CHANGE,
 };
-use crate::peers::SERVICE;
-use crate::replicants;
+use crate::{peers::SERVICE, replicants::Replicant};
 
 /// Who asks.
 #[derive(Debug, Clone, Copy)]
@@ -90,7 +89,7 @@ impl Shared {
     async fn serve_found(
         self: &Arc<Self>,
         service: &Arc<Service>,
-        found: &replicants::Found,
+        found: &Arc<Replicant>,
         named: Option<&Arc<Named>>,
         mut parts: Parts,
         body: Body,
@@ -98,11 +97,11 @@ impl Shared {
         if access(&parts.method) == Access::Write {
             return self.change(service, named, found, parts, body).await;
         }
-        if !found.replicant.parts.is_empty() {
+        if !found.parts.is_empty() {
             return self.gather(service, named, found, parts, body).await;
         }
         let Some(named) = named else { return self.read(service, found, parts, body).await };
-        normalise(found, &mut parts);
+        self.normalise(service, &mut parts);
         self.scoped(service, named, parts, body).await
     }
 

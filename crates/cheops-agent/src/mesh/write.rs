@@ -44,10 +44,10 @@ use super::{
 use crate::{
     api::ApiError,
     node::{Busy, Health, Stopping},
-    replicants::{Found, Name, path},
+    replicants::{Name, Replicant},
     rest::{
         ids, kinds,
-        rewrite::{Format, own_path, target},
+        rewrite::{Format, canonical, is_own},
     },
     run,
 };
@@ -107,23 +107,22 @@ pub(super) enum Told {
 }
 
 impl Wanted {
-    /// A request that creates at several sites: something new, or what its path names. `parts` are
-    /// how it is divided, if it is.
+    /// A request that creates at several sites: something new, or what its path names. `target` is its
+    /// target with the ids that all sites know; `parts` are how it is divided, if it is.
     pub(super) fn creation(
         service: &Service,
         request: &Parts,
+        target: String,
         sites: Sites,
         parts: Vec<Sites>,
     ) -> Result<Self, Box<Problem>> {
-        let asked = request.uri.path_and_query().map_or("/", |target| target.as_str());
-        let about = path(asked);
         let makes = request.method == Method::POST;
         let (resource, names) = if makes {
             let meta = ids::meta(&service.config.ids, random(service, &request.headers));
             let resource = ids::resource_id(service.name(), &meta);
             (resource, Names::Makes(meta.into()))
         } else {
-            (ids::natural_resource(service.name(), about), Names::Nothing)
+            (ids::natural_resource(service.name(), &target), Names::Nothing)
         };
         let resource = resource.map_err(|error| refused(&ApiError::from(error)))?;
         let (place, matrix, reset) = if makes {
@@ -140,32 +139,28 @@ impl Wanted {
             parts,
             kind: kind(&request.method, place)?,
             names,
-            target: asked.to_owned(),
+            target,
         })
     }
 
-    /// A request that changes what is known.
-    pub(super) fn change(found: &Found, request: &Parts) -> Result<Self, Box<Problem>> {
-        let asked = request.uri.path_and_query().map_or("/", |target| target.as_str());
-        let (names, asked) = match (found.replicant.meta(), &found.id) {
-            (Some(meta), Some(id)) => (Names::Uses(meta.into()), target(asked, id, meta)),
-            _ => (Names::Nothing, asked.to_owned()),
+    /// A request that changes what is known. `target` is its target with the ids that all sites know.
+    pub(super) fn change(
+        replicant: &Replicant,
+        method: &Method,
+        target: String,
+    ) -> Result<Self, Box<Problem>> {
+        let (names, own) = match &replicant.name {
+            Name::Meta { id, .. } => (Names::Uses(id.clone()), is_own(&target, id)),
+            Name::Path(own) => (Names::Nothing, canonical(&target) == **own),
         };
-        let below = match (&names, &found.replicant.name) {
-            (Names::Uses(meta), _) => {
-                own_path(&asked, meta).is_none_or(|(_, rest)| !rest.is_empty())
-            }
-            (_, Name::Path(own)) => path(&asked) != &**own,
-            _ => true,
-        };
-        let place = if below { kinds::Place::Below } else { kinds::Place::Own };
+        let place = if own { kinds::Place::Own } else { kinds::Place::Below };
         Ok(Self {
-            resource: found.replicant.resource.clone(),
+            resource: replicant.resource.clone(),
             creates: None,
-            parts: found.replicant.parts.clone(),
-            kind: kind(&request.method, place)?,
+            parts: replicant.parts.clone(),
+            kind: kind(method, place)?,
             names,
-            target: asked,
+            target,
         })
     }
 

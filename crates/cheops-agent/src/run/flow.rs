@@ -32,7 +32,7 @@ use super::{
     place::{Lock, Place},
     recall::{Found, look},
     report::{Account, millis, needless, refused, report},
-    request::Local,
+    request::{Local, mentioned},
     stretch,
     task::{Task, uses_ids},
 };
@@ -66,6 +66,15 @@ enum Ended {
     FileMissing,
 }
 
+/// What the application here calls what an operation names.
+#[derive(Default)]
+struct Called {
+    /// What was made for its resource.
+    made: Option<String>,
+    /// What was made for others: their meta ids, and the application's own.
+    others: Vec<(Box<str>, Box<str>)>,
+}
+
 impl Inner {
     pub(super) async fn run(
         self: Arc<Self>,
@@ -81,8 +90,9 @@ impl Inner {
             return self.tell(Input::Ran { run, report: before.report() }).await;
         }
         let place = self.runs.place(&run);
-        let Ok(made) = self.made(op).await else { return };
-        let local = Local { services: &self.services, made: made.as_deref(), share };
+        let Ok(Called { made, others }) = self.called(op).await else { return };
+        let local =
+            Local { services: &self.services, made: made.as_deref(), others: &others, share };
         let task = match Task::of_operation(&self.here, op, local) {
             Err(why) => Err(refused(why)),
             Ok(task) => task.needless().map(needless).map_or(Ok(task), Err),
@@ -309,16 +319,25 @@ impl Inner {
         self.node.read(share).await
     }
 
-    /// What the application here calls what was made for a resource, if an operation asks for it.
-    async fn made(&self, op: &Operation) -> Result<Option<String>, crate::node::Stopping> {
-        if !uses_ids(&op.action) {
-            return Ok(None);
+    /// What the application here calls all that an operation names by meta ids, as the log has it now.
+    async fn called(&self, op: &Operation) -> Result<Called, crate::node::Stopping> {
+        let (uses, mentioned) = (uses_ids(&op.action), mentioned(&op.action));
+        if !uses && mentioned.is_empty() {
+            return Ok(Called::default());
         }
-        let (resource, here) = (op.resource.clone(), self.here.clone());
-        let made = move |replica: &cheops_core::replica::Replica| {
-            replica.resource(&resource)?.made(&here).map(str::to_owned)
+        let (own, here) = (op.resource.clone(), self.here.clone());
+        let look = move |replica: &cheops_core::replica::Replica| {
+            let made = |resource: &ResourceId| replica.resource(resource)?.made(&here);
+            let other = |(resource, meta): (ResourceId, Box<str>)| {
+                let local = made(&resource).filter(|_| resource != own)?;
+                Some((meta, local.into()))
+            };
+            Called {
+                made: made(&own).filter(|_| uses).map(str::to_owned),
+                others: mentioned.into_iter().filter_map(other).collect(),
+            }
         };
-        self.node.read(made).await
+        self.node.read(look).await
     }
 
     async fn other_sites(

@@ -1,15 +1,15 @@
 //! From a request of an operation to what is sent to the instance at this site.
 //!
-//! Pure. What must stay true: what differs from site to site is the instance, its id for what the
-//! request names, its part of what divides, and the headers that its configuration sets; all else is
+//! Pure. What must stay true: what differs from site to site is the instance, its ids for all that the
+//! request names (the target of an operation holds meta ids, and each site knows its own for them), its part of what divides, and the headers that its configuration sets; all else is
 //! sent as it came. What can't be sent is refused before anything is.
 
 use std::collections::BTreeMap;
 
 use cheops_core::{
-    id::ServiceName,
+    id::{ResourceId, ServiceName},
     matrix::Share,
-    operation::{HttpBody, HttpRequest, Names},
+    operation::{Action, HttpBody, HttpRequest, Names},
 };
 use hyper::{
     HeaderMap, Method, Uri,
@@ -22,7 +22,7 @@ use hyper::{
 use super::job::Request;
 use crate::{
     config::Service,
-    rest::{divide, rewrite},
+    rest::{divide, ids, rewrite},
 };
 
 /// What is about one connection, and what we decide ourselves. An answer in an encoding could not be
@@ -52,8 +52,26 @@ pub(super) struct Local<'a> {
     pub(super) services: &'a BTreeMap<ServiceName, Service>,
     /// What the application here calls what was made.
     pub(super) made: Option<&'a str>,
+    /// What it calls other things that are mentioned: meta ids, and its own.
+    pub(super) others: &'a [(Box<str>, Box<str>)],
     /// What of the resource is here, if it is in parts.
     pub(super) share: Option<Share>,
+}
+
+/// The resources that the requests of an action mention by meta ids, and those ids.
+pub(super) fn mentioned(action: &Action) -> Vec<(ResourceId, Box<str>)> {
+    match action {
+        Action::Command { .. } => Vec::new(),
+        Action::Steps(steps) => steps.iter().flat_map(mentioned).collect(),
+        Action::Http(request) => {
+            let resource = |id: std::borrow::Cow<'_, str>| {
+                let resource = ids::resource_id(&request.service, &id).ok()?;
+                ids::parse_resource(&resource)?;
+                Some((resource, id.into()))
+            };
+            rewrite::segments(&request.target).filter_map(resource).collect()
+        }
+    }
 }
 
 /// A request that is ready for the instance at this site.
@@ -103,6 +121,8 @@ pub(super) fn ready(
             ));
         }
     };
+    let target =
+        local.others.iter().fold(target, |target, (meta, own)| rewrite::target(&target, meta, own));
     if !target.starts_with('/') || target.parse::<Uri>().is_err() {
         return Err(format!("`{target}` can't be the target of a request"));
     }
@@ -207,7 +227,11 @@ mod tests {
     }
 
     fn sent(request: &HttpRequest, made: Option<&str>) -> Result<Request, String> {
-        match ready(request, Local { services: &services(), made, share: None }, false)? {
+        match ready(
+            request,
+            Local { services: &services(), made, others: &[], share: None },
+            false,
+        )? {
             Ready::Send(request, _) => Ok(*request),
             Ready::Needless(why) => panic!("{why}"),
         }
@@ -229,6 +253,35 @@ mod tests {
         ] {
             let sent = sent(&request("PUT", target, names), Some(made)).unwrap();
             assert_eq!(sent.target, expected);
+        }
+    }
+
+    #[test]
+    fn other_ids_that_are_mentioned_are_the_sites_own_too() {
+        let (one, other) =
+            ("0a1b2c3d-ce05-8123-9abc-0123456789ab", "1a1b2c3d-ce05-8123-9abc-0123456789ab");
+        let target =
+            format!("/v2/images/{one}?from={other}&to=4503599627370497&x=4503599627370495");
+        for (names, made, expected) in [
+            (Names::Uses(one.into()), Some("7"), "/v2/images/7?from=local&to=4503599627370497&x="),
+            (Names::Nothing, None, &format!("/v2/images/{one}?from=local&to=4503599627370497&x=")),
+        ] {
+            let request = request("PATCH", &target, names);
+            let ids: Vec<String> = mentioned(&Action::Http(Box::new(request.clone())))
+                .into_iter()
+                .map(|(resource, id)| {
+                    assert_eq!(resource.as_str(), format!("image~{id}"));
+                    id.into()
+                })
+                .collect();
+            assert_eq!(ids, [one, other, "4503599627370497"]);
+            // What this site has nothing of stays as it is.
+            let others = [(other.into(), "local".into())];
+            let local = Local { services: &services(), made, others: &others, share: None };
+            let Ok(Ready::Send(sent, _)) = ready(&request, local, false) else {
+                panic!("it is sent")
+            };
+            assert_eq!(sent.target, format!("{expected}4503599627370495"));
         }
     }
 
@@ -266,7 +319,7 @@ mod tests {
     #[test]
     fn a_delete_of_what_was_never_made_has_nothing_to_do() {
         let delete = request("DELETE", "/v2/images/m1", Names::Uses("m1".into()));
-        let local = Local { services: &services(), made: None, share: None };
+        let local = Local { services: &services(), made: None, others: &[], share: None };
         assert!(matches!(ready(&delete, local, true), Ok(Ready::Needless(_))));
         let local = Local { made: Some("7"), ..local };
         let Ok(Ready::Send(sent, _)) = ready(&delete, local, true) else { panic!("it is sent") };
@@ -295,7 +348,7 @@ mod tests {
             request.body = HttpBody::Inline(body.as_bytes().into());
             for (part, expected) in [0, 2].into_iter().zip(expected) {
                 let share = Some(Share { part, parts: 3 });
-                let local = Local { services: &services, made, share };
+                let local = Local { services: &services, made, others: &[], share };
                 let sent = match ready(&request, local, false).unwrap() {
                     Ready::Send(sent, HttpBody::Inline(body)) => {
                         let length = body.len().to_string().into_bytes();

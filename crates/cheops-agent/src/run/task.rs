@@ -335,7 +335,7 @@ mod tests {
             declares: None,
         };
         let services = BTreeMap::from([("image".parse().unwrap(), image())]);
-        let local = Local { services: &services, made: Some("7"), share };
+        let local = Local { services: &services, made: Some("7"), others: &[], share };
         Task::of_operation(&"site2".parse().unwrap(), &op, local)
     }
 
