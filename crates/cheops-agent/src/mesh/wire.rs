@@ -100,8 +100,16 @@ impl Wire {
     ) -> Asked {
         // Out of budget it would wait to be woken, and nobody would wake it.
         let mut answer = pin!(unconstrained(self.sender.try_send_request(request)));
-        let mut timed = false;
+        let (mut sent, mut timed) = (false, false);
         poll_fn(|cx| {
+            // An answer that is there was mostly what woke us. Nobody is to be woken by it once more.
+            if sent {
+                self.advance(&mut Context::from_waker(Waker::noop()));
+                if let Poll::Ready(answer) = answer.as_mut().poll(&mut self.still(cx)) {
+                    return Poll::Ready(Some(answer));
+                }
+            }
+            sent = true;
             self.advance(cx);
             if let Poll::Ready(answer) = answer.as_mut().poll(&mut self.still(cx)) {
                 return Poll::Ready(Some(answer));
