@@ -102,7 +102,16 @@ impl Wire {
         let mut answer = pin!(unconstrained(self.sender.try_send_request(request)));
         let (mut over, mut taken) = (waiting.is_over(), 0);
         self.alarm.set(Instant::now() + if over { limits.answer } else { limits.idle });
+        let mut sent = false;
         poll_fn(|cx| {
+            // An answer that is there was mostly what woke us. Nobody is to be woken by it once more.
+            if sent {
+                self.advance(&mut Context::from_waker(Waker::noop()));
+                if let Poll::Ready(answer) = answer.as_mut().poll(&mut self.still(cx)) {
+                    return Poll::Ready(Some(answer));
+                }
+            }
+            sent = true;
             self.advance(cx);
             if let Poll::Ready(answer) = answer.as_mut().poll(&mut self.still(cx)) {
                 return Poll::Ready(Some(answer));
