@@ -21,7 +21,9 @@
 //! | `upgrade` | and a connection that changes what it speaks? |
 //! | `answer` | what is the client told? |
 //! | `replicated` | where is what a request names, if it is at several sites? |
+//! | `strangers` | and where is what this site has no part in? |
 //! | `write` | how does a write become an operation? |
+//! | `heard` | what is known of it when the client is answered? |
 //! | `told` | how does a reply become an answer? |
 //! | `hide` | which ids does a client see? |
 //! | `across` | how do collections of several sites become one? |
@@ -41,6 +43,7 @@ mod clock;
 mod divided;
 mod forward;
 mod headers;
+mod heard;
 mod hide;
 mod legs;
 mod linked;
@@ -50,6 +53,7 @@ mod pool;
 mod read;
 mod replicated;
 mod serve;
+mod strangers;
 mod told;
 mod upgrade;
 mod wire;
@@ -57,7 +61,7 @@ mod write;
 
 use std::{
     any::Any,
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     io,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError, RwLock, Weak},
@@ -66,7 +70,7 @@ use std::{
 
 use axum::body::Body as AnyBody;
 use cheops_core::{
-    id::{ResourceId, ServiceName, SiteId},
+    id::{ServiceName, SiteId},
     scope::Catalogue,
 };
 use hyper::{
@@ -82,6 +86,7 @@ use self::{
     listen::Door,
     pool::Upstream,
     read::{Named, Reader},
+    strangers::Strangers,
 };
 use crate::{
     api::Context,
@@ -220,8 +225,7 @@ struct Shared {
     files: Files,
     runner: Runner,
     replicants: Arc<Replicants>,
-    /// Where resources are that this site has no part in, as it was last told.
-    seen: Mutex<HashMap<ResourceId, (Instant, Vec<SiteId>)>>,
+    strangers: Strangers,
     /// The listeners, and the connections that are open.
     tasks: TaskTracker,
 }
@@ -257,7 +261,7 @@ impl Shared {
             files: context.files.clone(),
             runner: context.runner.clone(),
             replicants: context.replicants.clone(),
-            seen: Mutex::default(),
+            strangers: Strangers::default(),
             tasks: TaskTracker::new(),
         }
     }
@@ -299,7 +303,10 @@ impl Watch for Links {
     fn sending(&self, headers: &[(Box<str>, Box<str>)]) -> Option<Box<dyn Any + Send>> {
         let shared = self.0.upgrade()?;
         let field = |(name, value): &(Box<str>, Box<str>)| {
-            Some((name.parse::<HeaderName>().ok()?, HeaderValue::from_str(value).ok()?))
+            Some((
+                name.parse::<HeaderName>().ok()?,
+                HeaderValue::from_bytes(value.as_bytes()).ok()?,
+            ))
         };
         let headers: HeaderMap = headers.iter().filter_map(field).collect();
         let scope = headers.get(FOR).and_then(|scope| std::str::from_utf8(scope.as_bytes()).ok());

@@ -25,9 +25,10 @@ use super::{
     Service, Shared,
     answer::{self, Problem},
     headers::{SITE, end_hop},
+    heard::Told,
     hide::{Lookup, context, replace},
     pool::Answer,
-    write::{Operated, Told},
+    write::Operated,
 };
 use crate::run::answer as kept;
 
