@@ -14,7 +14,7 @@ use cheops_core::{
     scope::{Target, evaluate},
 };
 use futures_util::future::join_all;
-use hyper::{Request, Response, StatusCode, http::request::Parts};
+use hyper::{Method, Request, Response, StatusCode, http::request::Parts};
 use tokio::time::timeout;
 
 use super::{
@@ -109,6 +109,13 @@ impl Shared {
             let hint = "name a site";
             Problem::new(StatusCode::BAD_REQUEST, "bad-scope", "the scope names no site", hint)
         })?;
+        if parts.method != Method::POST
+            && let Some(known) = self.replicants.in_path(service.name(), asked(&parts))
+            && let Name::Path(path) = &known.name
+            && !same(&known.sites, &sites)
+        {
+            return Err(other_sites(path, &known.sites, &place(across)));
+        }
         let divided = if across.len() > 1 { across.to_vec() } else { Vec::new() };
         matrix::check_parts(&divided).map_err(|error| {
             let hint = "name each site in one part only";
@@ -185,12 +192,7 @@ impl Shared {
         if may_mean(&target, &replicant.sites) {
             return Ok(());
         }
-        Err(Problem::new(
-            StatusCode::CONFLICT,
-            "other-sites",
-            format!("`{path}` is at {}, and the scope says {place}", replicant.sites),
-            "leave the scope out to change it there, or delete it first to have it elsewhere",
-        ))
+        Err(other_sites(path, &replicant.sites, &place.to_string()))
     }
 
     /// Takes an operation down, and tells the client what came of it.
@@ -268,6 +270,20 @@ impl Shared {
         let Ok(request) = Request::get(path).body(AnyBody::empty()) else { return false };
         self.peers.call(site, request).await.is_ok_and(|answer| answer.status().is_success())
     }
+}
+
+fn other_sites(path: &str, sites: &Sites, said: &str) -> Box<Problem> {
+    Problem::new(
+        StatusCode::CONFLICT,
+        "other-sites",
+        format!("`{path}` is at {sites}, and the scope says {said}"),
+        "leave the scope out to change it there, or delete it first to have it elsewhere",
+    )
+}
+
+/// Whether both are the same sites, in any order.
+fn same(one: &Sites, other: &Sites) -> bool {
+    one.iter().collect::<BTreeSet<_>>() == other.iter().collect::<BTreeSet<_>>()
 }
 
 /// Whether a place, or one of its alternatives, can mean these sites and no others.
