@@ -311,10 +311,14 @@ fn collect<'t>(
         }
         Target::Once(target) => collect(target, fixed, always, at_most),
         Target::All(targets) | Target::Across(targets) => {
-            targets.iter().for_each(|target| collect(target, fixed, always, at_most));
+            for target in targets {
+                collect(target, fixed, always, at_most);
+            }
         }
         Target::First(targets) => {
-            targets.iter().for_each(|target| collect(target, false, always, at_most));
+            for target in targets {
+                collect(target, false, always, at_most);
+            }
         }
     }
 }
