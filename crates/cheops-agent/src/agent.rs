@@ -159,12 +159,7 @@ impl Agent {
         let replicants = Arc::new(Replicants::new(config.site.clone()));
         // Before any door is open: what is not known yet would pass as if it were at this site only.
         let feed = replicants.start(&handle).await;
-        let (index, node_handle) = (replicants.clone(), handle.clone());
-        let follower = tokio::spawn(async move {
-            if let Ok(feed) = feed {
-                index.follow(node_handle, feed).await;
-            }
-        });
+        let follower = tokio::spawn(replicants.clone().follow(handle.clone(), feed));
         let context = Arc::new(Context {
             config,
             replicants,

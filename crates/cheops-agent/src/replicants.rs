@@ -297,10 +297,11 @@ impl Replicants {
 
     /// Takes note of all resources. Gives what is told from then on, to [follow](Self::follow): some of
     /// it may be seen twice, and nothing is missed.
-    pub async fn start(&self, node: &node::Handle) -> Result<Receiver<Told>, Stopping> {
+    pub async fn start(&self, node: &node::Handle) -> Receiver<Told> {
         let feed = node.feed().follow();
-        self.read_all(node).await?;
-        Ok(feed)
+        // A node that stops has nothing to tell any more.
+        let _ = self.read_all(node).await;
+        feed
     }
 
     /// Follows what is written at this site, for ever.

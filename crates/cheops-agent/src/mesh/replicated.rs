@@ -14,7 +14,7 @@ use cheops_core::{
     scope::{Target, evaluate},
 };
 use futures_util::future::join_all;
-use hyper::{Request, Response, StatusCode, http::request::Parts};
+use hyper::{Method, Request, Response, StatusCode, http::request::Parts};
 use tokio::time::timeout;
 
 use super::{
@@ -109,6 +109,13 @@ impl Shared {
             let hint = "name a site";
             Problem::new(StatusCode::BAD_REQUEST, "bad-scope", "the scope names no site", hint)
         })?;
+        if parts.method != Method::POST
+            && let Some(known) = self.replicants.in_path(service.name(), asked(&parts))
+            && let Name::Path(path) = &known.name
+            && !same(&known.sites, &sites)
+        {
+            return Err(other_sites(path, &known.sites, &place(across)));
+        }
         let divided = if across.len() > 1 { across.to_vec() } else { Vec::new() };
         matrix::check_parts(&divided).map_err(|error| {
             let hint = "name each site in one part only";
@@ -185,12 +192,7 @@ impl Shared {
         if may_mean(&target, &replicant.sites) {
             return Ok(());
         }
-        Err(Problem::new(
-            StatusCode::CONFLICT,
-            "other-sites",
-            format!("`{path}` is at {}, and the scope says {place}", replicant.sites),
-            "leave the scope out to change it there, or delete it first to have it elsewhere",
-        ))
+        Err(other_sites(path, &replicant.sites, &place.to_string()))
     }
 
     /// Takes an operation down, and tells the client what came of it.
@@ -270,6 +272,20 @@ impl Shared {
     }
 }
 
+fn other_sites(path: &str, sites: &Sites, said: &str) -> Box<Problem> {
+    Problem::new(
+        StatusCode::CONFLICT,
+        "other-sites",
+        format!("`{path}` is at {sites}, and the scope says {said}"),
+        "leave the scope out to change it there, or delete it first to have it elsewhere",
+    )
+}
+
+/// Whether both are the same sites, in any order.
+fn same(one: &Sites, other: &Sites) -> bool {
+    one.iter().collect::<BTreeSet<_>>() == other.iter().collect::<BTreeSet<_>>()
+}
+
 /// Whether a place, or one of its alternatives, can mean these sites and no others.
 fn may_mean(target: &Target, sites: &Sites) -> bool {
     if let Target::First(alternatives) = target {
@@ -295,10 +311,14 @@ fn collect<'t>(
         }
         Target::Once(target) => collect(target, fixed, always, at_most),
         Target::All(targets) | Target::Across(targets) => {
-            targets.iter().for_each(|target| collect(target, fixed, always, at_most));
+            for target in targets {
+                collect(target, fixed, always, at_most);
+            }
         }
         Target::First(targets) => {
-            targets.iter().for_each(|target| collect(target, false, always, at_most));
+            for target in targets {
+                collect(target, false, always, at_most);
+            }
         }
     }
 }

@@ -73,6 +73,9 @@ const ON_THE_WAY: [HeaderName; 6] = [
     IDEMPOTENCY_KEY,
 ];
 
+/// A header field, as an operation holds it.
+type Field = (Box<str>, Box<str>);
+
 /// What an operation is to do.
 pub(super) struct Wanted {
     resource: ResourceId,
@@ -367,7 +370,7 @@ fn key(headers: &HeaderMap) -> Result<Option<Key>, Box<Problem>> {
 
 /// The headers that each site's instance gets. An operation holds text: what is none is refused, as to
 /// leave it out would change the request.
-fn kept(headers: &HeaderMap) -> Result<Box<[(Box<str>, Box<str>)]>, Box<Problem>> {
+fn kept(headers: &HeaderMap) -> Result<Box<[Field]>, Box<Problem>> {
     let is_kept = |name: &HeaderName| {
         !ON_THE_WAY.contains(name) && !name.as_str().starts_with("x-forwarded-")
     };

@@ -49,9 +49,9 @@ fn without_dots(path: &str) -> String {
     for (n, segment) in path.split('/').enumerate() {
         let last = n + 1 == count;
         match segment {
+            // Above the root there is nothing.
+            ".." => segments.truncate(segments.len().saturating_sub(1).max(1)),
             "." => {}
-            ".." if segments.len() > 1 => drop(segments.pop()),
-            ".." => {}
             _ => {
                 segments.push(segment);
                 continue;
