@@ -16,7 +16,7 @@ use super::{
     answer::{Problem, Tried, timed},
     attempt::{Came, Rest, may_go_on},
     body::Body,
-    forward::{Attempt, Nothing},
+    forward::{Attempt, Forwarded, Nothing},
     pool::Answer,
     read::Named,
     serve::{access, broken_body},
@@ -117,7 +117,9 @@ impl Shared {
     ) -> Attempt {
         match leg {
             Leg::Local => self.local(service, named, parts, body).await,
-            Leg::Forward(site) => self.forward(service, named, site, None, parts, body).await,
+            Leg::Forward(site) => {
+                self.forward(Forwarded { service, named, site, place: None }, parts, body).await
+            }
             Leg::Once(sites) => self.once(service, named, sites, parts, body).await,
             Leg::Replicate(sites) => {
                 self.create(service, named, std::slice::from_ref(sites), parts, body).await

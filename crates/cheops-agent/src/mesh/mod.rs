@@ -15,6 +15,7 @@
 //! | `attempt` | may it be tried elsewhere? |
 //! | `forward` | how does the instance here, or another agent, get it? |
 //! | `pool` | over which connection does the instance get it? |
+//! | `streams` | and if that speaks HTTP/2? |
 //! | `wire` | and who moves the bytes of that connection? |
 //! | `body` | how does a body pass? |
 //! | `upgrade` | and a connection that changes what it speaks? |
@@ -48,6 +49,7 @@ mod pool;
 mod read;
 mod replicated;
 mod serve;
+mod streams;
 mod told;
 mod upgrade;
 mod wire;
@@ -71,7 +73,7 @@ use hyper::{
     HeaderMap, Request, Response,
     header::{HeaderName, HeaderValue},
 };
-use tokio::{net::TcpListener, time::timeout};
+use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
@@ -86,7 +88,7 @@ use crate::{
     config,
     files::Files,
     metrics, node,
-    peers::{Peers, SERVICE},
+    peers::{MOST_FORWARDED, Peers, SERVICE},
     replicants::Replicants,
     run::{Runner, Watch},
 };
@@ -128,7 +130,6 @@ impl Doors {
 pub struct Mesh {
     shared: Arc<Shared>,
     addresses: Arc<BTreeMap<ServiceName, SocketAddr>>,
-    stop: CancellationToken,
 }
 
 impl Mesh {
@@ -136,7 +137,6 @@ impl Mesh {
     pub fn start(context: &Context, doors: Doors) -> Self {
         let shared = Arc::new(Shared::new(context));
         context.runner.watched_by(Links(Arc::downgrade(&shared)));
-        let stop = CancellationToken::new();
         let mut addresses = BTreeMap::new();
         for (which, listener) in doors.0 {
             let door = match which {
@@ -151,10 +151,10 @@ impl Mesh {
                 }
             };
             let Some(door) = door else { continue };
-            let accepting = listen::accept(shared.clone(), door, listener, stop.clone());
+            let accepting = listen::accept(shared.clone(), door, listener);
             shared.tasks.spawn(accepting);
         }
-        Self { shared, addresses: Arc::new(addresses), stop }
+        Self { shared, addresses: Arc::new(addresses) }
     }
 
     /// Where it listens for a service.
@@ -175,7 +175,7 @@ impl Mesh {
 
     /// Answers no more requests. Those under way have some time to end.
     pub(crate) async fn stop(&self, limit: Duration) {
-        self.stop.cancel();
+        self.shared.stop.cancel();
         self.shared.tasks.close();
         // What has not ended by then is broken off with the process.
         let _ = timeout(limit, self.shared.tasks.wait()).await;
@@ -220,8 +220,11 @@ struct Shared {
     replicants: Arc<Replicants>,
     /// Where resources are that this site has no part in, as it was last told.
     seen: Mutex<HashMap<ResourceId, (Instant, Vec<SiteId>)>>,
+    /// For how many requests more there is room on the link to each site.
+    room: BTreeMap<SiteId, Arc<Semaphore>>,
     /// The listeners, and the connections that are open.
     tasks: TaskTracker,
+    stop: CancellationToken,
 }
 
 impl Shared {
@@ -256,7 +259,13 @@ impl Shared {
             runner: context.runner.clone(),
             replicants: context.replicants.clone(),
             seen: Mutex::default(),
+            room: config
+                .sites
+                .keys()
+                .map(|site| (site.clone(), Arc::new(Semaphore::new(MOST_FORWARDED))))
+                .collect(),
             tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
         }
     }
 
