@@ -318,6 +318,8 @@ pub(super) struct Answer {
     place: Option<Place>,
     /// The connection of a client that takes it.
     answering: Option<Answering>,
+    /// Why it has broken off, until that is said.
+    broken: Option<BodyError>,
 }
 
 impl Answer {
@@ -354,6 +356,7 @@ impl Answer {
                 held: None,
                 place: None,
                 answering: None,
+                broken: None,
             } => body.any(),
             other => AnyBody::new(other),
         }
@@ -371,6 +374,7 @@ impl<T: Into<Body>> From<T> for Answer {
             held: None,
             place: None,
             answering: None,
+            broken: None,
         }
     }
 }
@@ -424,6 +428,9 @@ impl hyper::body::Body for Answer {
 
 impl Answer {
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(error) = self.broken.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
         let said = match &mut self.lease {
             Some(lease) => lease.wire.poll_frame(&mut self.body, cx),
             None => Pin::new(&mut self.body).poll_frame(cx),
@@ -432,9 +439,14 @@ impl Answer {
             Some(patience) => patience.poll(said, cx),
             None => said,
         });
-        let fine = matches!(frame, None | Some(Ok(_)));
+        if let Some(Err(error)) = frame {
+            // Whoever takes the answer drops what it has not written when it hears of this. It has a turn
+            // for that, so that a client sees what there was of the answer.
+            self.broken = Some(error);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         if (frame.is_none() || self.body.is_end_stream())
-            && fine
             && let Some(lease) = self.lease.take()
         {
             lease.give_back();
