@@ -30,7 +30,7 @@ use super::{
     Service, Shared,
     attempt::Came,
     body::Body,
-    forward::{Attempt, Nothing},
+    forward::{Attempt, Forwarded, Nothing},
     headers::SITE,
     hide::{forget_bytes, format},
     pool::Answer,
@@ -235,7 +235,7 @@ impl Shared {
         let answer = if *site == self.here {
             self.local(service, named, parts, Body::Empty).await
         } else {
-            self.forward(service, named, site, None, parts, Body::Empty).await
+            self.forward(Forwarded { service, named, site, place: None }, parts, Body::Empty).await
         };
         let response =
             answer.map_err(|nothing| Unsaid::Missing(format!("{site}: {}", nothing.why)))?;

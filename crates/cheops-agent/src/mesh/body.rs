@@ -26,7 +26,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::clock::Alarm;
+use super::{clock::Alarm, upgrade::Place};
 use crate::config::Limits;
 
 /// What goes wrong with a body on its way.
@@ -218,17 +218,24 @@ pub(super) struct Timed {
     patience: Patience,
     /// Told when nothing more is to be sent.
     sent: Option<Sent>,
+    /// What it takes up until then.
+    place: Option<Place>,
 }
 
 impl Timed {
     pub(super) fn new(body: Body, limit: Duration) -> Self {
         let sent = body.again().is_none().then(Sent::default);
-        Self { body, patience: Patience::new(limit), sent }
+        Self { body, patience: Patience::new(limit), sent, place: None }
     }
 
     /// The same body once more, if it can be had twice.
     pub(super) fn again(&self) -> Option<Self> {
         Some(Self::new(self.body.again()?, self.patience.limit))
+    }
+
+    /// Takes up a place until it was sent.
+    pub(super) fn hold(&mut self, place: Place) {
+        self.place = Some(place);
     }
 
     /// The body, as it was or what is left of it.
@@ -309,7 +316,7 @@ impl hyper::body::Body for Timed {
         let this = self.get_mut();
         let said = Pin::new(&mut this.body).poll_frame(cx);
         match (&said, &this.sent) {
-            (Poll::Ready(None), _) => this.sent = None,
+            (Poll::Ready(None), _) => (this.sent, this.place) = (None, None),
             (Poll::Ready(_), Some(sent)) => {
                 sent.0.taken.fetch_add(1, Ordering::Relaxed);
             }

@@ -1,7 +1,10 @@
 //! How requests come in: a listener for each service, and one for the calls of the application.
 //!
-//! What must stay true: there are never more connections than the limit; one on which no request comes,
-//! or on which nobody takes an answer, is closed; a client that goes away ends what was begun for it.
+//! What must stay true:
+//! - there are never more connections than the limit, those included that have changed what they speak;
+//! - one on which no request comes, or on which nobody takes an answer, is closed;
+//! - a client that goes away ends what was begun for it;
+//! - an agent that stops waits for answers, and for nobody who has not asked for one.
 
 use std::{
     convert::Infallible,
@@ -14,23 +17,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hyper::{Request, Response, body::Incoming, service::service_fn};
+use hyper::{Request, Response, body::Incoming, header::UPGRADE, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::Semaphore,
     time::sleep,
 };
-use tokio_util::sync::CancellationToken;
 
 use super::{
     Service, Shared, body::Body, clock::Clock, headers::Client, pool::Answer, serve::Asks,
+    upgrade::Place,
 };
 
-/// How long to wait when the system has no more room for connections.
+/// How long to wait when the system has no more room for connections, and between two looks at one that
+/// is to end.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The longest head of a request.
 const HEADERS: usize = 64 << 10;
@@ -48,24 +52,23 @@ pub(super) enum Door {
 }
 
 /// Accepts connections until it is told to stop.
-pub(super) async fn accept(
-    shared: Arc<Shared>,
-    door: Door,
-    listener: TcpListener,
-    stop: CancellationToken,
-) {
+pub(super) async fn accept(shared: Arc<Shared>, door: Door, listener: TcpListener) {
     let places = Arc::new(Semaphore::new(shared.config.connections));
+    let next = async || {
+        let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let (tcp, client) = listener.accept().await?;
+        Ok((tcp, client, Arc::new(place)))
+    };
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = stop.cancelled() => return,
+            accepted = next() => accepted,
+            () = shared.stop.cancelled() => return,
         };
         match accepted {
-            Ok((tcp, client)) => {
-                let (shared, door, stop) = (shared.clone(), door.clone(), stop.clone());
+            Ok((tcp, client, place)) => {
+                let (shared, door) = (shared.clone(), door.clone());
                 let tasks = shared.tasks.clone();
-                tasks.spawn(converse(shared, door, tcp, client, place, stop));
+                tasks.spawn(converse(shared, door, tcp, client, place));
             }
             Err(error) if is_about_one(&error) => {}
             Err(error) => {
@@ -91,19 +94,22 @@ async fn converse(
     door: Door,
     tcp: TcpStream,
     client: SocketAddr,
-    _place: OwnedSemaphorePermit,
-    stop: CancellationToken,
+    place: Place,
 ) {
     // Without it answers would only be slower.
     let _ = tcp.set_nodelay(true);
-    let (head, idle) = (shared.config.head, shared.longest_idle());
+    let (head, idle, stop) = (shared.config.head, shared.longest_idle(), shared.stop.clone());
     let open = Arc::new(Open::default());
     let seen = open.clone();
-    let all = Arc::new((shared, door, Client::from(client.ip())));
-    let service = service_fn(move |request: Request<Incoming>| {
+    let all = Arc::new((shared, door, Client::from(client.ip()), place));
+    let service = service_fn(move |mut request: Request<Incoming>| {
         let (all, asked) = (all.clone(), Asked::new(&seen));
         async move {
-            let (shared, door, client) = &*all;
+            let (shared, door, client, place) = &*all;
+            if request.headers().contains_key(UPGRADE) {
+                // It may last longer than what is HTTP of the connection.
+                request.extensions_mut().insert(place.clone());
+            }
             let mut response = answer(shared, door, client, request).await;
             response.body_mut().is_answer_to(asked.answered());
             Ok::<_, Infallible>(response)
@@ -125,11 +131,18 @@ async fn converse(
             // Whatever goes wrong with the connection is the client's to notice.
             _ = connection.as_mut() => return,
             () = stop.cancelled(), if !stopping => {
+                if open.asks() == Some(0) {
+                    return;
+                }
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
             }
-            () = sleep(head.min(idle)) => {
+            () = sleep(if stopping { PAUSE } else { head.min(idle) }) => {
                 let (asks, takes) = (open.asks(), open.takes());
+                // All is answered, and the client does not go.
+                if stopping && asks.is_some() {
+                    return;
+                }
                 if looks.0.nothing_new(asks) || looks.1.nothing_new(takes) {
                     return;
                 }

@@ -15,6 +15,7 @@
 //! | `attempt` | may it be tried elsewhere? |
 //! | `forward` | how does the instance here, or another agent, get it? |
 //! | `pool` | over which connection does the instance get it? |
+//! | `streams` | and if that speaks HTTP/2? |
 //! | `wire` | and who moves the bytes of that connection? |
 //! | `clock` | how is time kept where each request sets a limit? |
 //! | `body` | how does a body pass? |
@@ -54,6 +55,7 @@ mod read;
 mod replicated;
 mod serve;
 mod strangers;
+mod streams;
 mod told;
 mod upgrade;
 mod wire;
@@ -77,7 +79,7 @@ use hyper::{
     HeaderMap, Request, Response,
     header::{HeaderName, HeaderValue},
 };
-use tokio::{net::TcpListener, time::timeout};
+use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
@@ -93,7 +95,7 @@ use crate::{
     config,
     files::Files,
     metrics, node,
-    peers::{Peers, SERVICE},
+    peers::{MOST_FORWARDED, Peers, SERVICE},
     replicants::Replicants,
     run::{Runner, Watch},
 };
@@ -135,7 +137,6 @@ impl Doors {
 pub struct Mesh {
     shared: Arc<Shared>,
     addresses: Arc<BTreeMap<ServiceName, SocketAddr>>,
-    stop: CancellationToken,
 }
 
 impl Mesh {
@@ -143,7 +144,6 @@ impl Mesh {
     pub fn start(context: &Context, doors: Doors) -> Self {
         let shared = Arc::new(Shared::new(context));
         context.runner.watched_by(Links(Arc::downgrade(&shared)));
-        let stop = CancellationToken::new();
         let mut addresses = BTreeMap::new();
         for (which, listener) in doors.0 {
             let door = match which {
@@ -158,10 +158,10 @@ impl Mesh {
                 }
             };
             let Some(door) = door else { continue };
-            let accepting = listen::accept(shared.clone(), door, listener, stop.clone());
+            let accepting = listen::accept(shared.clone(), door, listener);
             shared.tasks.spawn(accepting);
         }
-        Self { shared, addresses: Arc::new(addresses), stop }
+        Self { shared, addresses: Arc::new(addresses) }
     }
 
     /// Where it listens for a service.
@@ -182,7 +182,7 @@ impl Mesh {
 
     /// Answers no more requests. Those under way have some time to end.
     pub(crate) async fn stop(&self, limit: Duration) {
-        self.stop.cancel();
+        self.shared.stop.cancel();
         self.shared.tasks.close();
         // What has not ended by then is broken off with the process.
         let _ = timeout(limit, self.shared.tasks.wait()).await;
@@ -226,8 +226,11 @@ struct Shared {
     runner: Runner,
     replicants: Arc<Replicants>,
     strangers: Strangers,
+    /// For how many requests more there is room on the link to each site.
+    room: BTreeMap<SiteId, Arc<Semaphore>>,
     /// The listeners, and the connections that are open.
     tasks: TaskTracker,
+    stop: CancellationToken,
 }
 
 impl Shared {
@@ -262,7 +265,13 @@ impl Shared {
             runner: context.runner.clone(),
             replicants: context.replicants.clone(),
             strangers: Strangers::default(),
+            room: config
+                .sites
+                .keys()
+                .map(|site| (site.clone(), Arc::new(Semaphore::new(MOST_FORWARDED))))
+                .collect(),
             tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
         }
     }
 

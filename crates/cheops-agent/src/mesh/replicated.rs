@@ -23,7 +23,7 @@ use super::{
     attempt::Came,
     body::Body,
     divided::{Sent, undivided},
-    forward::{Attempt, Nothing},
+    forward::{Attempt, Forwarded, Nothing},
     legs::place,
     pool::Answer,
     read::Named,
@@ -83,10 +83,15 @@ impl Shared {
         let text = place(across);
         let (mut body, mut whys) = (body, Vec::new());
         for site in self.nearest(across.iter().flat_map(Sites::iter)) {
-            let attempt =
-                self.forward(service, named, &site, Some(&text), parts.clone(), body).await;
+            let attempt = self
+                .forward(
+                    Forwarded { service, named, site: &site, place: Some(&text) },
+                    parts.clone(),
+                    body,
+                )
+                .await;
             match attempt {
-                Err(Nothing { came: Came::NotThere, why, body: Some(unsent) }) => {
+                Err(Nothing { came: Came::NotThere | Came::Busy, why, body: Some(unsent) }) => {
                     whys.push(format!("{site}: {why}"));
                     body = unsent;
                 }

@@ -39,7 +39,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
 
-pub(crate) use self::http::SERVICE;
+pub(crate) use self::http::{MOST_FORWARDED, SERVICE};
 use self::{
     link::{End, Link},
     slot::Slot,

@@ -13,34 +13,19 @@ use cheops_core::{
 };
 use hyper::{
     HeaderMap, Method, Uri,
-    header::{
-        ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, EXPECT, HeaderName, HeaderValue,
-        PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
-    },
+    header::{ACCEPT_ENCODING, CONTENT_LENGTH, EXPECT, HeaderName, HeaderValue, TE, TRAILER},
 };
 
 use super::job::Request;
 use crate::{
     config::Service,
+    hop::end_hop,
     rest::{divide, ids, rewrite},
 };
 
-/// What is about one connection, and what we decide ourselves. An answer in an encoding could not be
-/// read, and the body is there whole, so nobody needs to be asked before it is sent.
-const NOT_SENT: [HeaderName; 12] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-    CONTENT_LENGTH,
-    EXPECT,
-    ACCEPT_ENCODING,
-];
+/// What we decide ourselves. An answer in an encoding could not be read, and the body is there whole, so
+/// nobody needs to be asked before it is sent, and nothing comes after it.
+const NOT_SENT: [HeaderName; 5] = [TE, TRAILER, CONTENT_LENGTH, EXPECT, ACCEPT_ENCODING];
 
 /// What agents say to each other begins with this.
 const OURS: &str = "x-cheops-";
@@ -174,11 +159,7 @@ fn headers(
         let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
         headers.append(header, HeaderValue::from_bytes(value.as_bytes()).map_err(|_| wrong())?);
     }
-    let connection: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
-    let named = connection.iter().filter_map(|value| value.to_str().ok());
-    for name in named.flat_map(|value| value.split(',')) {
-        headers.remove(name.trim());
-    }
+    end_hop(&mut headers);
     for name in &NOT_SENT {
         headers.remove(name);
     }

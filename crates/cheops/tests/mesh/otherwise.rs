@@ -141,3 +141,12 @@ fn around_takes_the_nearest_that_works() {
     let near = world.image(1, "GET", "/v2/images").scope("image: around(site2, 1ns)").send();
     near.problem(502, "no-answer");
 }
+
+#[test]
+fn what_is_sent_once_and_arrives_nowhere_is_tried_elsewhere() {
+    let mut world = World::new(3);
+    world.stop(1, Service::Image);
+    world.stop(2, Service::Image);
+    let call = world.image(0, "POST", "/v2/images").scope("image: none(site2 & site3); site1");
+    assert_eq!(call.json(&json!({ "name": "x" })).send().expect(201).site(), "site1");
+}

@@ -6,6 +6,7 @@
 #[path = "../field/mod.rs"]
 mod field;
 
+mod changed;
 mod clients;
 mod hostile;
 mod limits;
