@@ -143,7 +143,7 @@ impl Upstream {
                 let waiting = request.body().waiting();
                 let sending = self.send_http2(shared, request);
                 let answered = waiting.within(self.limits.answer, sending).await;
-                answered.unwrap_or_else(|| Err(self.late().into()))
+                answered.unwrap_or(Err(self.late().into()))
             }
         }
     }
