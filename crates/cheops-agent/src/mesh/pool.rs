@@ -149,7 +149,7 @@ impl Upstream {
                 let waiting = request.body().waiting();
                 let sending = streams.send(self.address, self.limits, request);
                 let answered = waiting.within(self.limits, sending).await;
-                let response = answered.unwrap_or_else(|| Err(self.late().into()))?;
+                let response = answered.unwrap_or(Err(self.late().into()))?;
                 Ok(response.map(|body| self.passing(body)))
             }
         }
