@@ -162,17 +162,17 @@ const DOCUMENT: &str = r#"{"ResolutionMatrix": [
     {"Before": "set", "After": "set", "Result": "take-both-agreed-order"}]}"#;
 
 /// What someone asks a site for: the kind and the action.
-type Asked = Option<(String, Action)>;
+type Asked = (String, Action);
 
 /// A command of one of these verbs, or one that fails.
 fn command(verbs: &[&str], rng: &mut fastrand::Rng, step: usize) -> Asked {
     let verb = if rng.u8(0..8) == 0 { "fail" } else { verbs[rng.usize(0..verbs.len())] };
     let kind = if verb == "fail" { verbs[rng.usize(0..verbs.len())] } else { verb };
-    Some((kind.to_owned(), Action::command(format!("{verb} {}", step + 1))))
+    (kind.to_owned(), Action::command(format!("{verb} {}", step + 1)))
 }
 
 /// A request: the first one makes the document, and whoever does not know it asks for nothing.
-fn request(rng: &mut fastrand::Rng, step: usize, is_new: bool) -> Asked {
+fn request(rng: &mut fastrand::Rng, step: usize, is_new: bool) -> Option<Asked> {
     let (kind, method) = match (step, is_new) {
         (0, _) => ("create", "POST"),
         (_, true) => return None,
@@ -193,7 +193,7 @@ fn request(rng: &mut fastrand::Rng, step: usize, is_new: bool) -> Asked {
 fn history<A: App>(
     seed: u64,
     config: &str,
-    ask: impl Fn(&mut fastrand::Rng, usize, bool) -> Asked,
+    ask: impl Fn(&mut fastrand::Rng, usize, bool) -> Option<Asked>,
 ) {
     let names: Vec<SiteId> = ["a", "b", "c"].iter().map(|name| name.parse().unwrap()).collect();
     let weather = Weather {
@@ -276,7 +276,7 @@ fn world_is_new<A: App>(world: &World<A>, site: usize, resource: &ResourceId) ->
 fn all<A: App>(config: &str, verbs: &[&str]) {
     let seeds = u64::from(support::cases(2000));
     for seed in 0..seeds {
-        history::<A>(seed, config, |rng, step, _| command(verbs, rng, step));
+        history::<A>(seed, config, |rng, step, _| Some(command(verbs, rng, step)));
     }
 }
 
