@@ -185,20 +185,18 @@ impl Shared {
         let limits = service.config.limits;
         let limit = limits.answer + ON_THE_WAY;
         let nothing = |came, why: String| Err(Nothing { came, why, body: None });
-        let (answered, changing) = match (client, wanted) {
-            (Some(client), Some(wanted)) => {
-                parts.headers.insert(upgrade::CHANGE, wanted);
-                let (body, way) = upgrade::Way::open();
-                let called = self.peers.call(site, Request::from_parts(parts, body));
-                (timeout(limit, called).await.ok(), Some((client, way)))
-            }
-            _ => {
-                let mut body = Timed::new(body, limits.idle);
-                body.hold(stream.clone());
-                let (longer, waiting) = (Limits { answer: limit, ..limits }, body.waiting());
-                let called = self.peers.call(site, Request::from_parts(parts, body.any()));
-                (waiting.within(longer, called).await, None)
-            }
+        let (answered, changing) = if let (Some(client), Some(wanted)) = (client, wanted) {
+            parts.headers.insert(upgrade::CHANGE, wanted);
+            let (body, way) = upgrade::Way::open();
+            // What it has to remember is not set aside for each request that asks for no change.
+            let called = Box::pin(self.peers.call(site, Request::from_parts(parts, body)));
+            (timeout(limit, called).await.ok(), Some((client, way)))
+        } else {
+            let mut body = Timed::new(body, limits.idle);
+            body.hold(stream.clone());
+            let (longer, waiting) = (Limits { answer: limit, ..limits }, body.waiting());
+            let called = self.peers.call(site, Request::from_parts(parts, body.any()));
+            (waiting.within(longer, called).await, None)
         };
         let mut response = match answered {
             None => return nothing(Came::Late, format!("it did not answer within {limit:?}")),

@@ -131,6 +131,15 @@ fn a_changed_connection_between_sites_lasts_as_long_as_something_passes() {
     let silent = Instant::now();
     assert_eq!(stream.read(&mut [0; 10]).unwrap(), 0);
     assert!(silent.elapsed() < Duration::from_secs(5), "{:?}", silent.elapsed());
+    // It is enough that one of the two talks.
+    let mut feed = TcpStream::connect(&address).unwrap();
+    feed.set_read_timeout(Some(SOON)).unwrap();
+    let head = "GET /feed HTTP/1.1\r\nHost: web\r\nX-Scope: web: site2\r\nConnection: upgrade\r\nUpgrade: feed\r\n\r\n";
+    feed.write_all(head.as_bytes()).unwrap();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(2_500) {
+        feed.read_exact(&mut [0; 5]).unwrap();
+    }
     // An instance that does not answer is given up as any other.
     let hold = far.client.call("PUT", &far.instance("/_mode")).json(&json!({ "hold": true }));
     hold.send().expect(200);
