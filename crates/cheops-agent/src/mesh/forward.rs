@@ -175,7 +175,7 @@ impl Shared {
             [(SERVICE, Some(service.name().as_str())), (PLACE, place), (SCOPE, scope.as_deref())];
         let wanted = end_hop(&mut parts.headers);
         ask_by_path(&mut parts);
-        via(&mut parts.headers, parts.version, &self.here);
+        via(&mut parts.headers, parts.version);
         for (name, text) in said {
             // Names hold no control characters, so this can't fail.
             let value = text.and_then(|text| HeaderValue::from_bytes(text.as_bytes()).ok());
@@ -211,7 +211,7 @@ impl Shared {
             return nothing(came, told(response).await);
         }
         let version = response.version();
-        via(response.headers_mut(), version, &self.here);
+        via(response.headers_mut(), version);
         if let Some(changing) = changing {
             self.join_far(changing, stream.clone(), limits.idle, &mut response);
         }
