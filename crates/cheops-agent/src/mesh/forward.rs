@@ -173,7 +173,7 @@ impl Shared {
             [(SERVICE, Some(service.name().as_str())), (PLACE, place), (SCOPE, scope.as_deref())];
         let wanted = end_hop(&mut parts.headers);
         ask_by_path(&mut parts);
-        via(&mut parts.headers, parts.version, &self.here);
+        via(&mut parts.headers, parts.version);
         for (name, text) in said {
             // Names hold no control characters, so this can't fail.
             let value = text.and_then(|text| HeaderValue::from_bytes(text.as_bytes()).ok());
@@ -183,20 +183,18 @@ impl Shared {
         let limits = service.config.limits;
         let limit = limits.answer + ON_THE_WAY;
         let nothing = |came, why: String| Err(Nothing { came, why, body: None });
-        let (answered, changing) = match (client, wanted) {
-            (Some(client), Some(wanted)) => {
-                parts.headers.insert(upgrade::CHANGE, wanted);
-                let (body, way) = upgrade::Way::open();
-                let called = self.peers.call(site, Request::from_parts(parts, body));
-                (timeout(limit, called).await.ok(), Some((client, way)))
-            }
-            _ => {
-                let mut body = Timed::new(body, limits.idle);
-                body.hold(stream.clone());
-                let (longer, waiting) = (Limits { answer: limit, ..limits }, body.waiting());
-                let called = self.peers.call(site, Request::from_parts(parts, body.any()));
-                (waiting.within(longer, called).await, None)
-            }
+        let (answered, changing) = if let (Some(client), Some(wanted)) = (client, wanted) {
+            parts.headers.insert(upgrade::CHANGE, wanted);
+            let (body, way) = upgrade::Way::open();
+            // What it has to remember is not set aside for each request that asks for no change.
+            let called = Box::pin(self.peers.call(site, Request::from_parts(parts, body)));
+            (timeout(limit, called).await.ok(), Some((client, way)))
+        } else {
+            let mut body = Timed::new(body, limits.idle);
+            body.hold(stream.clone());
+            let (longer, waiting) = (Limits { answer: limit, ..limits }, body.waiting());
+            let called = self.peers.call(site, Request::from_parts(parts, body.any()));
+            (waiting.within(longer, called).await, None)
         };
         let mut response = match answered {
             None => return nothing(Came::Late, format!("it did not answer within {limit:?}")),
@@ -211,7 +209,7 @@ impl Shared {
             return nothing(came, told(response).await);
         }
         let version = response.version();
-        via(response.headers_mut(), version, &self.here);
+        via(response.headers_mut(), version);
         if let Some(changing) = changing {
             self.join_far(changing, stream.clone(), limits.idle, &mut response);
         }

@@ -8,7 +8,6 @@
 
 use std::{fmt::Write as _, net::IpAddr};
 
-use cheops_core::id::SiteId;
 use hyper::{
     HeaderMap, Version,
     header::{CONTENT_LENGTH, FORWARDED, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING, VIA},
@@ -129,17 +128,15 @@ pub(super) fn forwarded(
     Ok(())
 }
 
-/// Says by whom a message was passed on that came in a version of HTTP (RFC 9110, 7.6.3).
-pub(super) fn via(headers: &mut HeaderMap, version: Version, here: &SiteId) {
-    let version = match version {
-        Version::HTTP_10 => "1.0",
-        Version::HTTP_2 => "2",
-        _ => "1.1",
+/// Says that a message was passed on that came in a version of HTTP (RFC 9110, 7.6.3). Which site did so
+/// is nothing that an application needs to know.
+pub(super) fn via(headers: &mut HeaderMap, version: Version) {
+    let by = match version {
+        Version::HTTP_10 => "1.0 cheops",
+        Version::HTTP_2 => "2 cheops",
+        _ => "1.1 cheops",
     };
-    // A name of a site that is no token goes without saying.
-    if let Ok(value) = HeaderValue::from_str(&format!("{version} {here}")) {
-        headers.append(VIA, value);
-    }
+    headers.append(VIA, HeaderValue::from_static(by));
 }
 
 fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<String> {

@@ -171,8 +171,8 @@ mod tests {
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let full = socket.listen(1).unwrap();
         let address = full.local_addr().unwrap();
-        let fill = || tokio::time::timeout(LIMITS.connect, TcpStream::connect(address));
-        let _held = join_all((0..4).map(|_| fill())).await;
+        let knock = || tokio::time::timeout(LIMITS.connect, TcpStream::connect(address));
+        let _held = join_all((0..4).map(|_| knock())).await;
         let streams = Streams::default();
         let start = Instant::now();
         let all = join_all((0..8).map(|_| streams.send(address, LIMITS, request()))).await;

@@ -4,11 +4,13 @@
 - `GET /trailers`: a body in chunks with a trailer.
 - `GET /bytes/N`: so many bytes.
 - `GET /ws`: a WebSocket that says what it is told.
+- `GET /feed`: an upgrade to something of its own, which says a word now and then and hears nothing.
 """
 
 import base64
 import hashlib
 import struct
+import time
 
 from base import PIECE, Gone, Handler, Refused
 
@@ -26,6 +28,8 @@ class Echo(Handler):
                 self.bytes(int(count))
             case ["ws"]:
                 self.websocket()
+            case ["feed"]:
+                self.feed()
             case _:
                 raise Refused(404, f"there is no {self.path}")
 
@@ -60,6 +64,17 @@ class Echo(Handler):
             self.wfile.write(piece[:count])
             count -= min(count, PIECE)
         self.wfile.flush()
+
+    def feed(self):
+        self.send_response(101)
+        self.send_header("Upgrade", "feed")
+        self.send_header("Connection", "Upgrade")
+        self.end_headers()
+        self.close_connection = True
+        while True:
+            self.wfile.write(b"word\n")
+            self.wfile.flush()
+            time.sleep(0.1)
 
     def websocket(self):
         key = self.headers.get("sec-websocket-key")
