@@ -131,9 +131,7 @@ impl Shared {
             Leg::Across(across) if parts.method.is_safe() => {
                 Box::pin(self.collect(service, named, across, parts)).await
             }
-            Leg::Across(across) => {
-                Box::pin(self.create(service, named, across, parts, body)).await
-            }
+            Leg::Across(across) => Box::pin(self.create(service, named, across, parts, body)).await,
         }
     }
 

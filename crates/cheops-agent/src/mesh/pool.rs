@@ -329,6 +329,8 @@ pub(super) struct Answer {
     rewriting: Option<Box<Rewriting>>,
     /// What lasts as long as the answer does.
     held: Option<Held>,
+    /// Why it breaks off, until what came before was written.
+    broke: Option<BodyError>,
 }
 
 impl Answer {
@@ -347,7 +349,9 @@ impl Answer {
     /// As the links between agents carry it.
     pub(super) fn any(self) -> AnyBody {
         match self {
-            Self { body, patience: None, lease: None, rewriting: None, held: None } => body.any(),
+            Self { body, patience: None, lease: None, rewriting: None, held: None, .. } => {
+                body.any()
+            }
             other => AnyBody::new(other),
         }
     }
@@ -355,7 +359,8 @@ impl Answer {
 
 impl<T: Into<Body>> From<T> for Answer {
     fn from(body: T) -> Self {
-        Self { body: body.into(), patience: None, lease: None, rewriting: None, held: None }
+        let body = body.into();
+        Self { body, patience: None, lease: None, rewriting: None, held: None, broke: None }
     }
 }
 
@@ -408,6 +413,9 @@ impl hyper::body::Body for Answer {
 
 impl Answer {
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(error) = self.broke.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
         let said = match &mut self.lease {
             Some(lease) => lease.wire.poll_frame(&mut self.body, cx),
             None => Pin::new(&mut self.body).poll_frame(cx),
@@ -416,9 +424,14 @@ impl Answer {
             Some(patience) => patience.poll(said, cx),
             None => said,
         });
-        let fine = matches!(frame, None | Some(Ok(_)));
+        if let Some(Err(error)) = frame {
+            // Whoever writes the answer drops what is not written yet when it breaks off, even its
+            // head: it may have come at the same moment.
+            self.broke = Some(error);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         if (frame.is_none() || self.body.is_end_stream())
-            && fine
             && let Some(lease) = self.lease.take()
         {
             lease.give_back();
