@@ -87,7 +87,7 @@ soak: ## Simulate one seed after the other, from SEED or anywhere on, until one 
 kills: tools hosts ## Kill agents under load, KILLS times (200 without it)
 	CHEOPS_KILLS=$(or $(KILLS),200) $(CARGO) test --package cheops --test kills
 
-test-openstack: tools hosts openstack ## Two real Glances and the real openstack client, with all they need
+test-openstack: hosts openstack ## Two real Glances and the real openstack client, with all they need
 	CHEOPS_OPENSTACK=$(TOOLS)/openstack $(CARGO) test --package cheops --test openstack -- \
 	  --ignored --test-threads 1
 

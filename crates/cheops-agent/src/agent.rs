@@ -103,8 +103,8 @@ pub struct Agent {
     mesh: Mesh,
     node: node::Running,
     server: JoinHandle<()>,
-    follower: JoinHandle<()>,
-    sweeper: JoinHandle<()>,
+    /// Tasks that go on until the agent stops.
+    aside: [JoinHandle<()>; 3],
     stop: watch::Sender<bool>,
 }
 
@@ -157,7 +157,9 @@ impl Agent {
         let (limits, feeds) = (config.serve.clone(), Arc::new(Semaphore::new(config.serve.feeds)));
         let (stop, stopping) = watch::channel(false);
         let replicants = Arc::new(Replicants::new(config.site.clone()));
-        let follower = tokio::spawn(replicants.clone().follow(handle.clone()));
+        // Before any door is open: what is not known yet would pass as if it were at this site only.
+        let feed = replicants.start(&handle).await;
+        let follower = tokio::spawn(replicants.clone().follow(handle.clone(), feed));
         let context = Arc::new(Context {
             config,
             replicants,
@@ -178,9 +180,11 @@ impl Agent {
         let router = api::guard(router, api.ip());
         let server = tokio::spawn(api::serve(listener, router, limits, stopping));
         let sweeper = tokio::spawn(sweep(context.clone()));
+        let learner = tokio::spawn(api::learn(context.clone()));
+        let aside = [follower, sweeper, learner];
         let (site, peers) = (context.here(), context.peers.address());
         tracing::info!(%site, %api, %peers, "the agent is at work");
-        Ok(Self { context, api, mesh, node, server, follower, sweeper, stop })
+        Ok(Self { context, api, mesh, node, server, aside, stop })
     }
 
     /// Where its API listens.
@@ -205,8 +209,7 @@ impl Agent {
 
     /// Stops the agent. Commands that run go on; their results are found when it starts again.
     pub async fn stop(self) {
-        self.sweeper.abort();
-        self.follower.abort();
+        self.aside.iter().for_each(JoinHandle::abort);
         let _ = self.stop.send(true);
         let _ = tokio::join!(time::timeout(FAREWELL, self.server), self.mesh.stop(FAREWELL));
         self.context.peers.stop().await;

@@ -5,12 +5,15 @@
 //! by the id of any site, or by a path that is the same everywhere.
 //!
 //! What must stay true:
-//! - what is found is durable at this site;
+//! - what is found is durable at this site, and never replaced by what was read before it;
+//! - the resource that a request is about stands in its path; what its query names is only mentioned;
 //! - an id that could mean something else is not taken for one that is known: a short one (`42`) counts
 //!   only within its own collection, and only if it is this site's.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    future::Future,
+    ops::Bound,
     sync::{Arc, PoisonError, RwLock},
 };
 
@@ -19,15 +22,21 @@ use cheops_core::{
     operation::{Action, HttpRequest},
     replica::{Durable, Event, Replica, Resource},
 };
-use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::sync::{
+    Mutex,
+    broadcast::{Receiver, error::RecvError},
+};
 
 use crate::{
     node::{self, Stopping, Told},
     rest::{
         ids::{is_distinctive, parse_natural, parse_resource},
-        rewrite::segments,
+        rewrite::{Piece, Place, canonical, edited, encoded, pieces, push_canonical},
     },
 };
+
+/// How many resources are looked at before others get a turn at the replica.
+const ROUND: usize = 500;
 
 /// A REST resource at several sites.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,10 +66,10 @@ pub enum Name {
     Meta {
         /// The id.
         id: Box<str>,
-        /// The path of the collection.
+        /// The path of the collection, in its [canonical](canonical) form.
         collection: Box<str>,
     },
-    /// By a path, the same at all sites.
+    /// By a path, the same at all sites, in its canonical form.
     Path(Box<str>),
 }
 
@@ -70,10 +79,12 @@ impl Replicant {
         let (_, first) = resource.log().iter().next()?;
         let request = request(&first.action)?;
         let name = if let Some((service, id)) = parse_resource(resource.id()) {
-            (service == request.service)
-                .then(|| Name::Meta { id: id.into(), collection: path(&request.target).into() })?
+            (service == request.service).then(|| Name::Meta {
+                id: id.into(),
+                collection: canonical(&request.target).into(),
+            })?
         } else if parse_natural(resource.id())? == request.service {
-            Name::Path(path(&request.target).into())
+            Name::Path(canonical(&request.target).into())
         } else {
             return None;
         };
@@ -141,14 +152,8 @@ fn request(action: &Action) -> Option<&HttpRequest> {
     }
 }
 
-/// The path of a target.
-pub fn path(target: &str) -> &str {
-    let path = target.split(['?', '#']).next().unwrap_or_default();
-    if path.len() > 1 { path.strip_suffix('/').unwrap_or(path) } else { path }
-}
-
 fn below(collection: &str, id: &str) -> Box<str> {
-    format!("{}/{id}", collection.trim_end_matches('/')).into()
+    format!("{}/{}", collection.trim_end_matches('/'), encoded(id)).into()
 }
 
 /// Under what a replicant is found.
@@ -156,7 +161,7 @@ fn below(collection: &str, id: &str) -> Box<str> {
 enum Key {
     /// An id, wherever it stands.
     Id(Box<str>),
-    /// A path, and all below it.
+    /// A path in its canonical form, and all below it.
     Path(Box<str>),
 }
 
@@ -165,48 +170,94 @@ enum Key {
 pub struct Replicants {
     here: SiteId,
     index: RwLock<Index>,
+    /// Whoever reads the replica to write the index has this meanwhile: what is read later is written
+    /// later.
+    turn: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Index {
     all: BTreeMap<ResourceId, Arc<Replicant>>,
-    services: HashMap<ServiceName, HashMap<Key, Arc<Replicant>>>,
+    services: HashMap<ServiceName, Known>,
 }
 
-/// A replicant that a request names, and the id or the path by which it does.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
-    /// The replicant.
-    pub replicant: Arc<Replicant>,
-    /// The id as it stands in the request; none if it is found by its path.
-    pub id: Option<String>,
+/// The replicants of a service, by their ids and by their paths.
+#[derive(Debug, Default)]
+struct Known {
+    ids: HashMap<Box<str>, Arc<Replicant>>,
+    paths: HashMap<Box<str>, Arc<Replicant>>,
+}
+
+/// What resources are, as they were read together.
+struct Read {
+    /// All that were looked at.
+    range: (Bound<ResourceId>, Bound<ResourceId>),
+    replicants: Vec<Replicant>,
 }
 
 impl Replicants {
     /// None yet.
     pub fn new(here: SiteId) -> Self {
-        Self { here, index: RwLock::default() }
+        Self { here, index: RwLock::default(), turn: Mutex::default() }
     }
 
-    /// The replicant that the target of a request names. If it names several, the last one: what comes
+    /// The replicant that the path of a target names. If it names several, the last one: what comes
     /// later in a path belongs to what comes before.
-    pub fn find(&self, service: &ServiceName, target: &str) -> Option<Found> {
+    pub fn in_path(&self, service: &ServiceName, target: &str) -> Option<Arc<Replicant>> {
+        self.last(service, target, |place| matches!(place, Place::Segment { .. }))
+    }
+
+    /// The same of the query.
+    pub fn in_query(&self, service: &ServiceName, target: &str) -> Option<Arc<Replicant>> {
+        self.last(service, target, |place| matches!(place, Place::Value { .. }))
+    }
+
+    fn last(
+        &self,
+        service: &ServiceName,
+        target: &str,
+        is_at: impl Fn(&Place<'_>) -> bool,
+    ) -> Option<Arc<Replicant>> {
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        let known = index.services.get(service)?;
-        let by_id = segments(target).filter_map(|id| {
-            let replicant = known.get(&Key::Id(id.as_ref().into()))?.clone();
-            Some(Found { replicant, id: Some(id.into_owned()) })
-        });
-        by_id.last().or_else(|| {
-            let path = path(target);
-            let ends = path.match_indices('/').map(|(at, _)| at).skip(1).chain([path.len()]);
-            let by_path = ends.filter_map(|end| {
-                let replicant = known.get(&Key::Path(path[..end].into()))?.clone();
-                let id = replicant.locals.get(&self.here).map(ToString::to_string);
-                Some(Found { replicant, id })
-            });
-            by_path.last()
+        let mut named = index.services.get(service)?.named(target);
+        named.retain(|(piece, _)| is_at(&piece.place));
+        named.pop().map(|(_, replicant)| replicant.clone())
+    }
+
+    /// The target with this site's own id in place of each that is known, if that changes it.
+    pub fn own(&self, service: &ServiceName, target: &str) -> Option<String> {
+        self.renamed(service, target, |replicant| {
+            replicant.locals.get(&self.here).map(|local| &**local)
         })
+    }
+
+    /// The target with the id that Cheops made in place of each that is known, if that changes it.
+    pub fn common(&self, service: &ServiceName, target: &str) -> Option<String> {
+        self.renamed(service, target, Replicant::meta)
+    }
+
+    fn renamed(
+        &self,
+        service: &ServiceName,
+        target: &str,
+        name: impl Fn(&Replicant) -> Option<&str>,
+    ) -> Option<String> {
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        let named = index.services.get(service)?.named(target);
+        let edit = |(piece, replicant): &(Piece<'_>, &Arc<Replicant>)| {
+            // A path that is the same everywhere has no other name.
+            replicant.meta()?;
+            let name = encoded(name(replicant)?).to_string();
+            (name != piece.raw).then(|| (piece.at..piece.end(), name))
+        };
+        let edits: Vec<_> = named.iter().filter_map(edit).collect();
+        (!edits.is_empty()).then(|| edited(target, &edits))
+    }
+
+    /// What a resource is.
+    pub fn get(&self, resource: &ResourceId) -> Option<Arc<Replicant>> {
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        index.all.get(resource).cloned()
     }
 
     /// The id that Cheops made for what this site calls by another, in an answer about a path.
@@ -214,11 +265,12 @@ impl Replicants {
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
         let known = index.services.get(service)?;
         let found = if is_distinctive(local) {
-            known.get(&Key::Id(local.into()))
+            known.ids.get(local)
         } else {
+            let path = canonical(path);
             let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
-            let mut collections = [path, parent].into_iter();
-            collections.find_map(|collection| known.get(&Key::Path(below(collection, local))))
+            let mut collections = [path.as_str(), parent].into_iter();
+            collections.find_map(|collection| known.paths.get(&below(collection, local)))
         };
         let replicant = found?;
         // Only its own ids are hidden: those of other sites do not come from here.
@@ -238,24 +290,24 @@ impl Replicants {
         index.all.values().cloned().collect()
     }
 
-    /// Takes note of what a resource is now.
-    pub fn learn(&self, replicant: Replicant) {
-        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-        index.forget(&replicant.resource, &self.here);
-        index.add(Arc::new(replicant), &self.here);
-    }
-
     /// Looks at a resource, and takes note of what it is.
     pub async fn look(&self, node: &node::Handle, id: &ResourceId) -> Result<(), Stopping> {
         self.refresh(node, BTreeSet::from([id.clone()])).await
     }
 
+    /// Takes note of all resources. Gives what is told from then on, to [follow](Self::follow): some of
+    /// it may be seen twice, and nothing is missed.
+    pub async fn start(&self, node: &node::Handle) -> Receiver<Told> {
+        let feed = node.feed().follow();
+        // A node that stops has nothing to tell any more.
+        let _ = self.read_all(node).await;
+        feed
+    }
+
     /// Follows what is written at this site, for ever.
-    pub async fn follow(self: Arc<Self>, node: node::Handle) {
-        let mut feed = node.feed().follow();
-        // What is told from here on may be seen twice, and nothing is missed.
-        while self.read_all(&node).await.is_ok() {
-            if self.keep_up(&node, &mut feed).await.is_err() {
+    pub async fn follow(self: Arc<Self>, node: node::Handle, mut feed: Receiver<Told>) {
+        while self.keep_up(&node, &mut feed).await.is_ok() {
+            if self.read_all(&node).await.is_err() {
                 return;
             }
         }
@@ -289,35 +341,56 @@ impl Replicants {
         touched: BTreeSet<ResourceId>,
     ) -> Result<(), Stopping> {
         let look = move |replica: &Replica| {
-            let found = |id| {
-                let replicant = replica.resource(&id).and_then(Replicant::of);
-                (id, replicant)
+            let read = |id: ResourceId| Read {
+                replicants: replica.resource(&id).and_then(Replicant::of).into_iter().collect(),
+                range: (Bound::Included(id.clone()), Bound::Included(id)),
             };
-            touched.into_iter().map(found).collect::<Vec<_>>()
+            touched.into_iter().map(read).collect::<Vec<_>>()
         };
-        for (id, replicant) in node.read(look).await? {
-            let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-            index.forget(&id, &self.here);
-            if let Some(replicant) = replicant {
-                index.add(Arc::new(replicant), &self.here);
-            }
-        }
-        Ok(())
+        self.update(async { node.read(look).await }).await.map(drop)
     }
 
     async fn read_all(&self, node: &node::Handle) -> Result<(), Stopping> {
-        let look = |_: &Replica, resource: &Resource, all: &mut Vec<Replicant>| {
-            all.extend(Replicant::of(resource));
-            true
-        };
-        let all = node.walk(Vec::new(), look).await?;
-        let mut fresh = Index::default();
-        for replicant in all {
-            fresh.add(Arc::new(replicant), &self.here);
+        let mut from = Bound::Unbounded;
+        loop {
+            let look = move |replica: &Replica| vec![round(replica, from)];
+            let read = self.update(async { node.read(look).await }).await?;
+            match read.last() {
+                Some((_, Bound::Included(last))) => from = Bound::Excluded(last.clone()),
+                _ => return Ok(()),
+            }
         }
-        *self.index.write().unwrap_or_else(PoisonError::into_inner) = fresh;
-        Ok(())
     }
+
+    /// Writes what is read, when it is its turn. Gives what was looked at.
+    async fn update(
+        &self,
+        read: impl Future<Output = Result<Vec<Read>, Stopping>>,
+    ) -> Result<Vec<(Bound<ResourceId>, Bound<ResourceId>)>, Stopping> {
+        let _turn = self.turn.lock().await;
+        let read = read.await?;
+        let mut ranges = Vec::new();
+        for Read { range, replicants } in read {
+            let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+            index.replace(&range, replicants, &self.here);
+            ranges.push(range);
+        }
+        Ok(ranges)
+    }
+}
+
+/// Some of the resources, from one on.
+fn round(replica: &Replica, from: Bound<ResourceId>) -> Read {
+    let mut replicants = Vec::new();
+    let resources = replica.resources_from((from.clone(), Bound::Unbounded));
+    for (looked, resource) in resources.enumerate() {
+        replicants.extend(Replicant::of(resource));
+        if looked + 1 == ROUND {
+            let to = Bound::Included(resource.id().clone());
+            return Read { range: (from, to), replicants };
+        }
+    }
+    Read { range: (from, Bound::Unbounded), replicants }
 }
 
 /// The resource that something is about, if it can be a replicant.
@@ -332,10 +405,31 @@ fn touches(told: &Told) -> Option<ResourceId> {
 }
 
 impl Index {
+    /// Takes note of what resources are now, of all that are in a range.
+    fn replace(
+        &mut self,
+        range: &(Bound<ResourceId>, Bound<ResourceId>),
+        replicants: Vec<Replicant>,
+        here: &SiteId,
+    ) {
+        let range = (range.0.as_ref(), range.1.as_ref());
+        let before: Vec<ResourceId> =
+            self.all.range::<ResourceId, _>(range).map(|(id, _)| id.clone()).collect();
+        for id in before {
+            self.forget(&id, here);
+        }
+        for replicant in replicants {
+            self.add(Arc::new(replicant), here);
+        }
+    }
+
     fn add(&mut self, replicant: Arc<Replicant>, here: &SiteId) {
         let known = self.services.entry(replicant.service.clone()).or_default();
         for key in replicant.keys(here) {
-            known.insert(key, replicant.clone());
+            match key {
+                Key::Id(id) => known.ids.insert(id, replicant.clone()),
+                Key::Path(path) => known.paths.insert(path, replicant.clone()),
+            };
         }
         self.all.insert(replicant.resource.clone(), replicant);
     }
@@ -344,10 +438,59 @@ impl Index {
         let Some(replicant) = self.all.remove(resource) else { return };
         let Some(known) = self.services.get_mut(&replicant.service) else { return };
         for key in replicant.keys(here) {
-            if known.get(&key).is_some_and(|found| found.resource == *resource) {
-                known.remove(&key);
+            let (map, key) = match key {
+                Key::Id(id) => (&mut known.ids, id),
+                Key::Path(path) => (&mut known.paths, path),
+            };
+            if map.get(&key).is_some_and(|found| found.resource == *resource) {
+                map.remove(&key);
             }
         }
+    }
+}
+
+impl Known {
+    fn is_empty(&self) -> bool {
+        self.ids.is_empty() && self.paths.is_empty()
+    }
+
+    /// All in a target that names a replicant, in order: segments of the path by their id or by the path
+    /// that ends with them, values of the query by their id. A short id counts in the query if the path
+    /// has it as well, and the name of the value speaks of an id.
+    fn named<'t>(&self, target: &'t str) -> Vec<(Piece<'t>, &Arc<Replicant>)> {
+        let mut named: Vec<(Piece<'t>, &Arc<Replicant>)> = Vec::new();
+        let mut path = String::with_capacity(target.len());
+        for piece in pieces(target) {
+            let text = piece.decoded();
+            let by_id = text.as_deref().and_then(|id| self.ids.get(id));
+            let found = match piece.place {
+                Place::Segment { .. } => {
+                    if piece.at > 0 {
+                        path.push('/');
+                    }
+                    let start = path.len();
+                    push_canonical(&mut path, piece.raw);
+                    let found = by_id.or_else(|| {
+                        self.paths.get(path.as_str()).filter(|_| !piece.raw.is_empty())
+                    });
+                    // The paths of what lies below hold the ids that all sites know.
+                    if let Some(meta) = found.and_then(|replicant| replicant.meta()) {
+                        path.truncate(start);
+                        path.extend([encoded(meta).to_string()]);
+                    }
+                    found
+                }
+                Place::Value { .. } => by_id.or_else(|| {
+                    let text = text.filter(|_| piece.is_called_id())?;
+                    let same = named.iter().find(|(piece, replicant)| {
+                        replicant.meta().is_some() && piece.decoded().is_some_and(|id| id == text)
+                    });
+                    same.map(|(_, replicant)| *replicant)
+                }),
+            };
+            named.extend(found.map(|replicant| (piece, replicant)));
+        }
+        named
     }
 }
 
@@ -373,72 +516,166 @@ mod tests {
 
     fn known(all: impl IntoIterator<Item = Replicant>) -> Replicants {
         let replicants = Replicants::new("a".parse().unwrap());
-        for replicant in all {
-            replicants.learn(replicant);
-        }
+        let all = all.into_iter().collect();
+        let everything = (Bound::Unbounded, Bound::Unbounded);
+        replicants.index.write().unwrap().replace(&everything, all, &replicants.here);
         replicants
+    }
+
+    fn path(path: &str) -> Replicant {
+        Replicant {
+            resource: "image~foo~0123456789ab".parse().unwrap(),
+            name: Name::Path(path.into()),
+            ..replicant("9007199254740991", "/kv", &[])
+        }
+    }
+
+    const OTHER: &str = "1111aaaa-ce05-8123-9abc-0123456789ab";
+    const UUID: &str = "7f9c2ba4-e88f-427d-9623-2d7a1f0c8a11";
+    const FOREIGN: &str = "11111111-e88f-427d-9623-2d7a1f0c8a11";
+    const NUMBER: &str = "4503599627370497";
+
+    fn some() -> Replicants {
+        known([
+            replicant(META, "/v2/images", &[("a", UUID), ("b", FOREIGN)]),
+            replicant(OTHER, "/v2/images", &[("a", "an-id-of-16-bytes"), ("b", "x")]),
+            replicant(NUMBER, "/v2/groups", &[("a", "42"), ("b", "6")]),
+            replicant("4503599627370498", "/v2/groups", &[("a", "a b:c")]),
+            path("/kv/a-b"),
+        ])
     }
 
     #[test]
     fn a_replicant_is_found_by_any_of_its_names_and_by_nothing_else() {
-        let uuid = "7f9c2ba4-e88f-427d-9623-2d7a1f0c8a11";
-        let foreign = "11111111-e88f-427d-9623-2d7a1f0c8a11";
-        let path = Replicant {
-            resource: "image~foo~0123456789ab".parse().unwrap(),
-            name: Name::Path("/kv/foo".into()),
-            ..replicant("9007199254740991", "/kv", &[])
-        };
-        let all = known([
-            replicant(META, "/v2/images", &[("a", uuid), ("b", foreign)]),
-            replicant("4503599627370497", "/v2/groups", &[("a", "42"), ("b", "6")]),
-            path,
-        ]);
+        let all = some();
         let service = "image".parse().unwrap();
-        for (target, expected) in [
-            (format!("/v2/images/{META}"), Some((META, META))),
-            (format!("/v2/images/{uuid}/file?x=1"), Some((META, uuid))),
-            (format!("/v2/images/{foreign}"), Some((META, foreign))),
-            (format!("/v2/tasks?image={uuid}"), Some((META, uuid))),
-            ("/v2/groups/42".to_owned(), Some(("4503599627370497", "42"))),
-            ("/v2/groups/42/members".to_owned(), Some(("4503599627370497", "42"))),
-            ("/v2/groups/6".to_owned(), None),
-            ("/v2/images/42".to_owned(), None),
-            ("/v2/groups?limit=42".to_owned(), None),
-            ("/kv/foo".to_owned(), Some(("", ""))),
-            ("/kv/foo/bar?x".to_owned(), Some(("", ""))),
-            ("/kv/food".to_owned(), None),
-            ("/".to_owned(), None),
+        // The target; what its path names, and what its query does. `-`: a path.
+        for (target, in_path, in_query) in [
+            (format!("/v2/images/{META}"), Some(META), None),
+            (format!("/v2/images/{UUID}/file?x=1"), Some(META), None),
+            (format!("/v2/images/{FOREIGN}"), Some(META), None),
+            (format!("/v2/tasks?image={UUID}"), None, Some(META)),
+            (format!("/v2/images/PLAIN?x={META}"), None, Some(META)),
+            (format!("/v2/images/{META}?x={OTHER}&y=z"), Some(META), Some(OTHER)),
+            (format!("/v2/images/{META}/copies/{OTHER}"), Some(OTHER), None),
+            ("/v2/groups/42".to_owned(), Some(NUMBER), None),
+            ("/v2/groups/%34%32/members?a=b".to_owned(), Some(NUMBER), None),
+            ("/v2/groups/a%20b%3ac".to_owned(), Some("4503599627370498"), None),
+            ("/v2/groups/a%20b:c/".to_owned(), Some("4503599627370498"), None),
+            ("/v2/groups/6".to_owned(), None, None),
+            ("/v2/images/42".to_owned(), None, None),
+            ("/v2/groups?limit=42".to_owned(), None, None),
+            ("/v2/groups?id=42".to_owned(), None, None),
+            ("/kv/a-b".to_owned(), Some("-"), None),
+            ("/kv/a%2Db".to_owned(), Some("-"), None),
+            ("/%6bv/a-b/?x".to_owned(), Some("-"), None),
+            ("/kv/a-b/bar?x".to_owned(), Some("-"), None),
+            ("/kv/a-bd".to_owned(), None, None),
+            ("/".to_owned(), None, None),
         ] {
-            let found = all.find(&service, &target);
-            let seen = found.as_ref().map(|found| {
-                (found.replicant.meta().unwrap_or(""), found.id.as_deref().unwrap_or(""))
-            });
-            assert_eq!(seen, expected, "{target}");
+            let name = |found: Option<Arc<Replicant>>| {
+                found.map(|replicant| replicant.meta().unwrap_or("-").to_owned())
+            };
+            let found = all.in_path(&service, &target);
+            assert_eq!(name(found).as_deref(), in_path, "{target}");
+            let found = all.in_query(&service, &target);
+            assert_eq!(name(found).as_deref(), in_query, "{target}");
         }
-        assert_eq!(all.find(&"compute".parse().unwrap(), &format!("/{META}")), None);
+        assert_eq!(all.in_path(&"compute".parse().unwrap(), &format!("/{META}")), None);
+    }
+
+    #[test]
+    fn all_ids_of_a_target_are_replaced_by_those_of_the_site_or_by_ours() {
+        let all = some();
+        let service = "image".parse().unwrap();
+        // As it came, as all sites know it, as this site does.
+        for (target, common, own) in [
+            ("/i/META?marker=OTHER&x=1", "/i/META?marker=OTHER&x=1", "/i/UUID?marker=ID16&x=1"),
+            ("/i/UUID/c/FOREIGN?m=ID16", "/i/META/c/META?m=OTHER", "/i/UUID/c/UUID?m=ID16"),
+            ("/i/PLAIN?x=FOREIGN", "/i/PLAIN?x=META", "/i/PLAIN?x=UUID"),
+            ("/v2/groups/42?limit=42&id=42", "/v2/groups/NUM?limit=42&id=NUM", "="),
+            ("/v2/groups/NUM/42", "=", "/v2/groups/42/42"),
+            ("/v2/groups/a%20b:c", "/v2/groups/4503599627370498", "/v2/groups/a%20b%3Ac"),
+            ("/kv/a%2Db?x=META", "=", "/kv/a%2Db?x=UUID"),
+            ("/kv/x?y=a%20b+c", "=", "="),
+        ] {
+            let spelled = |text: &str| {
+                [("META", META), ("OTHER", OTHER), ("UUID", UUID), ("FOREIGN", FOREIGN)]
+                    .into_iter()
+                    .chain([("NUM", NUMBER), ("ID16", "an-id-of-16-bytes")])
+                    .fold(text.to_owned(), |text, (word, id)| text.replace(word, id))
+            };
+            let expected = |text: &str| spelled(if text == "=" { target } else { text });
+            let target = spelled(target);
+            let or_same = |renamed: Option<String>| renamed.unwrap_or_else(|| target.clone());
+            assert_eq!(or_same(all.common(&service, &target)), expected(common), "{target}");
+            assert_eq!(or_same(all.own(&service, &target)), expected(own), "{target}");
+        }
     }
 
     #[test]
     fn only_ids_of_this_site_are_hidden_and_short_ones_only_where_they_belong() {
         let all = known([
-            replicant(META, "/v2/images", &[("b", "7f9c2ba4-e88f-427d-9623-2d7a1f0c8a11")]),
-            replicant("4503599627370497", "/v2/groups", &[("a", "42")]),
+            replicant(META, "/v2/images", &[("b", UUID)]),
+            replicant(NUMBER, "/v2/groups", &[("a", "42")]),
         ]);
         let service = "image".parse().unwrap();
         let meta = |path, local| all.meta_of(&service, path, local).map(|meta| meta.to_string());
-        assert_eq!(meta("/v2/images", "7f9c2ba4-e88f-427d-9623-2d7a1f0c8a11"), None);
-        assert_eq!(meta("/v2/groups", "42").as_deref(), Some("4503599627370497"));
-        assert_eq!(meta("/v2/groups/42", "42").as_deref(), Some("4503599627370497"));
+        assert_eq!(meta("/v2/images", UUID), None);
+        assert_eq!(meta("/v2/groups", "42").as_deref(), Some(NUMBER));
+        assert_eq!(meta("/v2/groups/?x=y", "42").as_deref(), Some(NUMBER));
+        assert_eq!(meta("/v2/groups/42", "42").as_deref(), Some(NUMBER));
         assert_eq!(meta("/v2/images", "42"), None);
+    }
+
+    /// What was read of some resources.
+    fn read(range: (Bound<&str>, Bound<&str>), replicants: Vec<Replicant>) -> Read {
+        let id = |meta: &str| format!("image~{meta}").parse().unwrap();
+        Read { range: (range.0.map(id), range.1.map(id)), replicants }
     }
 
     #[test]
     fn what_is_forgotten_is_not_found() {
-        let all = known([replicant(META, "/v2/images", &[("a", "42")])]);
+        let all = some();
         let service = "image".parse().unwrap();
-        assert!(all.has(&service));
-        let resource = all.all().remove(0).resource.clone();
-        all.index.write().unwrap().forget(&resource, &"a".parse().unwrap());
+        let one = || (Bound::Included(META), Bound::Included(META));
+        let forget = |read: Read| {
+            all.index.write().unwrap().replace(&read.range, read.replicants, &all.here);
+        };
+        forget(read(one(), Vec::new()));
+        assert_eq!(all.in_path(&service, &format!("/x/{META}")), None);
+        assert!(all.in_path(&service, &format!("/x/{OTHER}")).is_some());
+        forget(read((Bound::Unbounded, Bound::Unbounded), Vec::new()));
         assert!(!all.has(&service) && all.all().is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_was_read_before_does_not_replace_what_was_read_after() {
+        let all = some();
+        let service = "image".parse().unwrap();
+        let one = || (Bound::Included(META), Bound::Included(META));
+        let (go_on, wait) = tokio::sync::oneshot::channel();
+        let old = all.update(async {
+            wait.await.unwrap();
+            Ok(vec![read(one(), Vec::new())])
+        });
+        let new = async {
+            let read = async {
+                Ok(vec![read(one(), vec![replicant(META, "/v2/images", &[("a", "new")])])])
+            };
+            let updated = all.update(read);
+            tokio::pin!(updated);
+            // If it had its turn already, it would be over.
+            let early = futures_util::poll!(&mut updated);
+            go_on.send(()).unwrap();
+            match early {
+                std::task::Poll::Ready(updated) => updated,
+                std::task::Poll::Pending => updated.await,
+            }
+        };
+        let (old, new) = tokio::join!(old, new);
+        assert!(old.is_ok() && new.is_ok());
+        let found = all.in_path(&service, &format!("/v2/images/{META}")).unwrap();
+        assert_eq!(found.locals.values().map(|id| &**id).collect::<Vec<_>>(), ["new"]);
     }
 }

@@ -135,7 +135,7 @@ impl Operation {
     /// Whether this is what a request asks for: one that is repeated is no second operation. Whether
     /// it reset what it found is no part of the request.
     pub fn is_request(&self, kind: &Kind, action: &Action, keep_going: bool) -> bool {
-        self.kind == *kind && self.action == *action && self.keep_going == keep_going
+        self.kind == *kind && self.action.asks_for(action) && self.keep_going == keep_going
     }
 
     /// About how many bytes it takes on the wire: what batches and budgets are counted in.
@@ -193,6 +193,35 @@ impl Action {
                 HttpBody::None | HttpBody::Inline(_) => Vec::new(),
             },
             Self::Steps(steps) => steps.iter().flat_map(Self::attachments).collect(),
+        }
+    }
+
+    /// Whether both ask for the same. The header fields of a request take no part: some of them differ
+    /// each time that a client sends it.
+    fn asks_for(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Http(one), Self::Http(other)) => {
+                let HttpRequest { service, method, target, headers: _, body, names } = &**one;
+                *service == other.service
+                    && *method == other.method
+                    && *target == other.target
+                    && *body == other.body
+                    && *names == other.names
+            }
+            (Self::Steps(one), Self::Steps(other)) => {
+                one.len() == other.len()
+                    && one.iter().zip(other).all(|(one, other)| one.asks_for(other))
+            }
+            _ => self == other,
+        }
+    }
+
+    /// Whether it asks the application's own API, and nothing else.
+    pub fn is_request(&self) -> bool {
+        match self {
+            Self::Command { .. } => false,
+            Self::Http(_) => true,
+            Self::Steps(steps) => steps.iter().all(Self::is_request),
         }
     }
 

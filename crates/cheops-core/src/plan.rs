@@ -6,13 +6,16 @@
 //! - what was run since that operation is a prefix of the tail: run what follows;
 //! - every pair that was run in another order commutes, and nothing that was run has left the
 //!   tail: run what is missing;
+//! - the tail is made of requests, which set what they name: run again what has to come after something
+//!   that was run later, and nothing else;
 //! - otherwise run again from that operation; where none replaces, from the start, after the
 //!   resource's `Reset` command;
 //! - otherwise the resource needs a decision.
 //!
 //! What must stay true: once [`Journal::next`] says [`Step::Rest`], the application is in the
 //! state of a fresh one that ran the block once, provided that the matrix tells the truth about
-//! the application and that a command that fails changes nothing.
+//! the application, that a command that fails changes nothing, and that of requests that set the same
+//! thing the last one counts.
 //!
 //! The plan is made one step at a time and keeps nothing between steps but the journal. A replay
 //! needs no state of its own: once the replacing operation has run again, what was run since is a
@@ -348,11 +351,67 @@ impl Journal {
             }
             Found::All => Step::Rest,
             Found::Missing(op) => Step::Run { op, fresh: resolution.replaces(log, op) },
+            Found::Disorder if block[from..].iter().all(|&op| log.op(op).action.is_request()) => {
+                self.in_order(log, resolution, from, since)
+            }
             Found::Disorder => {
                 self.checked = 0;
                 restart
             }
         }
+    }
+
+    /// The next request of a tail of requests that has to be sent, for the first time or once more, so
+    /// that the last times they were sent are in the order of the tail. What is not sent twice keeps
+    /// its place.
+    fn in_order(&mut self, log: &Log, resolution: &Resolution, from: usize, since: u32) -> Step {
+        let tail = &resolution.block()[from..];
+        let base = self.base.filter(|base| tail.first() == Some(base));
+        let mut latest: Vec<(KindIx, u32)> = Vec::new();
+        let left = self.runs.iter().enumerate().map(|(op, &run)| (Ix::new(op), run));
+        let left = left.filter(|&(op, run)| {
+            run >= since && resolution.fate(op) != Fate::Kept && !self.failed.contains(&op)
+        });
+        // Whatever left the block and was run may have set what these set.
+        let left = left.map(|(_, run)| run).max().unwrap_or(0);
+        for &op in tail.iter().filter(|&&op| Some(op) != base) {
+            let (run, kind) = (self.run(op), resolution.kind(op));
+            let sent = run >= since;
+            let fits = |&(other, last): &(KindIx, u32)| {
+                last < run || resolution.rules().commute(other, kind)
+            };
+            let again = run < left || !latest.iter().all(fits);
+            if !sent || (again && log.op(op).action.is_repeatable()) {
+                return Step::Run { op, fresh: resolution.replaces(log, op) };
+            }
+            if again {
+                continue;
+            }
+            match latest.iter_mut().find(|(k, _)| *k == kind) {
+                Some((_, last)) => *last = run.max(*last),
+                None => latest.push((kind, run)),
+            }
+        }
+        self.settle(tail, since);
+        Step::Rest
+    }
+
+    /// Takes the last runs of a tail as if they had been the only ones since it began.
+    fn settle(&mut self, tail: &[Ix], since: u32) {
+        for run in self.runs.iter_mut().filter(|run| **run >= since) {
+            *run = 0;
+        }
+        self.last = since.saturating_sub(1);
+        for op in tail {
+            self.last += 1;
+            if let Some(run) = self.runs.get_mut(op.usize()) {
+                *run = self.last;
+            }
+        }
+        self.failed.retain(|op| tail.contains(op));
+        self.vain.retain(|&run| run < since);
+        self.counted = None;
+        self.checked = 0;
     }
 
     /// How many runs since then failed and are of operations that have left the block: they

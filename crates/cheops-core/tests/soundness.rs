@@ -9,7 +9,7 @@ mod support;
 use cheops_core::{
     id::{ResourceId, SiteId, Sites},
     matrix::Config,
-    operation::{Action, Operation},
+    operation::{Action, HttpBody, HttpRequest, Names, Operation},
     plan::Outcome,
     replica::{Resource, Settings, Submission, Ticket},
     time::Millis,
@@ -131,8 +131,70 @@ const BOUNDED: &str = r#"{"Reset": "clear", "ResolutionMatrix": [
     {"Before": "inc", "After": "dec", "Result": "take-both-agreed-order"},
     {"Before": "dec", "After": "dec", "Result": "take-both-agreed-order"}]}"#;
 
-/// One random history, of cuts, crashes and commands, for one application.
-fn history<A: App>(seed: u64, config: &str, verbs: &[&str]) {
+/// A document of fields behind a REST API, and how often it was told to do something.
+#[derive(Debug, Default, Clone, PartialEq)]
+struct Document {
+    made: u32,
+    fields: std::collections::BTreeMap<i64, i64>,
+    acts: i64,
+}
+
+impl App for Document {
+    fn run(&mut self, op: &Operation) -> Outcome {
+        let Action::Http(request) = &op.action else { panic!("a request") };
+        let n: i64 = request.target.strip_prefix('/').unwrap().parse().unwrap();
+        match &*request.method {
+            "POST" if op.kind.as_str() == "create" => self.made += 1,
+            "POST" => self.acts += n,
+            "PATCH" if n % 7 == 0 => return Outcome::Ko,
+            "PATCH" => drop(self.fields.insert(n % 3, n)),
+            "PUT" => self.fields = (0..3).map(|field| (field, -n)).collect(),
+            other => panic!("{other}"),
+        }
+        Outcome::Ok
+    }
+}
+
+const DOCUMENT: &str = r#"{"ResolutionMatrix": [
+    {"Before": "create", "After": "create", "Result": "take-one"},
+    {"Before": "create", "After": "set", "Result": "take-both-keep-order", "Concurrent": "take-both"},
+    {"Before": "set", "After": "create", "Result": "take-both-reverse-order", "Concurrent": "take-both"},
+    {"Before": "set", "After": "set", "Result": "take-both-agreed-order"}]}"#;
+
+/// What someone asks a site for: the kind and the action.
+type Asked = (String, Action);
+
+/// A command of one of these verbs, or one that fails.
+fn command(verbs: &[&str], rng: &mut fastrand::Rng, step: usize) -> Asked {
+    let verb = if rng.u8(0..8) == 0 { "fail" } else { verbs[rng.usize(0..verbs.len())] };
+    let kind = if verb == "fail" { verbs[rng.usize(0..verbs.len())] } else { verb };
+    (kind.to_owned(), Action::command(format!("{verb} {}", step + 1)))
+}
+
+/// A request: the first one makes the document, and whoever does not know it asks for nothing.
+fn request(rng: &mut fastrand::Rng, step: usize, is_new: bool) -> Option<Asked> {
+    let (kind, method) = match (step, is_new) {
+        (0, _) => ("create", "POST"),
+        (_, true) => return None,
+        (_, false) => ("set", ["PATCH", "PATCH", "PATCH", "PUT", "POST"][rng.usize(0..5)]),
+    };
+    let request = HttpRequest {
+        service: "document".parse().unwrap(),
+        method: method.into(),
+        target: format!("/{}", step + 1).into(),
+        headers: [].into(),
+        body: HttpBody::None,
+        names: Names::Nothing,
+    };
+    Some((kind.to_owned(), Action::Http(Box::new(request))))
+}
+
+/// One random history, of cuts, crashes and what is asked for, for one application.
+fn history<A: App>(
+    seed: u64,
+    config: &str,
+    ask: impl Fn(&mut fastrand::Rng, usize, bool) -> Option<Asked>,
+) {
     let names: Vec<SiteId> = ["a", "b", "c"].iter().map(|name| name.parse().unwrap()).collect();
     let weather = Weather {
         delay: (10, 300),
@@ -151,22 +213,21 @@ fn history<A: App>(seed: u64, config: &str, verbs: &[&str]) {
     let steps = world.rng.usize(3..25);
     for step in 0..steps {
         let site = world.rng.usize(0..3);
-        let verb =
-            if world.rng.u8(0..8) == 0 { "fail" } else { verbs[world.rng.usize(0..verbs.len())] };
-        let kind = if verb == "fail" { verbs[world.rng.usize(0..verbs.len())] } else { verb };
+        let is_new = world_is_new(&world, site, &resource);
+        let Some((kind, action)) = ask(&mut world.rng, step, is_new) else { continue };
+        let keep_going = action.is_request();
         world.submit(
             site,
             Submission {
                 ticket: Ticket(0),
                 resource: resource.clone(),
                 sites: Some(Sites::new(names.clone()).unwrap()),
-                config: (step == 0 || world_is_new(&world, site, &resource))
-                    .then(|| config.clone()),
+                config: (step == 0 || is_new).then(|| config.clone()),
                 kind: kind.parse().unwrap(),
                 author: "test".parse().unwrap(),
-                action: Action::command(format!("{verb} {}", step + 1)),
+                action,
                 force: false,
-                keep_going: false,
+                keep_going,
                 key: None,
                 wait: Millis(30_000),
             },
@@ -215,7 +276,7 @@ fn world_is_new<A: App>(world: &World<A>, site: usize, resource: &ResourceId) ->
 fn all<A: App>(config: &str, verbs: &[&str]) {
     let seeds = u64::from(support::cases(2000));
     for seed in 0..seeds {
-        history::<A>(seed, config, verbs);
+        history::<A>(seed, config, |rng, step, _| Some(command(verbs, rng, step)));
     }
 }
 
@@ -242,4 +303,11 @@ fn a_set() {
 #[test]
 fn a_bounded_counter() {
     all::<Bounded>(BOUNDED, &["inc", "dec"]);
+}
+
+#[test]
+fn a_document_behind_requests() {
+    for seed in 0..u64::from(support::cases(2000)) {
+        history::<Document>(seed, DOCUMENT, request);
+    }
 }

@@ -315,9 +315,13 @@ fn an_image_at_both_sites_is_changed_and_deleted_at_both_during_a_cut_and_after(
         assert!(clouds.list(n, None).contains(&("during".to_owned(), second.clone())));
     }
     for site in &clouds.field.sites {
-        let all: Value = site.try_get("/api/v1/replicants").unwrap();
-        let states = all["replicants"].as_array().unwrap().iter().map(|one| text(&one["state"]));
-        assert_eq!(states.collect::<Vec<_>>(), ["settled", "settled"], "{}", clouds.told());
+        let states = || {
+            let all: Value = site.try_get("/api/v1/replicants").unwrap();
+            let states = all["replicants"].as_array().unwrap().iter();
+            states.map(|one| text(&one["state"])).collect::<Vec<_>>()
+        };
+        eventually("nothing is left to do", || !states().contains(&"pending".to_owned()));
+        assert_eq!(states(), ["settled", "settled"], "{}", clouds.told());
     }
     // Deleted on one side of a cut, and on both after it.
     clouds.field.cut();

@@ -7,6 +7,7 @@
 //!   in circles;
 //! - every error is `application/problem+json`, with what to do.
 
+mod catalogue;
 mod changes;
 mod door;
 mod error;
@@ -46,7 +47,7 @@ use utoipa_axum::{
 };
 
 pub use self::error::ApiError;
-pub(crate) use self::{door::guard, serve::serve};
+pub(crate) use self::{catalogue::learn, door::guard, serve::serve};
 use crate::{
     config::Config,
     files::Files,
@@ -138,6 +139,7 @@ pub fn router(context: Shared) -> Router {
     let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(sites::list))
         .routes(routes!(sites::ping))
+        .routes(routes!(catalogue::get))
         .routes(routes!(sites::pause))
         .routes(routes!(sites::resume))
         .routes(routes!(resources::list))

@@ -75,6 +75,36 @@ pub struct Sites {
     pub sites: Vec<Site>,
 }
 
+/// What sites have, and how far they are from each other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Catalogue {
+    /// The site that answers.
+    pub here: String,
+    /// By name.
+    pub sites: Vec<Offer>,
+}
+
+/// What a site has.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Offer {
+    /// The site.
+    pub site: String,
+    /// The services of which it has an instance.
+    pub services: Vec<String>,
+    /// Its round trips to other sites, in milliseconds, as it has measured them.
+    pub round_trips_ms: BTreeMap<String, f64>,
+}
+
+/// Whose part of the catalogue to show.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct CatalogueQuery {
+    /// Only that of the site that answers.
+    #[serde(default)]
+    pub local: bool,
+}
+
 /// The answer to a ping.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Pong {

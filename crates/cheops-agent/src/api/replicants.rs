@@ -10,6 +10,7 @@ use axum::{
 };
 use cheops_core::{
     id::{ResourceId, SiteId},
+    plan::Outcome,
     replica::{self, Replica},
 };
 
@@ -120,12 +121,17 @@ pub(super) async fn get(
 }
 
 fn view_of(resource: &replica::Resource, replicant: &replicants::Replicant) -> Replicant {
+    let first = resource.log().iter().next().map(|(_, op)| op.id.clone());
+    let created = |site: &SiteId| {
+        let reply = first.as_ref().and_then(|first| resource.reply(first, site));
+        reply.is_some_and(|reply| reply.outcome == Outcome::Ok)
+    };
     let part = |site: &SiteId| replicant.parts.iter().position(|part| part.contains(site));
     let copy = |site: &SiteId| Copy {
         site: site.to_string(),
         id: replicant.locals.get(site).map(ToString::to_string),
         part: part(site).map(|part| part + 1),
-        created: replicant.replied.contains(site),
+        created: created(site),
         pending: resource.unanswered(site),
     };
     let (id, collection) = match &replicant.name {

@@ -1,18 +1,28 @@
 //! Collections of several sites, asked at once, and one answer made of theirs.
 //!
-//! What must stay true: a site that does not answer is named, and keeps nothing from the others; no more
-//! of an answer is kept than the limit.
+//! What must stay true: a site that does not answer, or not to the end, is named, and keeps nothing from
+//! the others; what the answer says is about all of it; no more is kept for one request than the limit.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use cheops_core::id::{SiteId, Sites};
 use futures_util::future::join_all;
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::BodyExt as _;
 use hyper::{
-    Response, StatusCode, Uri,
-    header::{ACCEPT_ENCODING, CONTENT_LENGTH, ETAG, HeaderName, HeaderValue},
-    http::{request::Parts, response},
+    HeaderMap, Response, StatusCode,
+    header::{
+        ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_LOCATION,
+        CONTENT_TYPE, ETAG, EXPECT, HeaderName, HeaderValue, IF_MATCH, IF_MODIFIED_SINCE,
+        IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, LINK, RANGE,
+    },
+    http::{request::Parts, response, uri::PathAndQuery},
 };
 use serde_json::Value;
 
@@ -20,21 +30,48 @@ use super::{
     Service, Shared,
     attempt::Came,
     body::Body,
-    forward::{Attempt, Nothing},
+    forward::{Attempt, Forwarded, Nothing},
     headers::SITE,
-    hide::format,
+    hide::{forget_bytes, format},
     pool::Answer,
     read::Named,
+    replicated::asked,
 };
 use crate::rest::{
     gather::{lists, next_page},
+    link,
     rewrite::Format,
 };
 
-/// The most bytes of one answer that are kept.
+/// The most bytes of answers that are kept for one request.
 pub(super) const MOST: usize = 16 << 20;
 /// How many pages of one site are followed.
 const PAGES: usize = 1_000;
+
+/// What a site is not asked: what the client has already is not what this site has, and there is no body.
+const NOT_ASKED: [HeaderName; 11] = [
+    ACCEPT_ENCODING,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_TYPE,
+    EXPECT,
+    IF_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_NONE_MATCH,
+    IF_RANGE,
+    IF_UNMODIFIED_SINCE,
+    RANGE,
+];
+
+/// What an answer says about itself that is not so of one made of several.
+const OF_ONE: [HeaderName; 6] = [
+    ACCEPT_RANGES,
+    CONTENT_LOCATION,
+    ETAG,
+    LAST_MODIFIED,
+    LINK,
+    HeaderName::from_static("x-total-count"),
+];
 
 /// Sites that did not answer.
 const MISSING: HeaderName = HeaderName::from_static("x-cheops-missing");
@@ -47,6 +84,37 @@ pub(super) struct Said {
     pub(super) head: response::Parts,
     /// Its pages.
     pub(super) values: Vec<Value>,
+    /// Why these are not all of its pages, if they are not.
+    pub(super) cut: Option<String>,
+}
+
+/// A request for which several sites are asked.
+pub(super) struct Asking<'a> {
+    pub(super) service: &'a Arc<Service>,
+    pub(super) named: Option<&'a Arc<Named>>,
+    /// How many bytes of answers may still be kept.
+    left: AtomicUsize,
+}
+
+impl<'a> Asking<'a> {
+    pub(super) fn new(service: &'a Arc<Service>, named: Option<&'a Arc<Named>>) -> Self {
+        Self { service, named, left: AtomicUsize::new(MOST) }
+    }
+
+    /// All of a body, if there is room for it.
+    async fn keep(&self, mut body: Answer) -> Result<Bytes, String> {
+        let mut kept = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| error.to_string())?;
+            let Some(data) = frame.data_ref() else { continue };
+            let take = |left: usize| left.checked_sub(data.len());
+            if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
+                return Err(format!("the answers of all sites have more than {MOST} bytes"));
+            }
+            kept.extend_from_slice(data);
+        }
+        Ok(kept.freeze())
+    }
 }
 
 /// Why there is nothing to merge of a site.
@@ -66,16 +134,22 @@ impl Shared {
         across: &[Sites],
         parts: Parts,
     ) -> Attempt {
-        let asked = across.iter().map(|sites| {
-            let sites = self.nearest(sites.iter());
-            self.pages(service, named, sites, parts.clone())
-        });
+        let asking = Asking::new(service, named);
+        let asked = across
+            .iter()
+            .map(|sites| self.pages(&asking, self.nearest(sites.iter()), parts.clone()));
         let answers = join_all(asked).await;
         let (mut said, mut missing, mut other) = (Vec::new(), Vec::new(), None);
         let mut whys = Vec::new();
         for (sites, answer) in across.iter().zip(answers) {
             match answer {
-                Ok(answer) => said.push(answer),
+                Ok(answer) => {
+                    if let Some(why) = &answer.cut {
+                        missing.push(sites.to_string());
+                        whys.push(format!("{}: {why}", answer.site));
+                    }
+                    said.push(answer);
+                }
                 Err(Unsaid::Missing(why)) => {
                     missing.push(sites.to_string());
                     whys.push(why);
@@ -97,19 +171,18 @@ impl Shared {
     /// All pages of a collection at the first of these sites that answers.
     pub(super) async fn pages(
         self: &Arc<Self>,
-        service: &Arc<Service>,
-        named: Option<&Arc<Named>>,
+        asking: &Asking<'_>,
         sites: Vec<SiteId>,
         parts: Parts,
     ) -> Result<Said, Unsaid> {
         let mut whys = Vec::new();
         for site in sites {
-            match self.ask(service, named, &site, parts.clone()).await {
+            match self.ask(asking, &site, parts.clone()).await {
                 Err(Unsaid::Missing(why)) => whys.push(why),
                 Err(other) => return Err(other),
                 Ok((head, value)) => {
-                    let mut said = Said { site, head, values: vec![value] };
-                    self.follow(service, named, &parts, &mut said).await?;
+                    let mut said = Said { site, head, values: vec![value], cut: None };
+                    said.cut = self.follow(asking, parts, &mut said).await.err();
                     return Ok(said);
                 }
             }
@@ -117,27 +190,33 @@ impl Shared {
         Err(Unsaid::Missing(whys.join("; ")))
     }
 
-    /// Fetches the pages after the first.
+    /// Fetches the pages after the first. The error says why not all of them.
     async fn follow(
         self: &Arc<Self>,
-        service: &Arc<Service>,
-        named: Option<&Arc<Named>>,
-        first: &Parts,
+        asking: &Asking<'_>,
+        mut parts: Parts,
         said: &mut Said,
-    ) -> Result<(), Unsaid> {
-        let mut seen = BTreeSet::new();
-        while let Some(next) = said.values.last().and_then(|v| next_page(v, &service.config.cross))
-        {
-            let target = next.parse::<Uri>().ok().and_then(|uri| uri.path_and_query().cloned());
-            let Some(target) = target.filter(|_| seen.len() < PAGES) else { break };
+    ) -> Result<(), String> {
+        let next = |said: &Said| next_page(said.values.last()?, &asking.service.config.cross);
+        let mut seen = BTreeSet::from([asked(&parts).to_owned()]);
+        while let Some(link) = next(said) {
+            let target = link::resolve(asked(&parts), &link);
+            let target = target.and_then(|target| target.parse::<PathAndQuery>().ok());
+            let Some(target) = target else {
+                return Err(format!("the link to its next page, `{link}`, leads nowhere"));
+            };
             // A link that leads back would never end.
-            if !seen.insert(target.to_string()) {
-                break;
+            if seen.len() >= PAGES || !seen.insert(target.to_string()) {
+                return Err(format!("its pages have no end: `{link}` after {}", seen.len()));
             }
-            let mut parts = first.clone();
             parts.uri = target.into();
-            let (_, value) = self.ask(service, named, &said.site, parts).await?;
-            said.values.push(value);
+            match self.ask(asking, &said.site, parts.clone()).await {
+                Ok((_, value)) => said.values.push(value),
+                Err(Unsaid::Missing(why)) => return Err(why),
+                Err(Unsaid::Other(response)) => {
+                    return Err(format!("`{link}` was answered with {}", response.status()));
+                }
+            }
         }
         Ok(())
     }
@@ -145,16 +224,18 @@ impl Shared {
     /// Asks one site for a document.
     pub(super) async fn ask(
         self: &Arc<Self>,
-        service: &Arc<Service>,
-        named: Option<&Arc<Named>>,
+        asking: &Asking<'_>,
         site: &SiteId,
         mut parts: Parts,
     ) -> Result<(response::Parts, Value), Unsaid> {
-        parts.headers.remove(ACCEPT_ENCODING);
+        for name in &NOT_ASKED {
+            parts.headers.remove(name);
+        }
+        let (service, named) = (asking.service, asking.named);
         let answer = if *site == self.here {
             self.local(service, named, parts, Body::Empty).await
         } else {
-            self.forward(service, named, site, None, parts, Body::Empty).await
+            self.forward(Forwarded { service, named, site, place: None }, parts, Body::Empty).await
         };
         let response =
             answer.map_err(|nothing| Unsaid::Missing(format!("{site}: {}", nothing.why)))?;
@@ -166,8 +247,8 @@ impl Shared {
             return Err(Unsaid::Other(Box::new(response)));
         }
         let (head, body) = response.into_parts();
-        let body = Limited::new(body, MOST).collect().await;
-        let body = body.map_err(|error| Unsaid::Missing(format!("{site}: {error}")))?.to_bytes();
+        let body = asking.keep(body).await;
+        let body = body.map_err(|why| Unsaid::Missing(format!("{site}: {why}")))?;
         if let Ok(value) = serde_json::from_slice(&body) {
             return Ok((head, value));
         }
@@ -204,10 +285,7 @@ pub(super) fn document(
     sites: &[SiteId],
     missing: &[String],
 ) -> Response<Answer> {
-    // They were about another document.
-    for name in [CONTENT_LENGTH, ETAG] {
-        head.headers.remove(name);
-    }
+    forget_one(&mut head.headers);
     if !missing.is_empty() {
         head.status = StatusCode::NON_AUTHORITATIVE_INFORMATION;
     }
@@ -218,6 +296,14 @@ pub(super) fn document(
         put(&mut response, MISSING, &missing.join(", "));
     }
     response
+}
+
+/// Forgets what was said about another document.
+fn forget_one(headers: &mut HeaderMap) {
+    forget_bytes(headers);
+    for name in &OF_ONE {
+        headers.remove(name);
+    }
 }
 
 fn put(response: &mut Response<Answer>, name: HeaderName, text: &str) {

@@ -12,6 +12,8 @@ pub(super) enum Came {
     Answer(StatusCode),
     /// Nothing: the request can't have arrived. There is no link, or the connection was refused.
     NotThere,
+    /// Nothing: it was not sent, since as many are under way as may be.
+    Busy,
     /// Nothing: it may have arrived.
     Silence,
     /// Nothing in time: it may have arrived.
@@ -37,6 +39,7 @@ impl Came {
     pub(super) fn status(self) -> StatusCode {
         match self {
             Self::Late => StatusCode::GATEWAY_TIMEOUT,
+            Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
             Self::Answer(_) | Self::NotThere | Self::Silence => StatusCode::BAD_GATEWAY,
         }
     }
@@ -57,7 +60,7 @@ pub(super) fn may_go_on(came: Came, method: &Method, rest: Rest) -> bool {
         return false;
     }
     match came {
-        Came::NotThere => true,
+        Came::NotThere | Came::Busy => true,
         Came::Silence | Came::Late => method.is_idempotent(),
         Came::Answer(status) => is_no_answer(status) && method.is_idempotent(),
     }

@@ -8,7 +8,7 @@ use std::{
     pin::{Pin, pin},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
     time::Duration,
@@ -23,10 +23,11 @@ use hyper::{
 };
 use tokio::{
     sync::Notify,
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 
-use super::clock::Alarm;
+use super::{clock::Alarm, upgrade::Place};
+use crate::config::Limits;
 
 /// What goes wrong with a body on its way.
 pub(super) type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -42,7 +43,7 @@ pub(super) enum Body {
     /// It comes over a connection of a client or of the local instance.
     Passing(Incoming),
     /// Its beginning is here, and the rest comes.
-    Begun(Bytes, Incoming),
+    Begun(Bytes, Box<Self>),
     /// Whatever else: it comes over a link, or was made here.
     Other(AnyBody),
 }
@@ -66,21 +67,22 @@ impl From<Bytes> for Body {
 }
 
 impl Body {
-    /// Reads the body if it is short, so that it can be sent again.
-    pub(super) async fn keep(self, most: usize) -> Result<Self, BodyError> {
-        let mut incoming = match self {
-            Self::Passing(incoming) if incoming.size_hint().lower() <= most as u64 => incoming,
-            other => return Ok(other),
-        };
+    /// Reads the body if it is short, so that it can be sent again. `idle`: how long nothing of it may
+    /// come.
+    pub(super) async fn keep(self, most: usize, idle: Duration) -> Result<Self, BodyError> {
+        if self.again().is_some() || self.size_hint().lower() > most as u64 {
+            return Ok(self);
+        }
+        let mut coming = Timed::new(self, idle);
         let mut kept = BytesMut::new();
         let mut trailers = None;
-        while let Some(frame) = incoming.frame().await.transpose()? {
+        while let Some(frame) = coming.frame().await.transpose()? {
             match frame.into_data() {
                 Ok(data) => kept.extend_from_slice(&data),
                 Err(frame) => trailers = frame.into_trailers().ok().map(Arc::new),
             }
             if kept.len() > most {
-                return Ok(Self::Begun(kept.freeze(), incoming));
+                return Ok(Self::Begun(kept.freeze(), Box::new(coming.into_inner())));
             }
         }
         if kept.is_empty() && trailers.is_none() {
@@ -136,7 +138,7 @@ impl hyper::body::Body for Body {
                 let Self::Begun(bytes, rest) = std::mem::take(this) else {
                     return Poll::Ready(None);
                 };
-                *this = Self::Passing(rest);
+                *this = *rest;
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
             Self::Passing(incoming) => {
@@ -216,17 +218,24 @@ pub(super) struct Timed {
     patience: Patience,
     /// Told when nothing more is to be sent.
     sent: Option<Sent>,
+    /// What it takes up until then.
+    place: Option<Place>,
 }
 
 impl Timed {
     pub(super) fn new(body: Body, limit: Duration) -> Self {
         let sent = body.again().is_none().then(Sent::default);
-        Self { body, patience: Patience::new(limit), sent }
+        Self { body, patience: Patience::new(limit), sent, place: None }
     }
 
     /// The same body once more, if it can be had twice.
     pub(super) fn again(&self) -> Option<Self> {
         Some(Self::new(self.body.again()?, self.patience.limit))
+    }
+
+    /// Takes up a place until it was sent.
+    pub(super) fn hold(&mut self, place: Place) {
+        self.place = Some(place);
     }
 
     /// The body, as it was or what is left of it.
@@ -254,17 +263,27 @@ impl Waiting {
         self.0.as_ref().is_none_or(|sent| sent.over.load(Ordering::Relaxed))
     }
 
-    /// The answer, unless it takes longer than this after all of the request's body was sent.
-    pub(super) async fn within<F: Future>(self, limit: Duration, answer: F) -> Option<F::Output> {
+    /// How much of the request's body was taken, in parts of any size.
+    pub(super) fn taken(&self) -> u64 {
+        self.0.as_ref().map_or(0, |sent| sent.taken.load(Ordering::Relaxed))
+    }
+
+    /// The answer, unless it takes too long after all of the request's body was sent, or nothing of that
+    /// is taken for too long.
+    pub(super) async fn within<F: Future>(self, limits: Limits, answer: F) -> Option<F::Output> {
         let mut answer = pin!(answer);
-        // How long the body may take is not decided here.
-        if let Some(sent) = self.0 {
+        let mut taken = self.taken();
+        while let Some(sent) = self.0.as_ref().filter(|_| !self.is_over()) {
             tokio::select! {
                 answer = answer.as_mut() => return Some(answer),
-                () = sent.notify.notified() => {}
+                () = sent.notify.notified() => break,
+                () = sleep(limits.idle) => {}
+            }
+            if std::mem::replace(&mut taken, self.taken()) == taken {
+                return None;
             }
         }
-        timeout(limit, answer).await.ok()
+        timeout(limits.answer, answer).await.ok()
     }
 }
 
@@ -274,6 +293,7 @@ struct Sent(Arc<Told>);
 
 #[derive(Debug, Default)]
 struct Told {
+    taken: AtomicU64,
     over: AtomicBool,
     notify: Notify,
 }
@@ -295,8 +315,12 @@ impl hyper::body::Body for Timed {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         let said = Pin::new(&mut this.body).poll_frame(cx);
-        if matches!(said, Poll::Ready(None)) {
-            this.sent = None;
+        match (&said, &this.sent) {
+            (Poll::Ready(None), _) => (this.sent, this.place) = (None, None),
+            (Poll::Ready(_), Some(sent)) => {
+                sent.0.taken.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => {}
         }
         this.patience.poll(said, cx)
     }

@@ -9,27 +9,31 @@ use bytes::Bytes;
 use cheops_core::id::{SiteId, Sites};
 use futures_util::future::join_all;
 use http_body_util::{BodyExt as _, Limited};
-use hyper::{Method, Response, StatusCode, Uri, header::CONTENT_LENGTH, http::request::Parts};
+use hyper::{
+    HeaderMap, Method, Response, StatusCode, Uri,
+    http::{request::Parts, response},
+};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use super::{
     Service, Shared,
-    across::{MOST, Unsaid, document, merged},
+    across::{Asking, MOST, Unsaid, document, merged},
     answer::Problem,
     body::Body,
-    hide::format,
+    heard::Told,
+    hide::{forget_bytes, format},
     pool::Answer,
     read::Named,
-    replicated::{asked, normalise},
+    replicated::{asked, path},
     serve::broken_body,
-    write::{Operated, Told},
+    write::{DIVISIBLE, Operated, divisible},
 };
 use crate::{
-    replicants::{Found, path},
+    replicants::Replicant,
     rest::{
         divide, gather,
-        rewrite::{Format, own_path},
+        rewrite::{Format, is_own},
     },
     run::answer as kept,
 };
@@ -40,12 +44,11 @@ impl Shared {
         self: &Arc<Self>,
         service: &Arc<Service>,
         named: Option<&Arc<Named>>,
-        found: &Found,
+        replicant: &Replicant,
         mut parts: Parts,
         body: Body,
     ) -> Response<Answer> {
-        normalise(found, &mut parts);
-        let replicant = &found.replicant;
+        self.normalise(service, &mut parts);
         let (mut there, mut missing) = (Vec::new(), Vec::new());
         for part in &replicant.parts {
             let sites: Vec<SiteId> = part.iter().filter(|s| replicant.is_at(s)).cloned().collect();
@@ -61,15 +64,20 @@ impl Shared {
             return self.try_legs(service, named, &legs, parts, body).await;
         }
         let asked_for = asked(&parts).to_owned();
-        let whole = replicant
-            .meta()
-            .is_none_or(|meta| own_path(&asked_for, meta).is_some_and(|(_, rest)| rest.is_empty()));
+        let whole = replicant.meta().is_none_or(|meta| is_own(&asked_for, meta));
+        let asking = Asking::new(service, named);
         let asked =
-            there.iter().map(|(_, sites)| self.pages(service, named, sites.clone(), parts.clone()));
+            there.iter().map(|(_, sites)| self.pages(&asking, sites.clone(), parts.clone()));
         let (mut said, mut whys) = (Vec::new(), Vec::new());
         for ((part, _), answer) in there.iter().zip(join_all(asked).await) {
             match answer {
-                Ok(answer) => said.push(answer),
+                Ok(answer) => {
+                    if let Some(why) = &answer.cut {
+                        missing.push(part.to_string());
+                        whys.push(format!("{}: {why}", answer.site));
+                    }
+                    said.push(answer);
+                }
                 Err(Unsaid::Missing(why)) => {
                     missing.push(part.to_string());
                     whys.push(why);
@@ -105,28 +113,36 @@ impl Shared {
         }
     }
 
-    /// Reads the whole body of a request, so that it can be divided.
+    /// Reads the whole body of a request, so that it can be divided, if it is a document. What is none
+    /// passes as it comes.
     pub(super) async fn whole_body(
         &self,
         service: &Service,
+        headers: &HeaderMap,
         body: Body,
-        whole: &mut Option<Value>,
-    ) -> Result<Body, Box<Problem>> {
-        let body = body.keep(MOST).await.map_err(|error| broken_body(&error.to_string()))?;
-        if let Body::Whole(bytes, _) = &body
-            && let Ok(value) = serde_json::from_slice::<Value>(bytes)
-        {
-            divide::check(&value, &service.config.divide).map_err(|indivisible| {
-                Problem::new(
-                    StatusCode::UNPROCESSABLE_ENTITY,
-                    "indivisible",
-                    indivisible.to_string(),
-                    "send something that can be divided, or name one site",
-                )
-            })?;
-            *whole = Some(value);
+    ) -> Result<Sent, Box<Problem>> {
+        let body = body.keep(divisible(headers), service.config.limits.idle).await;
+        let body = body.map_err(|error| broken_body(&error.to_string()))?;
+        if body.again().is_none() && format(headers) == Some(Format::Json) {
+            return Err(Problem::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "too-large",
+                format!("a document that is divided among sites can have {DIVISIBLE} bytes"),
+                "send less at a time, or name one site",
+            ));
         }
-        Ok(body)
+        let Body::Whole(bytes, _) = &body else { return Ok(body.into()) };
+        // What is broken is refused by the application, in its own words.
+        let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return Ok(body.into()) };
+        divide::check(&value, &service.config.divide).map_err(|indivisible| {
+            Problem::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "indivisible",
+                indivisible.to_string(),
+                "send something that can be divided, or name one site",
+            )
+        })?;
+        Ok(Sent { body, document: Some(value) })
     }
 
     /// Makes sure that what is to be created can be: that it divides, and that its name is free at all
@@ -138,16 +154,16 @@ impl Shared {
         sites: &Sites,
         parts: &Parts,
         body: Body,
-        whole: &mut Option<Value>,
-    ) -> Result<Body, Box<Problem>> {
-        let body = self.whole_body(service, body, whole).await?;
+    ) -> Result<Sent, Box<Problem>> {
+        let sent = self.whole_body(service, &parts.headers, body).await?;
+        let asking = Asking::new(service, named);
         let taken = if parts.method == Method::POST {
-            self.name_taken(service, named, sites, parts, whole.as_ref()).await
+            self.name_taken(&asking, sites, parts, sent.document.as_ref()).await
         } else {
-            self.path_taken(service, named, sites, parts).await
+            self.path_taken(&asking, sites, parts).await
         };
         match taken {
-            None => Ok(body),
+            None => Ok(sent),
             Some((site, what)) => Err(Problem::new(
                 StatusCode::CONFLICT,
                 "name-taken",
@@ -160,58 +176,80 @@ impl Shared {
     /// A site that has something with the name that may be there only once.
     async fn name_taken(
         self: &Arc<Self>,
-        service: &Arc<Service>,
-        named: Option<&Arc<Named>>,
+        asking: &Asking<'_>,
         sites: &Sites,
         parts: &Parts,
-        whole: Option<&Value>,
+        document: Option<&Value>,
     ) -> Option<(SiteId, String)> {
-        let at = service.config.cross.unique.as_deref()?;
-        let wanted = whole?.pointer(at).filter(|value| !value.is_null())?;
+        let (at, wanted) = gather::unique(document?, &asking.service.config.cross)?;
         let text = wanted.as_str().map_or_else(|| wanted.to_string(), str::to_owned);
         let field = at.rsplit('/').next().unwrap_or_default();
         let query = utf8_percent_encode(&text, NON_ALPHANUMERIC);
-        let target = format!("{}?{field}={query}", path(asked(parts)));
-        let looked = self.look_at(service, named, sites, parts, &target).await;
-        let taken = |(site, value): (SiteId, Option<Value>)| {
-            gather::names(&value?, at, wanted).then_some(site)
+        let target = format!("{}?{field}={query}", path(parts));
+        let looked = self.look_at(asking, sites, parts, &target).await;
+        let taken = |(site, looked): (SiteId, Looked)| {
+            let (_, value) = looked.ok()?;
+            gather::names(&value, at, wanted).then_some(site)
         };
         let site = looked.into_iter().find_map(taken)?;
         Some((site, format!("`{text}`")))
     }
 
-    /// A site that has something at the path already.
+    /// A site that has something at the path already, whatever it is.
     async fn path_taken(
         self: &Arc<Self>,
-        service: &Arc<Service>,
-        named: Option<&Arc<Named>>,
+        asking: &Asking<'_>,
         sites: &Sites,
         parts: &Parts,
     ) -> Option<(SiteId, String)> {
-        let target = path(asked(parts)).to_owned();
-        let looked = self.look_at(service, named, sites, parts, &target).await;
-        let site = looked.into_iter().find_map(|(site, value)| value.map(|_| site))?;
+        let target = path(parts);
+        let looked = self.look_at(asking, sites, parts, target).await;
+        let taken = |(site, looked): (SiteId, Looked)| is_there(&looked).then_some(site);
+        let site = looked.into_iter().find_map(taken)?;
         Some((site, format!("`{target}`")))
     }
 
-    /// What each site has at a target, if it answers with a document.
+    /// What each site has at a target.
     async fn look_at(
         self: &Arc<Self>,
-        service: &Arc<Service>,
-        named: Option<&Arc<Named>>,
+        asking: &Asking<'_>,
         sites: &Sites,
         parts: &Parts,
         target: &str,
-    ) -> Vec<(SiteId, Option<Value>)> {
+    ) -> Vec<(SiteId, Looked)> {
         let Ok(uri) = target.parse::<Uri>() else { return Vec::new() };
         let mut look = parts.clone();
         (look.method, look.uri) = (Method::GET, uri);
-        look.headers.remove(CONTENT_LENGTH);
-        let asked = sites.iter().map(async |site| {
-            let answer = self.ask(service, named, site, look.clone()).await;
-            (site.clone(), answer.ok().map(|(_, value)| value))
-        });
+        let asked = sites
+            .iter()
+            .map(async |site| (site.clone(), self.ask(asking, site, look.clone()).await));
         join_all(asked).await
+    }
+}
+
+/// What a site said when it was asked for a document.
+type Looked = Result<(response::Parts, Value), Unsaid>;
+
+/// Whether there is something where a site was asked: a document, or anything else, or a way to it.
+fn is_there(looked: &Looked) -> bool {
+    match looked {
+        Ok(_) => true,
+        Err(Unsaid::Other(response)) => {
+            response.status().is_success() || response.status().is_redirection()
+        }
+        Err(Unsaid::Missing(_)) => false,
+    }
+}
+
+/// The body of a request, and what it says, if it is a document that is divided.
+pub(super) struct Sent {
+    pub(super) body: Body,
+    pub(super) document: Option<Value>,
+}
+
+impl From<Body> for Sent {
+    fn from(body: Body) -> Self {
+        Self { body, document: None }
     }
 }
 
@@ -236,7 +274,7 @@ pub(super) async fn undivided(
     let Ok(answer) = serde_json::from_slice::<Value>(&body) else {
         return Response::from_parts(head, Answer::from(body));
     };
-    head.headers.remove(CONTENT_LENGTH);
+    forget_bytes(&mut head.headers);
     let divide = &service.config.divide;
     // What each part says, as far as it has said anything; a part that has nothing says nothing.
     let mut said = Vec::new();
@@ -259,4 +297,31 @@ pub(super) async fn undivided(
         _ => asked.map_or(answer.clone(), |asked| divide::restore(answer, asked, divide)),
     };
     Response::from_parts(head, Answer::from(Bytes::from(whole.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_at_a_path_is_there() {
+        let other = |status: u16| {
+            let mut response = Response::new(Answer::from(Bytes::from_static(b"no document")));
+            *response.status_mut() = StatusCode::from_u16(status).unwrap();
+            Err(Unsaid::Other(Box::new(response)))
+        };
+        let (head, ()) = Response::new(()).into_parts();
+        for (looked, expected) in [
+            (Ok((head, Value::Null)), true),
+            (other(200), true),
+            (other(204), true),
+            (other(302), true),
+            (other(404), false),
+            (other(410), false),
+            (other(401), false),
+            (Err(Unsaid::Missing("away".to_owned())), false),
+        ] {
+            assert_eq!(is_there(&looked), expected);
+        }
+    }
 }

@@ -3,7 +3,10 @@
 //! What must stay true:
 //! - nothing is sent straight to an instance at another site;
 //! - an attempt that came to nothing says whether the request can have arrived, and gives the body
-//!   back if none of it was sent.
+//!   back if none of it was sent;
+//! - an instance can't say what only agents say;
+//! - requests to one site leave room on its link for what agents have to tell each other; over that
+//!   they are not sent, and do not wait.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,24 +17,39 @@ use hyper::{
     header::{ACCEPT_ENCODING, HOST, HeaderValue},
     http::request::Parts,
 };
+use tokio::time::timeout;
 
 use super::{
     Service, Shared,
     attempt::Came,
     body::{Body, Timed},
-    headers::{CAME, PLACE, SERVICE, SITE, end_hop},
+    headers::{CAME, PLACE, SITE, end_hop, from_outside, via},
+    linked::give_ids,
     pool::{Answer, Unanswered},
     read::{Named, SCOPE},
     replicated::{asked, retarget},
     upgrade,
 };
-use crate::peers::CallError;
+use crate::{
+    config::Limits,
+    peers::{CallError, MOST_FORWARDED, SERVICE},
+};
 
 /// By how much longer than its instance another agent may take.
 const ON_THE_WAY: Duration = Duration::from_secs(1);
 
 /// How many bytes of another agent's explanation are read.
 const MOST_TOLD: usize = 64 << 10;
+
+/// A request for another site.
+#[derive(Clone, Copy)]
+pub(super) struct Forwarded<'a> {
+    pub(super) service: &'a Service,
+    pub(super) named: Option<&'a Arc<Named>>,
+    pub(super) site: &'a SiteId,
+    /// It is to create something there and at other sites.
+    pub(super) place: Option<&'a str>,
+}
 
 /// What became of an attempt.
 pub(super) type Attempt = Result<Response<Answer>, Nothing>;
@@ -73,23 +91,24 @@ impl Shared {
         ask_by_path(&mut parts);
         parts.version = hyper::Version::HTTP_11;
         let hidden = self.localise(service, &mut parts);
-        if let (Some(_), Some(linked)) = (named, &self.linked) {
-            let linked = linked.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            linked.give_ids(&mut parts.headers, fastrand::u128(..));
+        if named.is_some() && self.linked.is_some() {
+            give_ids(&self.config.link_by, &mut parts.headers, fastrand::u128(..));
         }
-        let serving = self.serving(&parts, named);
+        let serving = self.serving(&parts.headers, named);
         let client = wanted.is_some().then(|| upgrade::of(&mut parts)).flatten();
         let mut request = Request::from_parts(parts, body);
         if let Some(wanted) = &wanted {
             upgrade::ask(request.headers_mut(), wanted);
         }
         let mut response = instance.send(request).await?;
+        let headers = response.headers_mut();
+        from_outside(headers);
+        headers.insert(SITE, self.named.clone());
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            upgrade::join_local(client, &mut response);
-        } else {
-            end_hop(response.headers_mut());
+            self.join_local(client, serving, service.config.limits.idle, &mut response);
+            return Ok(response);
         }
-        response.headers_mut().insert(SITE, self.named.clone());
+        end_hop(response.headers_mut());
         if let Some(path) = hidden {
             self.hide(service, &path, &mut response);
         }
@@ -99,13 +118,11 @@ impl Shared {
         Ok(response)
     }
 
-    /// Puts this site's own id in place of the one that a request has. If the answer may hold ids that
-    /// are not to be seen, this is the path that it is about.
+    /// Puts this site's own ids in place of all that are known of a request. If the answer may hold ids
+    /// that are not to be seen, this is the path that it is about.
     fn localise(&self, service: &Service, parts: &mut Parts) -> Option<String> {
-        if let Some(found) = self.found(service, parts)
-            && let (Some(id), Some(own)) = (&found.id, found.replicant.locals.get(&self.here))
-        {
-            retarget(parts, id, own);
+        if let Some(own) = self.replicants.own(service.name(), asked(parts)) {
+            retarget(parts, &own);
         }
         self.hides(service).then(|| {
             // What is compressed can't be read.
@@ -127,51 +144,60 @@ impl Shared {
         upgrade::ask(&mut parts.headers, wanted);
         let mut response = self.local(service, named, parts, Body::Empty).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            upgrade::join_forwarded(body.any(), &mut response);
+            self.join_forwarded(body.any(), service.config.limits.idle, &mut response);
         }
         Ok(response)
     }
 
-    /// Forwards a request to the agent of another site. `place`: it is to create something there and at
-    /// other sites.
+    /// Forwards a request to the agent of another site.
     pub(super) async fn forward(
         &self,
-        service: &Service,
-        named: Option<&Arc<Named>>,
-        site: &SiteId,
-        place: Option<&str>,
+        Forwarded { service, named, site, place }: Forwarded<'_>,
         mut parts: Parts,
         body: Body,
     ) -> Attempt {
         if let Err(error) = self.peers.linked(site) {
             return Err(Nothing::not_there(error.to_string(), body));
         }
+        if self.peers.lacks(site, service.name().as_str()) {
+            return Err(Nothing::not_there("it has no instance of the service", body));
+        }
+        let room = self.room.get(site).map(|room| room.clone().try_acquire_owned());
+        let Some(Ok(stream)) = room else {
+            let why = format!("{MOST_FORWARDED} requests to it are under way, and more can't be");
+            return Err(Nothing { came: Came::Busy, why, body: Some(body) });
+        };
+        let stream = Arc::new(stream);
         let scope = named.map(|named| named.scope.to_string());
         let said =
             [(SERVICE, Some(service.name().as_str())), (PLACE, place), (SCOPE, scope.as_deref())];
         let wanted = end_hop(&mut parts.headers);
         ask_by_path(&mut parts);
+        via(&mut parts.headers, parts.version, &self.here);
         for (name, text) in said {
             // Names hold no control characters, so this can't fail.
             let value = text.and_then(|text| HeaderValue::from_bytes(text.as_bytes()).ok());
             parts.headers.extend(value.map(|value| (name, value)));
         }
         let client = wanted.is_some().then(|| upgrade::of(&mut parts)).flatten();
-        let (client, body, way) = match (client, wanted) {
+        let limits = service.config.limits;
+        let limit = limits.answer + ON_THE_WAY;
+        let nothing = |came, why: String| Err(Nothing { came, why, body: None });
+        let (answered, changing) = match (client, wanted) {
             (Some(client), Some(wanted)) => {
                 parts.headers.insert(upgrade::CHANGE, wanted);
                 let (body, way) = upgrade::Way::open();
-                (Some(client), Body::from(body), Some(way))
+                let called = self.peers.call(site, Request::from_parts(parts, body));
+                (timeout(limit, called).await.ok(), Some((client, way)))
             }
-            _ => (None, body, None),
+            _ => {
+                let mut body = Timed::new(body, limits.idle);
+                body.hold(stream.clone());
+                let (longer, waiting) = (Limits { answer: limit, ..limits }, body.waiting());
+                let called = self.peers.call(site, Request::from_parts(parts, body.any()));
+                (waiting.within(longer, called).await, None)
+            }
         };
-        let limits = service.config.limits;
-        let limit = limits.answer + ON_THE_WAY;
-        let body = Timed::new(body, limits.idle);
-        let waiting = body.waiting();
-        let request = Request::from_parts(parts, body.any());
-        let nothing = |came, why: String| Err(Nothing { came, why, body: None });
-        let answered = waiting.within(limit, self.peers.call(site, request)).await;
         let mut response = match answered {
             None => return nothing(Came::Late, format!("it did not answer within {limit:?}")),
             Some(Err(error @ CallError::Broke { .. })) => {
@@ -184,21 +210,30 @@ impl Shared {
         if let Some(came) = came.and_then(Came::read) {
             return nothing(came, told(response).await);
         }
-        if let (Some(client), Some(way)) = (client, way) {
-            way.join_client(client, &mut response);
+        let version = response.version();
+        via(response.headers_mut(), version, &self.here);
+        if let Some(changing) = changing {
+            self.join_far(changing, stream.clone(), limits.idle, &mut response);
         }
-        Ok(response.map(Answer::from))
+        let mut response = response.map(Answer::from);
+        response.body_mut().take_up(stream);
+        Ok(response)
     }
 }
 
-/// An instance is asked by path; who is asked stands in `Host`.
+/// An instance is asked by path; who is asked stands in `Host`, whatever stood there before (RFC 9112,
+/// 3.2.2).
 fn ask_by_path(parts: &mut Parts) {
     let Some(authority) = parts.uri.authority() else { return };
     if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
-        parts.headers.entry(HOST).or_insert(host);
+        parts.headers.insert(HOST, host);
     }
-    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    parts.uri = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
+    parts.uri = path(&parts.uri);
+}
+
+/// A target without those who are asked.
+pub(super) fn path(target: &Uri) -> Uri {
+    target.path_and_query().cloned().map_or(Uri::from_static("/"), Uri::from)
 }
 
 /// Why another agent has no answer, in its own words.

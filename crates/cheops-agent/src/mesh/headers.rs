@@ -1,34 +1,35 @@
 //! Which header fields go on, and which end here.
 //!
 //! What must stay true:
-//! - fields that are about one connection do not go on to the next (RFC 9110, 7.6.1);
+//! - fields that are about one connection do not go on to the next (see `hop`);
 //! - a body has one length that all agree on: a request that gives two is refused (RFC 9112, 6.3);
-//! - what agents say to each other can't come from outside.
+//! - what agents say to each other can't come from outside;
+//! - a request that goes round in circles comes to an end: those who pass it on are counted.
 
 use std::{fmt::Write as _, net::IpAddr};
 
+use cheops_core::id::SiteId;
 use hyper::{
-    HeaderMap,
-    header::{
-        CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-        PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
-    },
+    HeaderMap, Version,
+    header::{CONTENT_LENGTH, FORWARDED, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING, VIA},
 };
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+pub(super) use crate::hop::end_hop;
+
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// The service that a request of another agent is for.
-pub(super) const SERVICE: HeaderName = HeaderName::from_static("x-cheops-service");
 /// Where what another agent's request creates is to be: a place of the scope language.
 pub(super) const PLACE: HeaderName = HeaderName::from_static("x-cheops-place");
+/// The scope of a request that became an operation, for the calls that are made on behalf of it.
+pub(super) const FOR: HeaderName = HeaderName::from_static("x-cheops-scope");
 /// The site that served a request.
 pub(super) const SITE: HeaderName = HeaderName::from_static("x-cheops-site");
 /// In the answer of an agent that got none from its instance: what came of it (see `attempt`).
 pub(super) const CAME: HeaderName = HeaderName::from_static("x-cheops-came");
+/// How many proxies may have passed a request on before it is taken to go round in circles.
+const MOST_HOPS: usize = 32;
 /// What begins with this is ours.
 const OURS: &str = "x-cheops-";
 
@@ -70,63 +71,6 @@ pub(super) fn sound(headers: &HeaderMap) -> Result<(), Unsound> {
     }
 }
 
-/// Fields that are about one connection.
-static OF_HOP: [HeaderName; 8] = [
-    CONNECTION,
-    UPGRADE,
-    TRANSFER_ENCODING,
-    TE,
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    KEEP_ALIVE,
-    PROXY_CONNECTION,
-];
-
-/// Takes off what is about the connection that the message came over. What the other side wants to
-/// change to is the answer, if it asks for that.
-pub(super) fn end_hop(headers: &mut HeaderMap) -> Option<HeaderValue> {
-    let found: Vec<&HeaderName> =
-        headers.keys().filter_map(|name| OF_HOP.iter().find(|of_hop| *of_hop == name)).collect();
-    if found.is_empty() {
-        return None;
-    }
-    let upgrade = take_connection(headers).then(|| headers.remove(UPGRADE)).flatten();
-    for name in found {
-        let value = headers.remove(name);
-        if name == TE
-            && let Some(Ok(te)) = value.as_ref().map(HeaderValue::to_str)
-            && te.split(',').any(|t| t.trim().eq_ignore_ascii_case("trailers"))
-        {
-            headers.insert(TE, HeaderValue::from_static("trailers"));
-        }
-    }
-    upgrade
-}
-
-/// Takes off `Connection` and what it names. Whether it names `Upgrade`.
-fn take_connection(headers: &mut HeaderMap) -> bool {
-    let mut values = headers.get_all(CONNECTION).iter().cloned();
-    let Some(first) = values.next() else { return false };
-    let others: Vec<HeaderValue> = values.collect();
-    headers.remove(CONNECTION);
-    let values = std::iter::once(&first).chain(&others);
-    let mut upgrades = false;
-    for name in values.filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')) {
-        let name = name.trim();
-        if name.eq_ignore_ascii_case("upgrade") {
-            upgrades = true;
-        } else if !["keep-alive", "close", "te"].iter().any(|of_hop| name.eq_ignore_ascii_case(of_hop))
-            && let Ok(name) = name.parse::<HeaderName>()
-            // Nobody can have these taken off: others rely on them.
-            && name != HOST
-            && name != CONTENT_LENGTH
-        {
-            headers.remove(name);
-        }
-    }
-    upgrades
-}
-
 /// Takes off what only agents say.
 pub(super) fn from_outside(headers: &mut HeaderMap) {
     let ours = |name: &&HeaderName| name.as_str().starts_with(OURS);
@@ -151,10 +95,20 @@ impl From<IpAddr> for Client {
     }
 }
 
+/// A request goes round in circles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("more than {MOST_HOPS} proxies have passed the request on: it goes round in circles")]
+pub(super) struct Circles;
+
 /// Says whom a request came from, by which name and how, to those who come after.
-pub(super) fn forwarded(headers: &mut HeaderMap, client: &Client, host: Option<&HeaderValue>) {
+pub(super) fn forwarded(
+    headers: &mut HeaderMap,
+    client: &Client,
+    host: Option<&HeaderValue>,
+) -> Result<(), Circles> {
     match joined(headers, &X_FORWARDED_FOR) {
         None => drop(headers.insert(X_FORWARDED_FOR, client.text.clone())),
+        Some(earlier) if earlier.split(',').count() >= MOST_HOPS => return Err(Circles),
         Some(earlier) => {
             set(headers, X_FORWARDED_FOR, &format!("{earlier}, {}", client.address));
         }
@@ -171,6 +125,20 @@ pub(super) fn forwarded(headers: &mut HeaderMap, client: &Client, host: Option<&
             IpAddr::V6(address) => write!(text, "\"[{address}]\""),
         };
         set(headers, FORWARDED, &text);
+    }
+    Ok(())
+}
+
+/// Says by whom a message was passed on that came in a version of HTTP (RFC 9110, 7.6.3).
+pub(super) fn via(headers: &mut HeaderMap, version: Version, here: &SiteId) {
+    let version = match version {
+        Version::HTTP_10 => "1.0",
+        Version::HTTP_2 => "2",
+        _ => "1.1",
+    };
+    // A name of a site that is no token goes without saying.
+    if let Ok(value) = HeaderValue::from_str(&format!("{version} {here}")) {
+        headers.append(VIA, value);
     }
 }
 
@@ -223,31 +191,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_one_connection_ends_with_it() {
-        for (given, left, upgrade) in [
-            ("accept: x\nkeep-alive: timeout=5", "accept: x", None),
-            ("connection: close, X-Secret\nx-secret: 1\nx-other: 2", "x-other: 2", None),
-            (
-                "connection: content-length, host\nhost: h\ncontent-length: 2",
-                "content-length: 2\nhost: h",
-                None,
-            ),
-            ("connection: keep-alive\nconnection: x-a\nx-a: 1", "", None),
-            ("connection: Upgrade\nupgrade: websocket", "", Some("websocket")),
-            ("upgrade: h2c", "", None),
-            ("te: trailers, deflate\nconnection: te", "te: trailers", None),
-            ("te: deflate", "", None),
-            ("transfer-encoding: chunked\nproxy-connection: x\nproxy-authorization: y", "", None),
-            ("trailer: digest", "trailer: digest", None),
-        ] {
-            let mut headers = headers(given);
-            let found = end_hop(&mut headers);
-            assert_eq!(lines(&headers), left, "{given}");
-            assert_eq!(found.as_ref().map(|v| v.to_str().unwrap()), upgrade, "{given}");
-        }
-    }
-
-    #[test]
     fn nobody_speaks_for_an_agent() {
         let mut headers = headers("x-cheops-service: image\nx-cheops-site: a\naccept: x");
         from_outside(&mut headers);
@@ -271,8 +214,18 @@ mod tests {
         ] {
             let mut headers = headers(given);
             let client = Client::from(client.parse::<IpAddr>().unwrap());
-            forwarded(&mut headers, &client, Some(&host));
+            forwarded(&mut headers, &client, Some(&host)).unwrap();
             assert_eq!(lines(&headers), expected);
         }
+    }
+
+    #[test]
+    fn a_request_that_goes_round_in_circles_comes_to_an_end() {
+        let client = Client::from("10.0.0.1".parse::<IpAddr>().unwrap());
+        let mut passed = headers("accept: x");
+        for _ in 0..MOST_HOPS {
+            forwarded(&mut passed, &client, None).unwrap();
+        }
+        assert_eq!(forwarded(&mut passed, &client, None), Err(Circles));
     }
 }

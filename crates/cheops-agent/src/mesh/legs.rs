@@ -16,7 +16,7 @@ use super::{
     answer::{Problem, Tried, timed},
     attempt::{Came, Rest, may_go_on},
     body::Body,
-    forward::{Attempt, Nothing},
+    forward::{Attempt, Forwarded, Nothing},
     pool::Answer,
     read::Named,
     serve::{access, broken_body},
@@ -53,7 +53,7 @@ impl Shared {
         mut body: Body,
     ) -> Response<Answer> {
         if legs.len() > 1 {
-            body = match body.keep(self.config.buffer).await {
+            body = match body.keep(self.config.buffer, service.config.limits.idle).await {
                 Ok(body) => body,
                 Err(error) => return self.refuse(&broken_body(&error.to_string()).about(named)),
             };
@@ -121,7 +121,8 @@ impl Shared {
         match leg {
             Leg::Local => self.local(service, named, parts, body).await,
             Leg::Forward(site) => {
-                Box::pin(self.forward(service, named, site, None, parts, body)).await
+                let to = Forwarded { service, named, site, place: None };
+                Box::pin(self.forward(to, parts, body)).await
             }
             Leg::Once(sites) => Box::pin(self.once(service, named, sites, parts, body)).await,
             Leg::Replicate(sites) => {

@@ -9,9 +9,15 @@
 //! only while a request with it is being served. A request with a scope gets ids of ours if it has
 //! none, so that nothing depends on tokens where the application passes ids on.
 //!
+//! A value may stand for several scopes: the same token, or one trace for all that a script does. Then
+//! the call belongs to one of them, and only what tells as exactly may say to which: another id, if the
+//! value is an id; anything, if it is a token. That a request was answered while another is still being
+//! served says nothing: a call of the first may come as late as one of the second.
+//!
 //! What must stay true:
-//! - a value that stands for two different scopes at a time stands for none: nobody guesses;
 //! - headers are asked in the configured order, and the first one that knows decides;
+//! - a value that stands for several scopes is never left for one that tells less exactly, and those
+//!   that are asked after it only choose among them: nobody guesses;
 //! - there are never more entries than requests being served and a fixed number more.
 
 use std::{
@@ -26,6 +32,7 @@ use hyper::{
 };
 
 use super::read::Named;
+use crate::rest::ids::uuid;
 
 /// Headers that many requests have in common.
 const SHARED: [&str; 5] = ["authorization", "baggage", "cookie", "tracestate", "x-auth-token"];
@@ -147,37 +154,27 @@ impl Linked {
     /// What a call belongs to.
     pub(super) fn find(&mut self, headers: &HeaderMap, now: Instant) -> Found {
         self.forget(now);
-        let mut several = None;
+        // The scopes that it may have, by the first header that knows several.
+        let mut several: Option<(Key, Vec<&Entry>)> = None;
         for key in self.keys(headers) {
-            match self.entries.get(&key).map(Vec::as_slice) {
-                None | Some([]) => {}
+            let Some(entries) = self.entries.get(&key) else { continue };
+            match &mut several {
+                None => several = Some((key, entries.iter().collect())),
+                Some((first, _)) if first.exact && !key.exact => continue,
+                Some((_, left)) => left.retain(|one| {
+                    entries.iter().any(|entry| same(entry.scope.as_ref(), one.scope.as_ref()))
+                }),
+            }
+            match several.as_ref().map(|(_, left)| left.as_slice()) {
                 Some([Entry { scope: Some(scope), .. }]) => return Found::Scope(scope.clone()),
                 Some([Entry { scope: None, .. }]) => return Found::Nothing,
-                Some(_) => several = several.or_else(|| self.by.get(key.place).cloned()),
+                // They contradict each other.
+                Some([]) => break,
+                _ => {}
             }
         }
-        several.map_or(Found::Nothing, Found::Several)
-    }
-
-    /// Gives a request ids of ours where it has none, so that calls can be told from those of others:
-    /// each in the form in which applications pass it on.
-    pub(super) fn give_ids(&self, headers: &mut HeaderMap, random: u128) {
-        let uuid = uuid(random);
-        for name in &self.by {
-            let ours = match name.as_str() {
-                "x-request-id" => uuid.clone(),
-                "x-openstack-request-id" => format!("req-{uuid}"),
-                // Tracers pass all of it on; a trace of ours would tell them what to sample.
-                "baggage" => format!("{MEMBER}{random:032x}"),
-                _ => continue,
-            };
-            let Ok(ours) = HeaderValue::from_str(&ours) else { continue };
-            if name == "baggage" {
-                join(headers, name, &ours);
-            } else {
-                headers.entry(name).or_insert(ours);
-            }
-        }
+        let header = several.and_then(|(key, _)| self.by.get(key.place).cloned());
+        header.map_or(Found::Nothing, Found::Several)
     }
 
     fn forget(&mut self, now: Instant) {
@@ -198,6 +195,27 @@ impl Linked {
         entries.retain(|entry| entry.serving > 0 || entry.until > by);
         if entries.is_empty() {
             self.entries.remove(&key);
+        }
+    }
+}
+
+/// Gives a request ids of ours where it has none, so that calls can be told from those of others: each
+/// in the form in which applications pass it on.
+pub(super) fn give_ids(by: &[HeaderName], headers: &mut HeaderMap, random: u128) {
+    let uuid = uuid(4, random);
+    for name in by {
+        let ours = match name.as_str() {
+            "x-request-id" => uuid.clone(),
+            "x-openstack-request-id" => format!("req-{uuid}"),
+            // Tracers pass all of it on; a trace of ours would tell them what to sample.
+            "baggage" => format!("{MEMBER}{random:032x}"),
+            _ => continue,
+        };
+        let Ok(ours) = HeaderValue::from_str(&ours) else { continue };
+        if name == "baggage" {
+            join(headers, name, &ours);
+        } else {
+            headers.entry(name).or_insert(ours);
         }
     }
 }
@@ -233,13 +251,6 @@ fn join(headers: &mut HeaderMap, name: &HeaderName, member: &HeaderValue) {
     if let Ok(joined) = HeaderValue::from_bytes(&joined) {
         headers.insert(name, joined);
     }
-}
-
-/// A random UUID (version 4).
-pub(super) fn uuid(random: u128) -> String {
-    let bits = random & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62;
-    let hex = format!("{bits:032x}");
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
 #[cfg(test)]
@@ -302,6 +313,54 @@ mod tests {
     }
 
     #[test]
+    fn what_is_ambiguous_is_decided_only_by_what_tells_as_exactly() {
+        let by = ["traceparent", "x-request-id", "tracestate", "x-auth-token"];
+        let mut linked = Linked::new(by.map(HeaderName::from_static).into(), LINGERS, 10, [7; 32]);
+        let now = Instant::now();
+        let (two, three) = (scope("image: site2"), scope("image: site3"));
+        let trace = trace(1);
+        let request = |id: &'static str, state: &str, token: &str| {
+            headers(&[
+                ("traceparent", trace.as_str()),
+                ("x-request-id", id),
+                ("tracestate", state),
+                ("x-auth-token", token),
+            ])
+        };
+        // The first is answered, and its work may go on; the second is being served.
+        let first = linked.begin(&request("a", "s", "t"), Some(&two), now).unwrap();
+        linked.end(first, now);
+        let second = linked.begin(&request("b", "s", "t"), Some(&three), now).unwrap();
+        let by_trace = Found::Several(HeaderName::from_static("traceparent"));
+        for (call, expected) in [
+            (headers(&[("traceparent", &trace)]), by_trace.clone()),
+            (headers(&[("traceparent", &trace), ("x-auth-token", "t")]), by_trace.clone()),
+            (request("a", "s", "t"), Found::Scope(two.clone())),
+            (request("b", "s", "t"), Found::Scope(three.clone())),
+            (request("c", "s", "t"), by_trace.clone()),
+        ] {
+            assert_eq!(linked.find(&call, now), expected, "{call:?}");
+        }
+        // Of those that are shared, one may help out another.
+        let third = headers(&[("tracestate", "s"), ("x-auth-token", "u")]);
+        let third = linked.begin(&third, Some(&two), now).unwrap();
+        for (token, expected) in [("t", &three), ("u", &two)] {
+            let call = headers(&[("tracestate", "s"), ("x-auth-token", token)]);
+            assert_eq!(linked.find(&call, now), Found::Scope(expected.clone()), "{token}");
+        }
+        let other = headers(&[("x-request-id", "d")]);
+        let other = linked.begin(&other, Some(&scope("image: site4")), now).unwrap();
+        assert_eq!(
+            linked.find(&request("d", "s", "t"), now),
+            by_trace,
+            "they contradict each other"
+        );
+        for serving in [second, third, other] {
+            linked.end(serving, now);
+        }
+    }
+
+    #[test]
     fn requests_with_the_same_scope_do_not_get_in_each_others_way() {
         let (mut linked, now) = (linked(10), Instant::now());
         let headers = headers(&[("x-auth-token", "t")]);
@@ -360,7 +419,7 @@ mod tests {
         let mut linked = Linked::new(by.map(HeaderName::from_static).into(), LINGERS, 10, [7; 32]);
         let now = Instant::now();
         let mut request = headers(&[("x-request-id", "mine"), ("baggage", "user=7")]);
-        linked.give_ids(&mut request, u128::MAX);
+        give_ids(&linked.by, &mut request, u128::MAX);
         assert_eq!(request["x-request-id"], "mine");
         let ours = "user=7,cheops=ffffffffffffffffffffffffffffffff";
         assert_eq!(request.get_all("baggage").iter().collect::<Vec<_>>(), [ours]);

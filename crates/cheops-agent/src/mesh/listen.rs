@@ -1,27 +1,40 @@
 //! How requests come in: a listener for each service, and one for the calls of the application.
 //!
-//! What must stay true: there are never more connections than the limit, and one on which no request
-//! comes is closed; a client that goes away ends what was begun for it.
+//! What must stay true:
+//! - there are never more connections than the limit, those included that have changed what they speak;
+//! - one on which no request comes, or on which nobody takes an answer, is closed;
+//! - a client that goes away ends what was begun for it;
+//! - an agent that stops waits for answers, and for nobody who has not asked for one.
 
-use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
 
-use hyper::{Request, Response, body::Incoming, service::service_fn};
+use hyper::{Request, Response, body::Incoming, header::UPGRADE, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::Semaphore,
     time::sleep,
 };
-use tokio_util::sync::CancellationToken;
 
 use super::{
     Service, Shared, body::Body, clock::Clock, headers::Client, pool::Answer, serve::Asks,
+    upgrade::Place,
 };
 
-/// How long to wait when the system has no more room for connections.
+/// How long to wait when the system has no more room for connections, and between two looks at one that
+/// is to end.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The longest head of a request.
 const HEADERS: usize = 64 << 10;
@@ -39,24 +52,23 @@ pub(super) enum Door {
 }
 
 /// Accepts connections until it is told to stop.
-pub(super) async fn accept(
-    shared: Arc<Shared>,
-    door: Door,
-    listener: TcpListener,
-    stop: CancellationToken,
-) {
+pub(super) async fn accept(shared: Arc<Shared>, door: Door, listener: TcpListener) {
     let places = Arc::new(Semaphore::new(shared.config.connections));
+    let next = async || {
+        let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let (tcp, client) = listener.accept().await?;
+        Ok((tcp, client, Arc::new(place)))
+    };
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = stop.cancelled() => return,
+            accepted = next() => accepted,
+            () = shared.stop.cancelled() => return,
         };
         match accepted {
-            Ok((tcp, client)) => {
-                let (shared, door, stop) = (shared.clone(), door.clone(), stop.clone());
+            Ok((tcp, client, place)) => {
+                let (shared, door) = (shared.clone(), door.clone());
                 let tasks = shared.tasks.clone();
-                tasks.spawn(converse(shared, door, tcp, client, place, stop));
+                tasks.spawn(converse(shared, door, tcp, client, place));
             }
             Err(error) if is_about_one(&error) => {}
             Err(error) => {
@@ -82,18 +94,25 @@ async fn converse(
     door: Door,
     tcp: TcpStream,
     client: SocketAddr,
-    _place: OwnedSemaphorePermit,
-    stop: CancellationToken,
+    place: Place,
 ) {
     // Without it answers would only be slower.
     let _ = tcp.set_nodelay(true);
-    let head = shared.config.head;
-    let all = Arc::new((shared, door, Client::from(client.ip())));
-    let service = service_fn(move |request: Request<Incoming>| {
-        let all = all.clone();
+    let (head, idle, stop) = (shared.config.head, shared.longest_idle(), shared.stop.clone());
+    let open = Arc::new(Open::default());
+    let seen = open.clone();
+    let all = Arc::new((shared, door, Client::from(client.ip()), place));
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        let (all, asked) = (all.clone(), Asked::new(&seen));
         async move {
-            let (shared, door, client) = &*all;
-            Ok::<_, Infallible>(answer(shared, door, client, request).await)
+            let (shared, door, client, place) = &*all;
+            if request.headers().contains_key(UPGRADE) {
+                // It may last longer than what is HTTP of the connection.
+                request.extensions_mut().insert(place.clone());
+            }
+            let mut response = answer(shared, door, client, request).await;
+            response.body_mut().is_answer_to(asked.answered());
+            Ok::<_, Infallible>(response)
         }
     });
     let mut builder = Builder::new(TokioExecutor::new());
@@ -105,12 +124,116 @@ async fn converse(
         .max_concurrent_streams(STREAMS);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(tcp), service);
     tokio::pin!(connection);
-    tokio::select! {
-        // Whatever goes wrong with the connection is the client's to notice.
-        _ = connection.as_mut() => return,
-        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+    let mut looks = (Look::new(head), Look::new(idle));
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            // Whatever goes wrong with the connection is the client's to notice.
+            _ = connection.as_mut() => return,
+            () = stop.cancelled(), if !stopping => {
+                if open.asks() == Some(0) {
+                    return;
+                }
+                stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = sleep(if stopping { PAUSE } else { head.min(idle) }) => {
+                let (asks, takes) = (open.asks(), open.takes());
+                // All is answered, and the client does not go.
+                if stopping && asks.is_some() {
+                    return;
+                }
+                if looks.0.nothing_new(asks) || looks.1.nothing_new(takes) {
+                    return;
+                }
+            }
+        }
     }
-    let _ = connection.await;
+}
+
+/// What happens on a connection.
+#[derive(Default)]
+pub(super) struct Open {
+    /// How many requests came.
+    asked: AtomicU64,
+    /// How many of them have no answer yet, and of how many the answer is being taken.
+    waiting: AtomicUsize,
+    answering: AtomicUsize,
+    /// How many parts of answers were taken.
+    taken: AtomicU64,
+}
+
+impl Open {
+    /// What has to change as long as nobody has asked for anything.
+    fn asks(&self) -> Option<u64> {
+        let busy = self.waiting.load(Relaxed) + self.answering.load(Relaxed) > 0;
+        (!busy).then(|| self.asked.load(Relaxed))
+    }
+
+    /// What has to change as long as there are answers to take and nothing to wait for.
+    fn takes(&self) -> Option<u64> {
+        let answers = self.waiting.load(Relaxed) == 0 && self.answering.load(Relaxed) > 0;
+        answers.then(|| self.taken.load(Relaxed))
+    }
+}
+
+/// A request of a connection, until it is answered.
+struct Asked(Arc<Open>);
+
+impl Asked {
+    fn new(open: &Arc<Open>) -> Self {
+        open.asked.fetch_add(1, Relaxed);
+        open.waiting.fetch_add(1, Relaxed);
+        Self(open.clone())
+    }
+
+    fn answered(self) -> Answering {
+        self.0.answering.fetch_add(1, Relaxed);
+        Answering(self.0.clone())
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Relaxed);
+    }
+}
+
+/// An answer of a connection, until it is taken whole.
+pub(super) struct Answering(Arc<Open>);
+
+impl Answering {
+    /// A part of it was taken.
+    pub(super) fn taken(&self) {
+        self.0.taken.fetch_add(1, Relaxed);
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.answering.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Looks now and then whether something has changed.
+struct Look {
+    limit: Duration,
+    since: Instant,
+    last: Option<u64>,
+}
+
+impl Look {
+    fn new(limit: Duration) -> Self {
+        Self { limit, since: Instant::now(), last: Some(0) }
+    }
+
+    /// Whether nothing has changed for too long that should have.
+    fn nothing_new(&mut self, now: Option<u64>) -> bool {
+        if now.is_none() || now != self.last {
+            (self.since, self.last) = (Instant::now(), now);
+        }
+        self.since.elapsed() >= self.limit && now.is_some()
+    }
 }
 
 async fn answer(

@@ -15,13 +15,16 @@
 //! | `attempt` | may it be tried elsewhere? |
 //! | `forward` | how does the instance here, or another agent, get it? |
 //! | `pool` | over which connection does the instance get it? |
+//! | `streams` | and if that speaks HTTP/2? |
 //! | `wire` | and who moves the bytes of that connection? |
 //! | `clock` | how is time kept where each request sets a limit? |
 //! | `body` | how does a body pass? |
 //! | `upgrade` | and a connection that changes what it speaks? |
 //! | `answer` | what is the client told? |
 //! | `replicated` | where is what a request names, if it is at several sites? |
+//! | `strangers` | and where is what this site has no part in? |
 //! | `write` | how does a write become an operation? |
+//! | `heard` | what is known of it when the client is answered? |
 //! | `told` | how does a reply become an answer? |
 //! | `hide` | which ids does a client see? |
 //! | `across` | how do collections of several sites become one? |
@@ -41,6 +44,7 @@ mod clock;
 mod divided;
 mod forward;
 mod headers;
+mod heard;
 mod hide;
 mod legs;
 mod linked;
@@ -50,38 +54,50 @@ mod pool;
 mod read;
 mod replicated;
 mod serve;
+mod strangers;
+mod streams;
 mod told;
 mod upgrade;
 mod wire;
 mod write;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    any::Any,
+    collections::BTreeMap,
     io,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock, Weak},
     time::{Duration, Instant},
 };
 
 use axum::body::Body as AnyBody;
 use cheops_core::{
-    id::{ResourceId, ServiceName, SiteId},
+    id::{ServiceName, SiteId},
     scope::Catalogue,
 };
-use hyper::{Request, Response, header::HeaderValue, http::request::Parts};
-use tokio::{net::TcpListener, time::timeout};
+use hyper::{
+    HeaderMap, Request, Response,
+    header::{HeaderName, HeaderValue},
+};
+use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
-    headers::SERVICE,
+    headers::FOR,
     linked::{Linked, Serving},
     listen::Door,
     pool::Upstream,
     read::{Named, Reader},
+    strangers::Strangers,
 };
 use crate::{
-    api::Context, config, files::Files, metrics, node, peers::Peers, replicants::Replicants,
-    run::Runner,
+    api::Context,
+    config,
+    files::Files,
+    metrics, node,
+    peers::{MOST_FORWARDED, Peers, SERVICE},
+    replicants::Replicants,
+    run::{Runner, Watch},
 };
 
 /// How old the knowledge of the other sites may be.
@@ -121,14 +137,13 @@ impl Doors {
 pub struct Mesh {
     shared: Arc<Shared>,
     addresses: Arc<BTreeMap<ServiceName, SocketAddr>>,
-    stop: CancellationToken,
 }
 
 impl Mesh {
     /// Answers the application's requests from now on.
     pub fn start(context: &Context, doors: Doors) -> Self {
         let shared = Arc::new(Shared::new(context));
-        let stop = CancellationToken::new();
+        context.runner.watched_by(Links(Arc::downgrade(&shared)));
         let mut addresses = BTreeMap::new();
         for (which, listener) in doors.0 {
             let door = match which {
@@ -143,10 +158,10 @@ impl Mesh {
                 }
             };
             let Some(door) = door else { continue };
-            let accepting = listen::accept(shared.clone(), door, listener, stop.clone());
+            let accepting = listen::accept(shared.clone(), door, listener);
             shared.tasks.spawn(accepting);
         }
-        Self { shared, addresses: Arc::new(addresses), stop }
+        Self { shared, addresses: Arc::new(addresses) }
     }
 
     /// Where it listens for a service.
@@ -167,7 +182,7 @@ impl Mesh {
 
     /// Answers no more requests. Those under way have some time to end.
     pub(crate) async fn stop(&self, limit: Duration) {
-        self.stop.cancel();
+        self.shared.stop.cancel();
         self.shared.tasks.close();
         // What has not ended by then is broken off with the process.
         let _ = timeout(limit, self.shared.tasks.wait()).await;
@@ -210,10 +225,12 @@ struct Shared {
     files: Files,
     runner: Runner,
     replicants: Arc<Replicants>,
-    /// Where resources are that this site has no part in, as it was last told.
-    seen: Mutex<HashMap<ResourceId, (Instant, Vec<SiteId>)>>,
+    strangers: Strangers,
+    /// For how many requests more there is room on the link to each site.
+    room: BTreeMap<SiteId, Arc<Semaphore>>,
     /// The listeners, and the connections that are open.
     tasks: TaskTracker,
+    stop: CancellationToken,
 }
 
 impl Shared {
@@ -247,9 +264,21 @@ impl Shared {
             files: context.files.clone(),
             runner: context.runner.clone(),
             replicants: context.replicants.clone(),
-            seen: Mutex::default(),
+            strangers: Strangers::default(),
+            room: config
+                .sites
+                .keys()
+                .map(|site| (site.clone(), Arc::new(Semaphore::new(MOST_FORWARDED))))
+                .collect(),
             tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
         }
+    }
+
+    /// How long nothing of a body may come, for the service that has most time.
+    fn longest_idle(&self) -> Duration {
+        let limits = self.services.values().map(|service| service.config.limits.idle);
+        limits.max().unwrap_or(Duration::from_mins(5))
     }
 
     /// The sites, how far they are, and which can be reached.
@@ -267,12 +296,31 @@ impl Shared {
     }
 
     /// Takes note that a request is being served here, so that calls can be linked to it.
-    fn serving(self: &Arc<Self>, request: &Parts, scope: Option<&Arc<Named>>) -> Option<Held> {
+    fn serving(self: &Arc<Self>, headers: &HeaderMap, scope: Option<&Arc<Named>>) -> Option<Held> {
         let linked = self.linked.as_ref()?;
         let mut linked = linked.lock().unwrap_or_else(PoisonError::into_inner);
-        let serving = linked.begin(&request.headers, scope, Instant::now())?;
+        let serving = linked.begin(headers, scope, Instant::now())?;
         drop(linked);
         Some(Held { shared: self.clone(), serving: Some(serving) })
+    }
+}
+
+/// Links the calls that the application makes for a request of an operation.
+struct Links(Weak<Shared>);
+
+impl Watch for Links {
+    fn sending(&self, headers: &[(Box<str>, Box<str>)]) -> Option<Box<dyn Any + Send>> {
+        let shared = self.0.upgrade()?;
+        let field = |(name, value): &(Box<str>, Box<str>)| {
+            Some((
+                name.parse::<HeaderName>().ok()?,
+                HeaderValue::from_bytes(value.as_bytes()).ok()?,
+            ))
+        };
+        let headers: HeaderMap = headers.iter().filter_map(field).collect();
+        let scope = headers.get(FOR).and_then(|scope| std::str::from_utf8(scope.as_bytes()).ok());
+        let named = shared.reader.known(scope?)?;
+        Some(Box::new(shared.serving(&headers, Some(&named))?))
     }
 }
 

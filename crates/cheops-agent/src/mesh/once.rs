@@ -11,7 +11,7 @@ use super::{
     answer::Problem,
     attempt::Came,
     body::Body,
-    forward::{Attempt, Nothing},
+    forward::{Attempt, Forwarded, Nothing},
     read::Named,
     serve::broken_body,
 };
@@ -26,7 +26,7 @@ impl Shared {
         parts: Parts,
         body: Body,
     ) -> Attempt {
-        let kept = body.keep(self.config.buffer).await;
+        let kept = body.keep(self.config.buffer, service.config.limits.idle).await;
         let body = match kept {
             Ok(body) if body.again().is_some() => body,
             Ok(_) => {
@@ -52,21 +52,28 @@ impl Shared {
                 let answer = if site == shared.here {
                     shared.local(&service, named.as_ref(), parts, body).await
                 } else {
-                    shared.forward(&service, named.as_ref(), &site, None, parts, body).await
+                    let (named, site) = (named.as_ref(), &site);
+                    let forwarded = Forwarded { service: &service, named, site, place: None };
+                    shared.forward(forwarded, parts, body).await
                 };
                 let _ = to_answers.send((site, answer)).await;
             });
         }
         drop(to_answers);
-        let (mut worse, mut whys) = (None, Vec::new());
+        let (mut worse, mut whys, mut came) = (None, Vec::new(), Came::NotThere);
         while let Some((site, answer)) = answers.recv().await {
             match answer {
                 Ok(response) if response.status().as_u16() < 400 => return Ok(response),
                 Ok(response) => worse = worse.or(Some(response)),
-                Err(nothing) => whys.push(format!("{site}: {}", nothing.why)),
+                Err(nothing) => {
+                    whys.push(format!("{site}: {}", nothing.why));
+                    // If it can have arrived at one of them, it can have arrived.
+                    if !matches!(nothing.came, Came::NotThere | Came::Busy) {
+                        came = Came::Silence;
+                    }
+                }
             }
         }
-        let nothing = Nothing { came: Came::Silence, why: whys.join("; "), body: None };
-        worse.ok_or(nothing)
+        worse.ok_or(Nothing { came, why: whys.join("; "), body: Some(body) })
     }
 }

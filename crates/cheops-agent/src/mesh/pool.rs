@@ -5,7 +5,8 @@
 //! looked at when it is to be used, and every now and then to see whether it still can be.
 //!
 //! What must stay true:
-//! - a connection carries one request at a time, and is kept only after the answer was read whole;
+//! - a connection carries one request at a time (see `streams` for HTTP/2), and is kept only after the
+//!   request was sent and the answer read whole;
 //! - a request that failed on a kept connection before anything came back is sent once more, over a
 //!   new one, if it can't have been carried out or if that does no harm: servers close connections
 //!   without a word;
@@ -25,9 +26,7 @@ use bytes::Bytes;
 use hyper::{
     Request, Response,
     body::{Body as _, Frame, Incoming, SizeHint},
-    client::conn::http2,
 };
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     net::TcpStream,
     time::{sleep, timeout},
@@ -38,6 +37,9 @@ use super::{
     attempt::Came,
     body::{Body, BodyError, Patience, Timed},
     hide::Rewriting,
+    listen::Answering,
+    streams::Streams,
+    upgrade::Place,
     wire::Wire,
 };
 use crate::config::Limits;
@@ -56,7 +58,7 @@ pub(super) struct Upstream {
 
 enum Kind {
     Http1(Arc<Mutex<Idle>>),
-    Http2(tokio::sync::Mutex<Option<http2::SendRequest<Timed>>>),
+    Http2(Streams),
 }
 
 /// Connections that nobody uses.
@@ -74,14 +76,16 @@ struct Kept {
 }
 
 /// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum Failed {
     #[error("no connection to {address}: {error}")]
-    Connect { address: SocketAddr, error: io::Error },
+    Connect { address: SocketAddr, error: Arc<io::Error> },
     #[error("no connection to {address} within {limit:?}")]
     ConnectLate { address: SocketAddr, limit: Duration },
+    #[error("{address} did not take the request: {error}")]
+    Refused { address: SocketAddr, error: Arc<hyper::Error> },
     #[error("{address} closed the connection, or broke it off: {error}")]
-    Broke { address: SocketAddr, error: hyper::Error },
+    Broke { address: SocketAddr, error: Arc<hyper::Error> },
     #[error("{address} did not answer within {limit:?}")]
     Late { address: SocketAddr, limit: Duration },
 }
@@ -94,7 +98,7 @@ pub(super) struct Unanswered {
 }
 
 impl Unanswered {
-    fn unsent(failed: Failed, request: Request<Timed>) -> Self {
+    pub(super) fn unsent(failed: Failed, request: Request<Timed>) -> Self {
         Self { failed, body: Some(request.into_body().into_inner()) }
     }
 }
@@ -109,7 +113,9 @@ impl Failed {
     /// Whether the request may have arrived.
     pub(super) fn came(&self) -> Came {
         match self {
-            Self::Connect { .. } | Self::ConnectLate { .. } => Came::NotThere,
+            Self::Connect { .. } | Self::ConnectLate { .. } | Self::Refused { .. } => {
+                Came::NotThere
+            }
             Self::Broke { .. } => Came::Silence,
             Self::Late { .. } => Came::Late,
         }
@@ -119,7 +125,7 @@ impl Failed {
 impl Upstream {
     pub(super) fn new(address: SocketAddr, limits: Limits, speaks_http2: bool) -> Self {
         let kind = if speaks_http2 {
-            Kind::Http2(tokio::sync::Mutex::default())
+            Kind::Http2(Streams::default())
         } else {
             Kind::Http1(Arc::default())
         };
@@ -128,7 +134,7 @@ impl Upstream {
 
     /// Whether there is anybody to connect to.
     pub(super) async fn is_there(&self) -> bool {
-        self.connect().await.is_ok()
+        connect(self.address, self.limits).await.is_ok()
     }
 
     /// Sends a request, and waits for the head of the answer.
@@ -139,11 +145,12 @@ impl Upstream {
         let request = request.map(|body| Timed::new(body, self.limits.idle));
         match &self.kind {
             Kind::Http1(idle) => self.send_http1(idle, request).await,
-            Kind::Http2(shared) => {
+            Kind::Http2(streams) => {
                 let waiting = request.body().waiting();
-                let sending = self.send_http2(shared, request);
-                let answered = waiting.within(self.limits.answer, sending).await;
-                answered.unwrap_or(Err(self.late().into()))
+                let sending = streams.send(self.address, self.limits, request);
+                let answered = waiting.within(self.limits, sending).await;
+                let response = answered.unwrap_or(Err(self.late().into()))?;
+                Ok(response.map(|body| self.passing(body)))
             }
         }
     }
@@ -153,18 +160,22 @@ impl Upstream {
         idle: &Arc<Mutex<Idle>>,
         mut request: Request<Timed>,
     ) -> Result<Response<Answer>, Unanswered> {
-        let limit = self.limits.answer;
+        let limits = self.limits;
         while let Some(mut wire) = take(idle) {
             let again = copy(&request);
-            match wire.ask(request, limit).await {
+            match wire.ask(request, limits).await {
                 None => return Err(self.late().into()),
                 Some(Ok(response)) => return Ok(self.answered(response, wire, idle)),
                 Some(Err(mut failed)) => {
                     // What comes back was not sent.
-                    let unsent = failed.take_message();
-                    match unsent.or(again) {
-                        Some(next) => request = next,
-                        None => return Err(self.broke(failed.into_error()).into()),
+                    match (failed.take_message(), again) {
+                        (Some(unsent), _) => request = unsent,
+                        // It may have arrived: once more, over a connection that is surely open.
+                        (None, Some(again)) => {
+                            request = again;
+                            break;
+                        }
+                        (None, None) => return Err(self.broke(failed.into_error()).into()),
                     }
                 }
             }
@@ -173,7 +184,7 @@ impl Upstream {
             Ok(wire) => wire,
             Err(failed) => return Err(Unanswered::unsent(failed, request)),
         };
-        match wire.ask(request, limit).await {
+        match wire.ask(request, limits).await {
             None => Err(self.late().into()),
             Some(Ok(response)) => Ok(self.answered(response, wire, idle)),
             Some(Err(failed)) => Err(self.broke(failed.into_error()).into()),
@@ -202,54 +213,28 @@ impl Upstream {
     }
 
     fn broke(&self, error: hyper::Error) -> Failed {
-        Failed::Broke { address: self.address, error }
+        Failed::Broke { address: self.address, error: Arc::new(error) }
     }
 
     fn late(&self) -> Failed {
         Failed::Late { address: self.address, limit: self.limits.answer }
     }
 
-    async fn connect(&self) -> Result<TcpStream, Failed> {
-        let (address, limit) = (self.address, self.limits.connect);
-        let tcp = timeout(limit, TcpStream::connect(address)).await;
-        let tcp = tcp.map_err(|_| Failed::ConnectLate { address, limit })?;
-        let tcp = tcp.map_err(|error| Failed::Connect { address, error })?;
-        tcp.set_nodelay(true).map_err(|error| Failed::Connect { address, error })?;
-        Ok(tcp)
-    }
-
     async fn connect_http1(&self) -> Result<Box<Wire>, Failed> {
-        let wire = Wire::new(self.connect().await?).await;
+        let wire = Wire::new(connect(self.address, self.limits).await?).await;
         // It is large, and goes from hand to hand.
         wire.map(Box::new).map_err(|error| self.broke(error))
     }
+}
 
-    async fn send_http2(
-        &self,
-        shared: &tokio::sync::Mutex<Option<http2::SendRequest<Timed>>>,
-        request: Request<Timed>,
-    ) -> Result<Response<Answer>, Unanswered> {
-        let mut sender = {
-            let mut shared = shared.lock().await;
-            match shared.as_ref().filter(|sender| !sender.is_closed()) {
-                Some(sender) => sender.clone(),
-                None => match self.connect_http2().await {
-                    Ok(sender) => shared.insert(sender).clone(),
-                    Err(failed) => return Err(Unanswered::unsent(failed, request)),
-                },
-            }
-        };
-        let response = sender.send_request(request).await.map_err(|error| self.broke(error))?;
-        Ok(response.map(|body| self.passing(body)))
-    }
-
-    async fn connect_http2(&self) -> Result<http2::SendRequest<Timed>, Failed> {
-        let io = TokioIo::new(self.connect().await?);
-        let made = http2::Builder::new(TokioExecutor::new()).handshake(io).await;
-        let (sender, connection) = made.map_err(|error| self.broke(error))?;
-        tokio::spawn(connection);
-        Ok(sender)
-    }
+/// A connection to an instance.
+pub(super) async fn connect(address: SocketAddr, limits: Limits) -> Result<TcpStream, Failed> {
+    let limit = limits.connect;
+    let failed = |error| Failed::Connect { address, error: Arc::new(error) };
+    let tcp = timeout(limit, TcpStream::connect(address)).await;
+    let tcp = tcp.map_err(|_| Failed::ConnectLate { address, limit })?.map_err(failed)?;
+    tcp.set_nodelay(true).map_err(failed)?;
+    Ok(tcp)
 }
 
 /// A connection that is free, the one that was used last first.
@@ -329,11 +314,20 @@ pub(super) struct Answer {
     rewriting: Option<Box<Rewriting>>,
     /// What lasts as long as the answer does.
     held: Option<Held>,
-    /// Why it breaks off, until what came before was written.
-    broke: Option<BodyError>,
+    /// What it takes up on a link.
+    place: Option<Place>,
+    /// The connection of a client that takes it.
+    answering: Option<Answering>,
+    /// Why it has broken off, until that is said.
+    broken: Option<BodyError>,
 }
 
 impl Answer {
+    /// Tells a client's connection that it is being taken.
+    pub(super) fn is_answer_to(&mut self, answering: Answering) {
+        self.answering = Some(answering);
+    }
+
     /// Has ids replaced as it passes.
     pub(super) fn rewrite(&mut self, rewriting: Rewriting) {
         if !self.body.is_end_stream() {
@@ -346,12 +340,24 @@ impl Answer {
         self.held = Some(held);
     }
 
+    /// Takes up a place for as long.
+    pub(super) fn take_up(&mut self, place: Place) {
+        self.place = Some(place);
+    }
+
     /// As the links between agents carry it.
     pub(super) fn any(self) -> AnyBody {
         match self {
-            Self { body, patience: None, lease: None, rewriting: None, held: None, .. } => {
-                body.any()
-            }
+            Self {
+                body,
+                patience: None,
+                lease: None,
+                rewriting: None,
+                held: None,
+                place: None,
+                answering: None,
+                broken: None,
+            } => body.any(),
             other => AnyBody::new(other),
         }
     }
@@ -360,7 +366,16 @@ impl Answer {
 impl<T: Into<Body>> From<T> for Answer {
     fn from(body: T) -> Self {
         let body = body.into();
-        Self { body, patience: None, lease: None, rewriting: None, held: None, broke: None }
+        Self {
+            body,
+            patience: None,
+            lease: None,
+            rewriting: None,
+            held: None,
+            place: None,
+            answering: None,
+            broken: None,
+        }
     }
 }
 
@@ -413,7 +428,7 @@ impl hyper::body::Body for Answer {
 
 impl Answer {
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if let Some(error) = self.broke.take() {
+        if let Some(error) = self.broken.take() {
             return Poll::Ready(Some(Err(error)));
         }
         let said = match &mut self.lease {
@@ -425,9 +440,9 @@ impl Answer {
             None => said,
         });
         if let Some(Err(error)) = frame {
-            // Whoever writes the answer drops what is not written yet when it breaks off, even its
-            // head: it may have come at the same moment.
-            self.broke = Some(error);
+            // Whoever takes the answer drops what it has not written when it hears of this. It has a turn
+            // for that, so that a client sees what there was of the answer.
+            self.broken = Some(error);
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -435,6 +450,9 @@ impl Answer {
             && let Some(lease) = self.lease.take()
         {
             lease.give_back();
+        }
+        if let Some(answering) = &self.answering {
+            answering.taken();
         }
         Poll::Ready(frame)
     }

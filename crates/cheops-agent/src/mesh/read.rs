@@ -7,7 +7,8 @@
 //! What must stay true:
 //! - the application sees nothing of the scope: neither header nor member nor segment;
 //! - whatever else stands in the request stays as it was, byte for byte;
-//! - two ways that say different things are an error, never a guess.
+//! - two that say different things are an error, never a guess, whether in two ways or in one;
+//! - what another agent has forwarded has the scope that this agent says, and none of its own.
 
 use std::{
     borrow::Cow,
@@ -30,8 +31,12 @@ const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 static CARRIERS: [HeaderName; 2] = [SCOPE, BAGGAGE];
 /// The member of `baggage` that does.
 const MEMBER: &str = "scope";
-/// What the segment of the path begins with.
-const MARK: &str = "/~";
+/// What the segment of the path begins with; a `~` may be encoded, and means the same (RFC 3986, 2.3).
+const MARKS: [&str; 3] = ["/~", "/%7E", "/%7e"];
+
+const BY_PATH: &str = "the path";
+const BY_HEADER: &str = "the header X-Scope";
+const BY_BAGGAGE: &str = "the header baggage";
 
 /// How many texts are kept parsed.
 const KEPT: usize = 1_024;
@@ -68,14 +73,29 @@ impl Reader {
         if by_path.is_none() && !request.headers.keys().any(|name| CARRIERS.contains(name)) {
             return Ok(None);
         }
-        let ways = [
-            ("the path", by_path),
-            ("the header X-Scope", take_header(&mut request.headers)?),
-            ("the header baggage", take_member(&mut request.headers)?),
-        ];
+        let by_header = take_headers(&mut request.headers)?;
+        let by_member = take_members(&mut request.headers)?;
+        let by_path = by_path.map(|text| (BY_PATH, text));
+        let by_header = by_header.into_iter().map(|text| (BY_HEADER, text));
+        let by_member = by_member.into_iter().map(|text| (BY_BAGGAGE, text));
+        self.one(by_path.into_iter().chain(by_header).chain(by_member))
+    }
+
+    /// Takes off the scope that another agent says a request has.
+    pub(super) fn take_forwarded(
+        &self,
+        headers: &mut HeaderMap,
+    ) -> Result<Option<Arc<Named>>, Unreadable> {
+        self.one(take_headers(headers)?.into_iter().map(|text| (BY_HEADER, text)))
+    }
+
+    /// The one scope that all of these texts name.
+    fn one(
+        &self,
+        texts: impl Iterator<Item = (&'static str, String)>,
+    ) -> Result<Option<Arc<Named>>, Unreadable> {
         let mut found: Option<(&'static str, Arc<Named>)> = None;
-        for (way, text) in ways {
-            let Some(text) = text else { continue };
+        for (way, text) in texts {
             let named = self.named(way, &text)?;
             match &found {
                 Some((first, before)) if before.scope != named.scope => {
@@ -91,6 +111,11 @@ impl Reader {
             }
         }
         Ok(found.map(|(_, named)| named))
+    }
+
+    /// A scope that was read before, here or at another site.
+    pub(super) fn known(&self, text: &str) -> Option<Arc<Named>> {
+        self.named("an operation", text).ok()
     }
 
     fn named(&self, way: &'static str, text: &str) -> Result<Arc<Named>, Unreadable> {
@@ -141,23 +166,29 @@ fn decoded(way: &'static str, text: &str) -> Result<String, Unreadable> {
     }
 }
 
-fn take_header(headers: &mut HeaderMap) -> Result<Option<String>, Unreadable> {
-    let way = "the header X-Scope";
-    let Some(value) = headers.remove(SCOPE) else { return Ok(None) };
-    let malformed = |_| Unreadable::Malformed { way, why: "it is not UTF-8".to_owned() };
-    let text = std::str::from_utf8(value.as_bytes()).map_err(malformed)?;
-    Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty()))
+fn take_headers(headers: &mut HeaderMap) -> Result<Vec<String>, Unreadable> {
+    let mut texts = Vec::new();
+    for value in headers.get_all(SCOPE) {
+        let malformed =
+            |_| Unreadable::Malformed { way: BY_HEADER, why: "it is not UTF-8".to_owned() };
+        let text = std::str::from_utf8(value.as_bytes()).map_err(malformed)?.trim();
+        if !text.is_empty() {
+            texts.push(text.to_owned());
+        }
+    }
+    headers.remove(SCOPE);
+    Ok(texts)
 }
 
-/// Takes the member off, and leaves the others as they are.
-fn take_member(headers: &mut HeaderMap) -> Result<Option<String>, Unreadable> {
+/// Takes the members off, and leaves the others as they are.
+fn take_members(headers: &mut HeaderMap) -> Result<Vec<String>, Unreadable> {
     let is_ours =
         |member: &str| member.split_once('=').is_some_and(|(name, _)| name.trim() == MEMBER);
     let holds = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.split(',').any(is_ours));
+    let mut found = Vec::new();
     if !headers.get_all(BAGGAGE).iter().any(holds) {
-        return Ok(None);
+        return Ok(found);
     }
-    let mut found = None;
     let all: Vec<HeaderValue> = headers.get_all(BAGGAGE).iter().cloned().collect();
     headers.remove(BAGGAGE);
     for value in all {
@@ -173,18 +204,22 @@ fn take_member(headers: &mut HeaderMap) -> Result<Option<String>, Unreadable> {
         {
             headers.append(BAGGAGE, rest);
         }
-        // What follows a `;` says something about the member, and nothing that we know of.
-        let text = ours.first().and_then(|member| member.split_once('=')).map(|(_, value)| value);
-        let text = text.map(|value| value.split(';').next().unwrap_or_default().trim());
-        found = found.or(text.map(|text| decoded("the header baggage", text)).transpose()?);
+        for (_, text) in ours.iter().filter_map(|member| member.split_once('=')) {
+            // What follows a `;` says something about the member, and nothing that we know of.
+            let text = text.split(';').next().unwrap_or_default().trim();
+            found.push(decoded(BY_BAGGAGE, text)?);
+        }
     }
     Ok(found)
 }
 
 /// Takes the first segment of the path off, if it names a scope.
 fn take_segment(uri: &mut Uri) -> Result<Option<String>, Unreadable> {
-    let Some(rest) = uri.path().strip_prefix(MARK) else { return Ok(None) };
-    let way = "the path";
+    let path = uri.path();
+    let Some(rest) = MARKS.iter().find_map(|mark| path.strip_prefix(mark)) else {
+        return Ok(None);
+    };
+    let way = BY_PATH;
     let (segment, path) = rest.split_once('/').unwrap_or((rest, ""));
     let text = decoded(way, segment)?;
     // `~user` is a path of its own: only what names a service is a scope.
@@ -255,6 +290,16 @@ mod tests {
             ("/v2", &[("baggage", "scoped=1,b = 2")], "", "/v2", "scoped=1,b = 2"),
             ("/~image:site1&site2/v2/a%2Fb?x=%20", &[], scoped, "/v2/a%2Fb?x=%20", ""),
             ("/~image%3Asite1%20%26%20site2/v2", &[], scoped, "/v2", ""),
+            ("/%7Eimage:site1&site2/v2", &[], scoped, "/v2", ""),
+            ("/%7eimage%3Asite1%26site2/v2", &[], scoped, "/v2", ""),
+            ("/%7Eada/notes", &[], "", "/%7Eada/notes", ""),
+            (
+                "/v2",
+                &[("x-scope", "image: site1 & site2"), ("x-scope", "image:site1&site2")],
+                scoped,
+                "/v2",
+                "",
+            ),
             ("/~image:site1&site2", &[], scoped, "/", ""),
             ("/~image:site1&site2?q", &[], scoped, "/?q", ""),
             ("http://host:80/~image:site1&site2/v2", &[], scoped, "http://host:80/v2", ""),
@@ -280,12 +325,34 @@ mod tests {
                 &[("x-scope", "image: site2")],
                 "two scopes: `image:site1` in the path and `image: site2` in the header X-Scope",
             ),
+            ("/", &[("x-scope", "image: site1"), ("x-scope", "image: site2")], "two scopes"),
+            ("/", &[("baggage", "scope=image:site1,scope=image:site2")], "two scopes"),
+            (
+                "/",
+                &[("baggage", "scope=image:site1"), ("baggage", "scope=image:site2")],
+                "two scopes",
+            ),
         ] {
             let error = taken(target, headers).unwrap_err();
             assert!(error.contains(expected), "{target} {headers:?}: {error}");
         }
         let long = "a".repeat(MAX_LENGTH + 1);
         assert!(taken("/", &[("x-scope", &long)]).unwrap_err().contains("longer than"));
+    }
+
+    #[test]
+    fn what_another_agent_forwards_has_the_scope_that_it_says_and_no_other() {
+        let request = Request::builder().uri("/~image:site3/v2").header("baggage", "scope=a:b");
+        let mut parts = request.header("x-scope", "image: site2").body(()).unwrap().into_parts().0;
+        let reader = Reader::default();
+        let named = reader.take_forwarded(&mut parts.headers).unwrap().unwrap();
+        assert_eq!(named.scope.to_string(), "image: site2");
+        assert_eq!(
+            (parts.uri.path(), &parts.headers["baggage"]),
+            ("/~image:site3/v2", &"scope=a:b".parse().unwrap())
+        );
+        assert!(!parts.headers.contains_key(SCOPE));
+        assert_eq!(reader.take_forwarded(&mut parts.headers), Ok(None));
     }
 
     #[test]

@@ -30,15 +30,15 @@ use super::{
     answer::{Problem, UNSOUND},
     attempt::Came,
     body::Body,
-    forward::Nothing,
-    headers::{CAME, Client, PLACE, SERVICE, forwarded, from_outside, sound},
+    forward::{Nothing, path},
+    headers::{CAME, Client, PLACE, forwarded, from_outside, sound},
     linked::Found,
     pool::Answer,
     read::{Named, Unreadable},
-    replicated::{may_name_a_stranger, normalise},
+    replicated::may_name_a_stranger,
     upgrade::CHANGE,
 };
-use crate::replicants;
+use crate::{peers::SERVICE, replicants::Replicant};
 
 /// Who asks.
 #[derive(Debug, Clone, Copy)]
@@ -89,19 +89,19 @@ impl Shared {
     async fn serve_found(
         self: &Arc<Self>,
         service: &Arc<Service>,
-        found: &replicants::Found,
+        found: &Arc<Replicant>,
         named: Option<&Arc<Named>>,
         mut parts: Parts,
         body: Body,
     ) -> Response<Answer> {
         if access(&parts.method) == Access::Write {
-            return self.change(service, found, parts, body).await;
+            return self.change(service, named, found, parts, body).await;
         }
-        if !found.replicant.parts.is_empty() {
+        if !found.parts.is_empty() {
             return self.gather(service, named, found, parts, body).await;
         }
         let Some(named) = named else { return self.read(service, found, parts, body).await };
-        normalise(found, &mut parts);
+        self.normalise(service, &mut parts);
         self.scoped(service, named, parts, body).await
     }
 
@@ -130,15 +130,28 @@ impl Shared {
                 "send a request that RFC 9112 allows",
             )
         })?;
+        if parts.method == Method::CONNECT {
+            return Err(tunnel());
+        }
         from_outside(&mut parts.headers);
         let named = self.reader.take(parts).map_err(|unreadable| in_words(&unreadable))?;
         let (named, client) = match (named, asks) {
             (None, Asks::Application(client)) => (self.belongs(parts)?, client),
             (named, Asks::Client(client) | Asks::Application(client)) => (named, client),
         };
-        let host = parts.headers.get(HOST).cloned();
-        forwarded(&mut parts.headers, client, host.as_ref());
-        Ok(named)
+        let host = match parts.uri.authority() {
+            Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
+            None => parts.headers.get(HOST).cloned(),
+        };
+        match forwarded(&mut parts.headers, client, host.as_ref()) {
+            Ok(()) => Ok(named),
+            Err(circles) => Err(Problem::new(
+                StatusCode::LOOP_DETECTED,
+                "circle",
+                circles.to_string(),
+                "look at `address` of the services: one leads to where an agent listens",
+            )),
+        }
     }
 
     /// Serves a request that another agent has forwarded.
@@ -147,6 +160,10 @@ impl Shared {
         request: Request<Body>,
     ) -> Response<Answer> {
         let (mut parts, body) = request.into_parts();
+        if parts.headers.contains_key(HOST) {
+            // The authority is that of the link.
+            parts.uri = path(&parts.uri);
+        }
         let service = parts.headers.remove(SERVICE);
         let service = service.as_ref().and_then(|name| name.to_str().ok()).unwrap_or_default();
         let Some(service) = service.parse().ok().and_then(|name| self.services.get(&name)) else {
@@ -158,7 +175,7 @@ impl Shared {
             );
             return self.came_to_nothing(Came::NotThere, &problem);
         };
-        let named = match self.reader.take(&mut parts) {
+        let named = match self.reader.take_forwarded(&mut parts.headers) {
             Ok(named) => named,
             Err(unreadable) => return self.refuse(&in_words(&unreadable)),
         };
@@ -169,7 +186,11 @@ impl Shared {
         if access(&parts.method) == Access::Write
             && let Some(found) = self.found(service, &parts)
         {
-            return Box::pin(self.change(service, &found, parts, body)).await;
+            let changed = self.change(service, named.as_ref(), &found, parts, body);
+            let mut response = Box::pin(changed).await;
+            // What an instance has said before does not speak for an agent now.
+            response.headers_mut().remove(CAME);
+            return response;
         }
         let answered = match parts.headers.remove(CHANGE) {
             Some(wanted) => {
@@ -228,12 +249,7 @@ impl Shared {
     /// The service that a call is for: by its name as a host, or by the address of its instance.
     fn asked(&self, call: &Request<Body>) -> Result<Arc<Service>, Box<Problem>> {
         if call.method() == Method::CONNECT {
-            return Err(Problem::new(
-                StatusCode::NOT_IMPLEMENTED,
-                "tunnel",
-                "the call asks for a tunnel, in which no scope could be seen",
-                "call services by http://, and leave this proxy out for all else (NO_PROXY)",
-            ));
+            return Err(tunnel());
         }
         let host = call.uri().authority().map(|authority| authority.as_str().to_owned());
         let host = host.or_else(|| {
@@ -312,6 +328,15 @@ fn in_words(unreadable: &Unreadable) -> Box<Problem> {
         Unreadable::Two { .. } => "name it once".to_owned(),
     };
     Problem::new(StatusCode::BAD_REQUEST, "bad-scope", unreadable.to_string(), hint)
+}
+
+fn tunnel() -> Box<Problem> {
+    Problem::new(
+        StatusCode::NOT_IMPLEMENTED,
+        "tunnel",
+        "the request asks for a tunnel, in which no scope could be seen",
+        "call services by http://, and leave this proxy out for all else (NO_PROXY)",
+    )
 }
 
 fn no_instance(service: &Service, nothing: &Nothing) -> Box<Problem> {

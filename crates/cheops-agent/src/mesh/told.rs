@@ -25,11 +25,12 @@ use super::{
     Service, Shared,
     answer::{self, Problem},
     headers::{SITE, end_hop},
+    heard::Told,
     hide::{Lookup, context, replace},
     pool::Answer,
-    write::{Operated, Told},
+    write::Operated,
 };
-use crate::{replicants::path, run::answer as kept};
+use crate::run::answer as kept;
 
 /// The operation that a request became.
 const OPERATION: HeaderName = HeaderName::from_static("x-cheops-operation");
@@ -103,25 +104,15 @@ impl Shared {
         *response.status_mut() = status;
         *response.headers_mut() = headers;
         if let Some(meta) = meta {
-            let made = reply.made.clone().or_else(|| self.called_at(service, target, site));
+            let called = || self.replicants.get(&reply.resource)?.locals.get(site).cloned();
+            let made = reply.made.clone().or_else(called);
             if let Some(local) = made {
                 let meta: Arc<str> = meta.into();
                 let lookup: Lookup = Arc::new(move |id| (*id == *local).then(|| meta.clone()));
-                replace(&mut response, &lookup, &context(service, path(target)));
+                replace(&mut response, &lookup, &context(service, target));
             }
         }
         response
-    }
-
-    /// What a site calls the replicant that a target names.
-    fn called_at(
-        &self,
-        service: &Service,
-        target: &str,
-        site: &cheops_core::id::SiteId,
-    ) -> Option<Box<str>> {
-        let found = self.replicants.find(service.name(), target)?;
-        found.replicant.locals.get(site).cloned()
     }
 
     /// All that a site's instance answered, if it can be had.

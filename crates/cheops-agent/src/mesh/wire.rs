@@ -14,7 +14,6 @@ use std::{
     future::poll_fn,
     pin::{Pin, pin},
     task::{Context, Poll, Waker, ready},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -31,6 +30,7 @@ use super::{
     body::{Body, BodyError, Timed, Waiting},
     clock::Alarm,
 };
+use crate::config::Limits;
 
 /// What came of a request: nothing, if that took too long.
 pub(super) type Asked = Option<Result<Response<Incoming>, TrySendError<Request<Timed>>>>;
@@ -77,15 +77,15 @@ impl Wire {
         }
     }
 
-    /// Sends a request, and waits for the head of the answer, but for no longer than this after all of
-    /// the request's body was sent.
-    pub(super) async fn ask(&mut self, request: Request<Timed>, limit: Duration) -> Asked {
+    /// Sends a request, and waits for the head of the answer, but not for too long after all of the
+    /// request's body was sent, nor for an instance that does not take it.
+    pub(super) async fn ask(&mut self, request: Request<Timed>, limits: Limits) -> Asked {
         let waiting = request.body().waiting();
         if request.headers().contains_key(UPGRADE) {
             self.let_go();
-            return waiting.within(limit, self.sender.try_send_request(request)).await;
+            return waiting.within(limits, self.sender.try_send_request(request)).await;
         }
-        let asked = self.ask_here(request, &waiting, limit).await;
+        let asked = self.ask_here(request, &waiting, limits).await;
         if !waiting.is_over() {
             self.let_go();
         }
@@ -96,11 +96,13 @@ impl Wire {
         &mut self,
         request: Request<Timed>,
         waiting: &Waiting,
-        limit: Duration,
+        limits: Limits,
     ) -> Asked {
         // Out of budget it would wait to be woken, and nobody would wake it.
         let mut answer = pin!(unconstrained(self.sender.try_send_request(request)));
-        let (mut sent, mut timed) = (false, false);
+        let (mut over, mut taken) = (waiting.is_over(), 0);
+        self.alarm.set(Instant::now() + if over { limits.answer } else { limits.idle });
+        let mut sent = false;
         poll_fn(|cx| {
             // An answer that is there was mostly what woke us. Nobody is to be woken by it once more.
             if sent {
@@ -114,15 +116,17 @@ impl Wire {
             if let Poll::Ready(answer) = answer.as_mut().poll(&mut self.still(cx)) {
                 return Poll::Ready(Some(answer));
             }
-            if !timed && waiting.is_over() {
-                self.alarm.set(Instant::now() + limit);
-                timed = true;
+            if !over && waiting.is_over() {
+                self.alarm.set(Instant::now() + limits.answer);
+                over = true;
             }
-            if timed {
+            loop {
                 ready!(self.alarm.poll(cx));
-                return Poll::Ready(None);
+                if over || std::mem::replace(&mut taken, waiting.taken()) == waiting.taken() {
+                    return Poll::Ready(None);
+                }
+                self.alarm.set(Instant::now() + limits.idle);
             }
-            Poll::Pending
         })
         .await
     }

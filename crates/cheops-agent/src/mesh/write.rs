@@ -8,11 +8,11 @@
 //! - what a client is told about was accepted, and is durable here;
 //! - a client that was answered by this site reads what it wrote at this site.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use cheops_core::{
-    id::{Author, Key, Kind, OpId, ResourceId, SiteId, Sites},
+    id::{Author, Key, Kind, OpId, ResourceId, Sites},
     matrix,
     operation::{Action, Attachment, HttpBody, HttpRequest, Names},
     plan::Outcome,
@@ -23,41 +23,45 @@ use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use hyper::{
     HeaderMap, Method, Response, StatusCode,
-    header::{self, HeaderName},
+    header::{self, HeaderName, HeaderValue},
     http::request::Parts,
 };
-use tokio::{
-    sync::mpsc::UnboundedReceiver,
-    time::{Instant, sleep, sleep_until},
-};
+use tokio::{sync::mpsc::UnboundedReceiver, time::Instant};
 
 use super::{
     Service, Shared,
     answer::Problem,
-    body::Body,
-    headers::end_hop,
-    pool::{Answer, Upstream},
+    body::{Body, Timed},
+    headers::{FOR, end_hop},
+    heard::{Told, Waiting},
+    hide::format,
+    linked::give_ids,
+    pool::Answer,
+    read::Named,
 };
 use crate::{
     api::ApiError,
     node::{Busy, Health, Stopping},
-    replicants::{Found, Name, path},
+    replicants::{Name, Replicant},
     rest::{
         ids, kinds,
-        rewrite::{own_path, target},
+        rewrite::{Format, canonical, is_own},
     },
-    run,
 };
 
 /// How many bytes of a body go into the operation itself. More is a file, which each site fetches.
 const INLINE: usize = 32 << 10;
-/// How long the other sites may take to succeed where this one has failed.
-const GRACE: Duration = Duration::from_secs(1);
+/// How many of a document that is divided: each site takes its part of what the operation holds.
+pub(super) const DIVISIBLE: usize = 1 << 20;
 /// Who asks, in the operation.
 const AUTHOR: &str = "mesh";
 /// How long the disk may take to write an operation down.
 const ACCEPT: Duration = Duration::from_secs(10);
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// Headers that say who asks.
+const CREDENTIALS: [HeaderName; 2] =
+    [header::AUTHORIZATION, HeaderName::from_static("x-auth-token")];
 
 /// Headers that are about the way of a request, or about a body that is passed on in another form.
 const ON_THE_WAY: [HeaderName; 6] = [
@@ -68,6 +72,9 @@ const ON_THE_WAY: [HeaderName; 6] = [
     header::RANGE,
     IDEMPOTENCY_KEY,
 ];
+
+/// A header field, as an operation holds it.
+type Field = (Box<str>, Box<str>);
 
 /// What an operation is to do.
 pub(super) struct Wanted {
@@ -91,34 +98,23 @@ pub(super) struct Operated {
     pub(super) others: Vec<Reply>,
 }
 
-/// What is known of an operation when the client is answered.
-pub(super) enum Told {
-    /// How it went at a site.
-    Reply(Box<Reply>),
-    /// Another operation won over it.
-    Superseded(OpId),
-    /// Nobody has said.
-    Nothing,
-}
-
 impl Wanted {
-    /// A request that creates at several sites: something new, or what its path names. `parts` are
-    /// how it is divided, if it is.
+    /// A request that creates at several sites: something new, or what its path names. `target` is its
+    /// target with the ids that all sites know; `parts` are how it is divided, if it is.
     pub(super) fn creation(
         service: &Service,
         request: &Parts,
+        target: String,
         sites: Sites,
         parts: Vec<Sites>,
     ) -> Result<Self, Box<Problem>> {
-        let asked = request.uri.path_and_query().map_or("/", |target| target.as_str());
-        let about = path(asked);
         let makes = request.method == Method::POST;
         let (resource, names) = if makes {
-            let meta = ids::meta(&service.config.ids, random(service, &request.headers));
+            let meta = ids::meta(&service.config.ids, random(service, request, &target));
             let resource = ids::resource_id(service.name(), &meta);
             (resource, Names::Makes(meta.into()))
         } else {
-            (ids::natural_resource(service.name(), about), Names::Nothing)
+            (ids::natural_resource(service.name(), &target), Names::Nothing)
         };
         let resource = resource.map_err(|error| refused(&ApiError::from(error)))?;
         let (place, matrix, reset) = if makes {
@@ -135,32 +131,28 @@ impl Wanted {
             parts,
             kind: kind(&request.method, place)?,
             names,
-            target: asked.to_owned(),
+            target,
         })
     }
 
-    /// A request that changes what is known.
-    pub(super) fn change(found: &Found, request: &Parts) -> Result<Self, Box<Problem>> {
-        let asked = request.uri.path_and_query().map_or("/", |target| target.as_str());
-        let (names, asked) = match (found.replicant.meta(), &found.id) {
-            (Some(meta), Some(id)) => (Names::Uses(meta.into()), target(asked, id, meta)),
-            _ => (Names::Nothing, asked.to_owned()),
+    /// A request that changes what is known. `target` is its target with the ids that all sites know.
+    pub(super) fn change(
+        replicant: &Replicant,
+        method: &Method,
+        target: String,
+    ) -> Result<Self, Box<Problem>> {
+        let (names, own) = match &replicant.name {
+            Name::Meta { id, .. } => (Names::Uses(id.clone()), is_own(&target, id)),
+            Name::Path(own) => (Names::Nothing, canonical(&target) == **own),
         };
-        let below = match (&names, &found.replicant.name) {
-            (Names::Uses(meta), _) => {
-                own_path(&asked, meta).is_none_or(|(_, rest)| !rest.is_empty())
-            }
-            (_, Name::Path(own)) => path(&asked) != &**own,
-            _ => true,
-        };
-        let place = if below { kinds::Place::Below } else { kinds::Place::Own };
+        let place = if own { kinds::Place::Own } else { kinds::Place::Below };
         Ok(Self {
-            resource: found.replicant.resource.clone(),
+            resource: replicant.resource.clone(),
             creates: None,
-            parts: found.replicant.parts.clone(),
-            kind: kind(&request.method, place)?,
+            parts: replicant.parts.clone(),
+            kind: kind(method, place)?,
             names,
-            target: asked,
+            target,
         })
     }
 
@@ -178,11 +170,22 @@ fn kind(method: &Method, place: kinds::Place) -> Result<Kind, Box<Problem>> {
 }
 
 /// What a new id is made of: chance, or what the client calls its request, so that the same request
-/// again is the same resource.
-fn random(service: &Service, headers: &HeaderMap) -> u128 {
+/// again is the same resource. Clients don't know of each other's keys: who it is that asks, and what
+/// for, takes part as well.
+fn random(service: &Service, request: &Parts, target: &str) -> u128 {
+    let headers = &request.headers;
     let Some(key) = headers.get(IDEMPOTENCY_KEY) else { return fastrand::u128(..) };
     let mut hash = blake3::Hasher::new_derive_key("cheops meta id of a request with a key");
-    hash.update(service.name().as_str().as_bytes()).update(&[0]).update(key.as_bytes());
+    let mut add = |part: &[u8]| {
+        hash.update(&(part.len() as u64).to_le_bytes()).update(part);
+    };
+    add(service.name().as_str().as_bytes());
+    add(key.as_bytes());
+    add(request.method.as_str().as_bytes());
+    add(target.as_bytes());
+    for name in &CREDENTIALS {
+        add(headers.get(name).map_or(&[], HeaderValue::as_bytes));
+    }
     let mut random = [0; 16];
     hash.finalize_xof().fill(&mut random);
     u128::from_le_bytes(random)
@@ -194,6 +197,7 @@ impl Shared {
     pub(super) async fn operate(
         &self,
         service: &Service,
+        named: Option<&Named>,
         wanted: Wanted,
         mut request: Parts,
         body: Body,
@@ -201,7 +205,13 @@ impl Shared {
         let limits = service.config.limits;
         let key = key(&request.headers)?;
         end_hop(&mut request.headers);
-        let (body, headers) = (self.stored(body).await?, kept(&request.headers));
+        if let Some(named) = named {
+            self.link_runs(&mut request.headers, named);
+        }
+        let divided = !wanted.parts.is_empty();
+        let inline = if divided { divisible(&request.headers) } else { INLINE };
+        let headers = kept(&request.headers)?;
+        let body = self.stored(body, inline, limits.idle).await?;
         let action = Action::Http(Box::new(HttpRequest {
             service: service.name().clone(),
             method: request.method.as_str().into(),
@@ -267,6 +277,14 @@ impl Shared {
         Ok(Operated { resource, op, outcome, others })
     }
 
+    /// Has calls that the application makes while it carries out the request linked to its scope, at
+    /// each site.
+    fn link_runs(&self, headers: &mut HeaderMap, named: &Named) {
+        let scope = HeaderValue::from_bytes(named.scope.to_string().as_bytes());
+        headers.extend(scope.ok().map(|scope| (FOR, scope)));
+        give_ids(&self.config.link_by, headers, fastrand::u128(..));
+    }
+
     /// Forgets a resource if none of its sites could create it: there is nothing of it.
     fn give_up_later(
         &self,
@@ -305,16 +323,21 @@ impl Shared {
     }
 
     /// A body as an operation holds it.
-    async fn stored(&self, body: Body) -> Result<HttpBody, Box<Problem>> {
+    async fn stored(
+        &self,
+        body: Body,
+        inline: usize,
+        idle: Duration,
+    ) -> Result<HttpBody, Box<Problem>> {
         let broken = |why: String| super::serve::broken_body(&why);
-        let body = body.keep(INLINE).await.map_err(|error| broken(error.to_string()))?;
+        let body = body.keep(inline, idle).await.map_err(|error| broken(error.to_string()))?;
         match body {
             Body::Empty => Ok(HttpBody::None),
-            Body::Whole(bytes, _) if bytes.len() <= INLINE => {
+            Body::Whole(bytes, _) if bytes.len() <= inline => {
                 Ok(HttpBody::Inline(bytes.to_vec().into()))
             }
             body => {
-                let data = body.into_data_stream();
+                let data = Timed::new(body, idle).into_data_stream();
                 let content = stream::unfold(data, async |mut data| {
                     data.next().await.map(|part: Result<Bytes, _>| (part, data))
                 });
@@ -324,6 +347,11 @@ impl Shared {
             }
         }
     }
+}
+
+/// How many bytes of a body that is divided the operation holds.
+pub(super) fn divisible(headers: &HeaderMap) -> usize {
+    if format(headers) == Some(Format::Json) { DIVISIBLE } else { INLINE }
 }
 
 /// What the client calls its request.
@@ -340,17 +368,26 @@ fn key(headers: &HeaderMap) -> Result<Option<Key>, Box<Problem>> {
     })
 }
 
-/// The headers that each site's instance gets.
-fn kept(headers: &HeaderMap) -> Box<[(Box<str>, Box<str>)]> {
-    let is_kept = |name: &&HeaderName| {
+/// The headers that each site's instance gets. An operation holds text: what is none is refused, as to
+/// leave it out would change the request.
+fn kept(headers: &HeaderMap) -> Result<Box<[Field]>, Box<Problem>> {
+    let is_kept = |name: &HeaderName| {
         !ON_THE_WAY.contains(name) && !name.as_str().starts_with("x-forwarded-")
     };
-    let names = headers.keys().filter(is_kept);
-    let fields = names.flat_map(|name| {
-        let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-        values.map(|value| (name.as_str().into(), value.into()))
-    });
-    fields.collect()
+    let field = |(name, value): (&HeaderName, &HeaderValue)| {
+        let value = std::str::from_utf8(value.as_bytes()).map_err(|_| {
+            Problem::new(
+                StatusCode::BAD_REQUEST,
+                "bad-header",
+                format!(
+                    "the value of `{name}` is not text in UTF-8, and can't be kept for each site"
+                ),
+                "send it in UTF-8, or encoded, or leave the header out",
+            )
+        })?;
+        Ok((name.as_str().into(), value.into()))
+    };
+    headers.iter().filter(|(name, _)| is_kept(name)).map(field).collect()
 }
 
 /// An error of the agent, in the words of the mesh.
@@ -364,109 +401,6 @@ fn unwilling(refusal: Refusal) -> Box<Problem> {
     refused(&refusal.into())
 }
 
-/// Who waits for what.
-struct Waiting<'a> {
-    here: &'a SiteId,
-    instance: Option<&'a Upstream>,
-    until: Instant,
-    /// Sites that each have a part of the answer.
-    all: BTreeSet<SiteId>,
-}
-
-/// What was heard of an operation.
-#[derive(Default)]
-struct Heard {
-    replies: Vec<Reply>,
-    /// The one to tell of, if it is known already.
-    good: Option<usize>,
-    superseded: Option<OpId>,
-}
-
-impl Heard {
-    /// Takes note of a reply. What this site says comes first.
-    fn add(&mut self, reply: Reply, here: &SiteId) {
-        let ours = reply.id.site == *here;
-        // A site that has no part in it has nothing to say.
-        let is_answer = run::answer::Answer::of_reply(&reply.output).is_some();
-        let is_good = reply.outcome == Outcome::Ok && is_answer;
-        let place = if ours { 0 } else { self.replies.len() };
-        self.replies.insert(place, reply);
-        if ours {
-            self.good = self.good.map(|good| good + 1);
-        }
-        if is_good && (ours || self.good.is_none()) {
-            self.good = Some(place);
-        }
-    }
-
-    fn has(&self, site: &SiteId) -> bool {
-        self.replies.iter().any(|reply| reply.id.site == *site)
-    }
-
-    fn all_failed(&self) -> bool {
-        self.replies.iter().all(|reply| reply.outcome == Outcome::Ko)
-    }
-
-    /// The reply that a client is told of, the good one or the first, and the others.
-    fn told(mut self) -> (Told, Vec<Reply>) {
-        let first = (!self.replies.is_empty()).then_some(0);
-        let told = match (self.good.or(first), self.superseded.take()) {
-            (Some(n), _) => Told::Reply(Box::new(self.replies.swap_remove(n))),
-            (None, Some(by)) => Told::Superseded(by),
-            (None, None) => Told::Nothing,
-        };
-        (told, self.replies)
-    }
-}
-
-impl Waiting<'_> {
-    /// Hears until there is something to tell: that it went well here; that it went well elsewhere, and
-    /// the instance here has failed or can't be reached; or that nothing came in time.
-    async fn hear(&self, answers: &mut UnboundedReceiver<replica::Answer>) -> Heard {
-        let mut heard = Heard::default();
-        let mut until = self.until;
-        let mut expected = self.instance.is_some();
-        loop {
-            let answer = tokio::select! {
-                answer = answers.recv() => answer,
-                () = self.gone(), if expected && heard.good.is_some() => None,
-                () = sleep_until(until) => None,
-            };
-            match answer {
-                Some(replica::Answer::Reply(reply)) => {
-                    if reply.id.site == *self.here {
-                        expected = false;
-                        if reply.outcome != Outcome::Ok {
-                            until = until.min(Instant::now() + GRACE);
-                        }
-                    }
-                    heard.add(*reply, self.here);
-                    let complete = self.all.iter().all(|site| heard.has(site));
-                    if heard.good.is_some() && !expected && complete {
-                        return heard;
-                    }
-                }
-                Some(replica::Answer::Superseded { by }) => heard.superseded = Some(by),
-                Some(replica::Answer::Accepted(..)) => {}
-                Some(
-                    replica::Answer::Silent(_)
-                    | replica::Answer::Done
-                    | replica::Answer::Refused(_),
-                )
-                | None => return heard,
-            }
-        }
-    }
-
-    /// Returns when the instance here can't be reached.
-    async fn gone(&self) {
-        let Some(instance) = self.instance else { return };
-        while instance.is_there().await {
-            sleep(GRACE).await;
-        }
-    }
-}
-
 impl Operated {
     /// What a client is told that nobody has answered yet.
     pub(super) fn accepted(&self, meta: Option<&str>) -> Response<Answer> {
@@ -478,8 +412,66 @@ impl Operated {
         });
         let mut response = Response::new(Answer::from(Bytes::from(value.to_string())));
         *response.status_mut() = StatusCode::ACCEPTED;
-        let json = header::HeaderValue::from_static("application/json");
+        let json = HeaderValue::from_static("application/json");
         response.headers_mut().insert(header::CONTENT_TYPE, json);
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+
+    use super::*;
+    use crate::{config, metrics::Metrics};
+
+    fn service() -> Service {
+        let config =
+            config::Service::new("image".parse().unwrap(), "127.0.0.1:1".parse().unwrap(), None);
+        let counts = Metrics::default().service(&config.name);
+        Service { config, instance: None, counts }
+    }
+
+    fn made(method: &str, target: &str, headers: &[(&str, &str)]) -> u128 {
+        let mut request = Request::builder().method(method).uri(target);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (request, ()) = request.body(()).unwrap().into_parts();
+        random(&service(), &request, target)
+    }
+
+    #[test]
+    fn a_request_with_a_key_has_the_same_id_again_and_that_of_another_client_has_another() {
+        let key = ("idempotency-key", "1");
+        let (one, other) = (("x-auth-token", "one"), ("x-auth-token", "other"));
+        let first = made("POST", "/v2/images", &[key, one]);
+        assert_eq!(made("POST", "/v2/images", &[key, one, ("x-request-id", "r2")]), first);
+        for (method, target, headers) in [
+            ("POST", "/v2/images", &[key, other][..]),
+            ("POST", "/v2/images", &[key]),
+            ("POST", "/v2/images", &[key, ("authorization", "one")]),
+            ("POST", "/v2/groups", &[key, one]),
+            ("PUT", "/v2/images", &[key, one]),
+            ("POST", "/v2/images", &[("idempotency-key", "2"), one]),
+            ("POST", "/v2/images", &[one]),
+        ] {
+            assert_ne!(made(method, target, headers), first, "{method} {target} {headers:?}");
+        }
+    }
+
+    #[test]
+    fn headers_are_kept_as_they_are_or_refused() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-name", HeaderValue::from_bytes("Zoë".as_bytes()).unwrap());
+        headers.append("x-name", HeaderValue::from_static("plain"));
+        headers.insert("x-forwarded-for", HeaderValue::from_static("1.2.3.4"));
+        headers.insert("expect", HeaderValue::from_static("100-continue"));
+        let fields = kept(&headers).unwrap();
+        let fields: Vec<(&str, &str)> = fields.iter().map(|(n, v)| (&**n, &**v)).collect();
+        assert_eq!(fields, [("x-name", "Zoë"), ("x-name", "plain")]);
+        headers.insert("x-latin", HeaderValue::from_bytes(b"Zo\xeb").unwrap());
+        let refused = kept(&headers).unwrap_err();
+        assert!(refused.detail.contains("x-latin"), "{refused:?}");
     }
 }

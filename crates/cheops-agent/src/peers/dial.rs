@@ -14,6 +14,7 @@ use super::{
     slot::Slot,
     transport::{self, Meter, Metered},
 };
+use crate::pipe::{joined, pipe};
 
 /// Sees to it that there is a link with a site, for ever.
 pub(super) async fn keep(shared: Arc<Shared>, slot: Arc<Slot>) {
@@ -110,7 +111,7 @@ async fn open_streams(shared: Arc<Shared>, link: Arc<Link>, mut requests: SendRe
         if !link.hand_in_records(records) {
             return Err("the link was gone".to_owned());
         }
-        let (reader, writer) = http::pipe();
+        let (reader, writer) = pipe();
         let calls = open(&mut requests, http::CALLS, reader).await?;
         Ok((calls, writer))
     };
@@ -119,7 +120,7 @@ async fn open_streams(shared: Arc<Shared>, link: Arc<Link>, mut requests: SendRe
         () = link.left() => return,
     };
     match opened {
-        Ok((calls, writer)) => http::answer(&shared, &link, http::join(calls, writer)).await,
+        Ok((calls, writer)) => http::answer(&shared, &link, joined(Body::new(calls), writer)).await,
         Err(why) => link.close(End::lost(format!("a stream of the link was refused: {why}"))),
     }
 }

@@ -5,35 +5,43 @@
 //! [`CALLS`]. All other requests are calls. HTTP/2 lets only the client ask; so that the other agent
 //! can ask, too, the bytes of the third stream are an HTTP/2 connection with the roles exchanged.
 //!
-//! What must stay true: the window of the connection is as large as those of all its streams, so
-//! that no stream that nobody reads can stop the others, pings above all.
+//! What must stay true:
+//! - the window of the connection is as large as those of all its streams, so that no stream that
+//!   nobody reads can stop the others, pings above all;
+//! - that window bounds what the other end can make us keep: calls times window, 128 MiB for a link
+//!   on which nobody reads anything;
+//! - requests of clients, which may last for as long as clients like, leave a part of the streams to the
+//!   calls of the agents themselves (see [`MOST_FORWARDED`]).
 
 use std::{convert::Infallible, pin::pin, sync::Arc};
 
 use axum::body::Body;
 use cheops_core::id::SiteId;
-use futures_util::{FutureExt as _, TryStreamExt as _};
+use futures_util::FutureExt as _;
 use hyper::{
     Method, Request, Response, StatusCode, Uri,
     body::Incoming,
     client::conn::http2::{Connection, SendRequest},
+    header::HeaderName,
     http::uri::{Authority, Parts, PathAndQuery, Scheme},
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, SimplexStream, WriteHalf},
+    io::{AsyncRead, AsyncWrite},
     net::TcpStream,
     time::{sleep, timeout},
 };
-use tokio_util::io::{ReaderStream, StreamReader};
 
 use super::{
     Caller, Shared,
     link::{self, End, LINGER, Link, Reading, root},
     transport::{self, Meter, Metered},
 };
+use crate::pipe::{joined, pipe};
 
+/// The service of the application that a call is for, if it is not for the agent itself.
+pub(crate) const SERVICE: HeaderName = HeaderName::from_static("x-cheops-service");
 /// Greetings, pings, ends.
 pub(super) const LINK: &str = "/peer/v1/link";
 /// Messages.
@@ -42,7 +50,9 @@ pub(super) const RECORDS: &str = "/peer/v1/records";
 pub(super) const CALLS: &str = "/peer/v1/calls";
 
 /// How many calls may be under way at once on one connection, in one direction. More wait.
-const MOST_CALLS: u32 = 128;
+const MOST_CALLS: u32 = 256;
+/// How many of them may be requests of the application's clients. More are refused.
+pub(crate) const MOST_FORWARDED: usize = MOST_CALLS as usize / 4 * 3;
 const STREAMS: u32 = MOST_CALLS + 3;
 /// How many bytes may be on their way on one stream. A line with a round trip of 100 ms so carries
 /// 5 MB/s.
@@ -52,8 +62,6 @@ const CONNECTION_WINDOW: u32 = STREAMS * WINDOW;
 const SEND_BUFFER: usize = 128 << 10;
 const FRAME: u32 = 64 << 10;
 const HEADERS: u32 = 64 << 10;
-/// How many bytes of calls the other way are under way between two tasks.
-const PIPE: usize = 64 << 10;
 
 /// Makes this end of a connection the one that asks.
 pub(super) async fn client<T>(
@@ -147,7 +155,9 @@ async fn receive(
     link: &Arc<Link>,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let post = request.method() == Method::POST;
+    // The paths of the application are its own business, whatever they are.
+    let ours = !request.headers().contains_key(SERVICE);
+    let post = ours && request.method() == Method::POST;
     match request.uri().path() {
         LINK if post && link.greets() => {
             let (shared, control) = (shared.clone(), link.control.body());
@@ -176,9 +186,12 @@ async fn receive(
             }
         }
         CALLS if post && link.settled(shared.links.silence).await.is_some() => {
+            if link.calls.borrow().is_some() {
+                return refuse(StatusCode::CONFLICT, "the stream is open already");
+            }
             let (reader, writer) = pipe();
             let (here, link) = (shared.here.clone(), link.clone());
-            let io = join(request.into_body(), writer);
+            let io = joined(Body::new(request.into_body()), writer);
             shared.tasks.spawn(async move {
                 link::held(&here, &link, ask(link.clone(), io)).await;
             });
@@ -244,21 +257,6 @@ pub(super) async fn answer(
         _ = connection => link.close(End::lost("the stream of calls was closed")),
         () = link.left() => {}
     }
-}
-
-/// A body, and where to write what it carries.
-pub(super) fn pipe() -> (Body, WriteHalf<SimplexStream>) {
-    let (reader, writer) = tokio::io::simplex(PIPE);
-    (Body::from_stream(ReaderStream::with_capacity(reader, 16 << 10)), writer)
-}
-
-/// One connection of a body that comes and a body that goes.
-pub(super) fn join(
-    body: Incoming,
-    writer: WriteHalf<SimplexStream>,
-) -> impl AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    let bytes = Body::new(body).into_data_stream().map_err(std::io::Error::other);
-    tokio::io::join(StreamReader::new(bytes), writer)
 }
 
 /// The address of something at the other end of a connection: its host has no meaning.

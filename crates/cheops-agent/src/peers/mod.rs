@@ -20,7 +20,7 @@ mod slot;
 mod transport;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     net::SocketAddr,
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -39,6 +39,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
 
+pub(crate) use self::http::{MOST_FORWARDED, SERVICE};
 use self::{
     link::{End, Link},
     slot::Slot,
@@ -124,6 +125,15 @@ impl Peer {
         let offset = self.clock_offset.map_or(0, i64::unsigned_abs);
         u128::from(offset) > CLOCK_LIMIT.as_millis()
     }
+}
+
+/// What a site says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Learned {
+    /// Its round trips to other sites, as it has measured them.
+    pub round_trips: BTreeMap<SiteId, Duration>,
+    /// The services of which it has an instance.
+    pub services: BTreeSet<String>,
 }
 
 /// Whether a site can be reached.
@@ -324,6 +334,11 @@ impl Peers {
         let slots = self.shared.slots.values();
         let names = slots.clone().map(|slot| slot.site.clone()).chain([here.clone()]);
         let mut catalogue = Catalogue::new(names);
+        for (site, learned) in self.learned() {
+            for (to, round_trip) in learned.round_trips {
+                catalogue.measure(site.clone(), to, round_trip);
+            }
+        }
         for peer in slots.map(|slot| slot.view()) {
             if let Some(round_trip) = peer.round_trip {
                 catalogue.measure(here.clone(), peer.site.clone(), round_trip);
@@ -331,6 +346,25 @@ impl Peers {
             catalogue.set_reachable(peer.site, peer.state == State::Reachable);
         }
         catalogue
+    }
+
+    /// Takes note of what a site says of itself.
+    pub fn learn(&self, site: &SiteId, learned: Learned) {
+        if let Some(slot) = self.shared.slots.get(site) {
+            slot.learn(learned);
+        }
+    }
+
+    /// What the other sites say of themselves, as far as they have said anything.
+    pub fn learned(&self) -> BTreeMap<SiteId, Learned> {
+        let slots = self.shared.slots.values();
+        slots.filter_map(|slot| Some((slot.site.clone(), slot.learned()?))).collect()
+    }
+
+    /// Whether a site has said that it has no instance of a service.
+    pub fn lacks(&self, site: &SiteId, service: &str) -> bool {
+        let learned = self.shared.slots.get(site).and_then(|slot| slot.learned());
+        learned.is_some_and(|learned| !learned.services.contains(service))
     }
 
     /// Measures a round trip now.

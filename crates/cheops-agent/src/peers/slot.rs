@@ -12,7 +12,7 @@ use cheops_core::{duration, id::SiteId};
 use tokio::sync::watch;
 
 use super::{
-    CLOCK_LIMIT, Peer, Queued, Shared, State, Traffic,
+    CLOCK_LIMIT, Learned, Peer, Queued, Shared, State, Traffic,
     link::{End, Link},
     pace::{self, Agreement},
 };
@@ -43,6 +43,7 @@ struct Inner {
     faults: u64,
     sent: Traffic,
     received: Traffic,
+    learned: Option<Learned>,
 }
 
 struct Linked {
@@ -72,8 +73,18 @@ impl Slot {
                 faults: 0,
                 sent: Traffic::default(),
                 received: Traffic::default(),
+                learned: None,
             }),
         }
+    }
+
+    /// Takes note of what the site says of itself.
+    pub(super) fn learn(&self, learned: Learned) {
+        self.lock().learned = Some(learned);
+    }
+
+    pub(super) fn learned(&self) -> Option<Learned> {
+        self.lock().learned.clone()
     }
 
     pub(super) fn state(&self) -> watch::Receiver<State> {

@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use super::{
     pointer,
-    rewrite::{Piece, Place, pieces},
+    rewrite::{Piece, Place, canonical, pieces},
 };
 use crate::config::{Ids, Meta};
 
@@ -55,7 +55,7 @@ pub fn made(ids: &Ids, status: u16, headers: &HeaderMap, body: &[u8]) -> Option<
 /// An id that is new, if the number is.
 pub fn meta(ids: &Ids, random: u128) -> String {
     match ids.meta {
-        Meta::Uuid => uuid(random),
+        Meta::Uuid => uuid(8, random & !(0xffff << 80) | MARK << 80),
         Meta::Number => {
             let span = u128::from(NUMBERS.end - NUMBERS.start);
             (u128::from(NUMBERS.start) + random % span).to_string()
@@ -104,12 +104,12 @@ pub fn parse_resource(resource: &ResourceId) -> Option<(ServiceName, &str)> {
 
 /// The resource of what has the same path at all sites: `{service}~{its last segment}~{hash}`.
 ///
-/// Two spellings of a path that differ in percent-encoding only are the same. A query takes no part;
-/// a slash at the end does, as applications differ on what it means.
+/// Two spellings of a path that differ in percent-encoding only, or in a slash at the end, are the same.
+/// A query takes no part.
 pub fn natural_resource(service: &ServiceName, path: &str) -> Result<ResourceId, NameError> {
     let mut hash = blake3::Hasher::new();
     let mut last = String::new();
-    for piece in pieces(path).filter(|piece| matches!(piece.place, Place::Segment { .. })) {
+    for piece in pieces(&canonical(path)) {
         let segment: Vec<u8> = percent_encoding::percent_decode_str(piece.raw).collect();
         hash.update(&(segment.len() as u64).to_le_bytes()).update(&segment);
         if !segment.is_empty() {
@@ -129,10 +129,10 @@ pub fn parse_natural(resource: &ResourceId) -> Option<ServiceName> {
     if natural { service.parse().ok() } else { None }
 }
 
-fn uuid(random: u128) -> String {
-    let (mark, version, variant) = (MARK << 80, 8 << 76, 0b10 << 62);
-    let free = !(0xffff << 80 | 0xf << 76 | 0b11 << 62);
-    let hex = format!("{:032x}", random & free | mark | version | variant);
+/// A UUID of a version, by chance but for that.
+pub(crate) fn uuid(version: u8, random: u128) -> String {
+    let free = !(0xf << 76 | 0b11 << 62);
+    let hex = format!("{:032x}", random & free | u128::from(version) << 76 | 0b10 << 62);
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
@@ -311,8 +311,9 @@ mod tests {
             assert_eq!(parse_natural(&id).as_ref(), Some(&service), "{id}");
             assert_eq!(parse_resource(&id), None, "{id}");
         }
-        let same = [("/a/b", "/a/b?c=d"), ("/a/b", "/%61/b"), ("/a%2fb", "/a%2Fb")];
-        let different = [("/a/b", "/a%2Fb"), ("/a/b", "/a/b/"), ("/a/b", "/b/a"), ("/ab", "/a/b")];
+        let same =
+            [("/a/b", "/a/b?c=d"), ("/a/b", "/%61/b/"), ("/a%2fb", "/a%2Fb"), ("/a/b", "/a/b/")];
+        let different = [("/a/b", "/a%2Fb"), ("/a/b", "/b/a"), ("/ab", "/a/b")];
         for (one, other) in same {
             assert_eq!(of(one), of(other));
         }

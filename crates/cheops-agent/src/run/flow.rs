@@ -4,6 +4,7 @@
 //! was found in the place of the run (see `recall`), never what we think must have happened.
 
 use std::{
+    any::Any,
     io,
     ops::Range,
     os::unix::process::CommandExt,
@@ -15,23 +16,23 @@ use std::{
 use cheops_core::{
     id::{ResourceId, ServiceName, SiteId, Sites},
     matrix::Share,
-    operation::Operation,
+    operation::{Action, Operation},
     plan::Outcome,
     replica::{Input, Print, Reply, Report, RunId},
     time::Millis,
 };
-use tokio::{process::Child, sync::Semaphore, task::spawn_blocking, time::sleep};
+use tokio::{net::TcpStream, process::Child, sync::Semaphore, task::spawn_blocking, time::sleep};
 
 use super::{
     Counted, Inner,
     answer::Answer,
     attend::{AGAIN, Attended, attend, verdict},
     beginning, complain,
-    job::{End, Job, Status, Step},
+    job::{End, Job, Request, Status, Step},
     place::{Lock, Place},
     recall::{Found, look},
     report::{Account, millis, needless, refused, report},
-    request::Local,
+    request::{Local, mentioned},
     stretch,
     task::{Task, uses_ids},
 };
@@ -65,6 +66,15 @@ enum Ended {
     FileMissing,
 }
 
+/// What the application here calls what an operation names.
+#[derive(Default)]
+struct Called {
+    /// What was made for its resource.
+    made: Option<String>,
+    /// What was made for others: their meta ids, and the application's own.
+    others: Vec<(Box<str>, Box<str>)>,
+}
+
 impl Inner {
     pub(super) async fn run(
         self: Arc<Self>,
@@ -80,8 +90,9 @@ impl Inner {
             return self.tell(Input::Ran { run, report: before.report() }).await;
         }
         let place = self.runs.place(&run);
-        let Ok(made) = self.made(op).await else { return };
-        let local = Local { services: &self.services, made: made.as_deref(), share };
+        let Ok(Called { made, others }) = self.called(op).await else { return };
+        let local =
+            Local { services: &self.services, made: made.as_deref(), others: &others, share };
         let task = match Task::of_operation(&self.here, op, local) {
             Err(why) => Err(refused(why)),
             Ok(task) => task.needless().map(needless).map_or(Ok(task), Err),
@@ -98,6 +109,7 @@ impl Inner {
                     Fetched::Never(why) => break Input::Ran { run, report: refused(why) },
                     Fetched::Stopping => return,
                 }
+                let _sending = self.sending(&op.action);
                 match self.supervised(&run.resource, &place, &task, timeout).await {
                     Ended::Known(report, _) => break Input::Ran { run, report },
                     Ended::Lost => break Input::Lost(run),
@@ -106,6 +118,16 @@ impl Inner {
             },
         };
         self.tell(input).await;
+    }
+
+    /// Tells who wants to know that requests are being sent, until what this gives is dropped.
+    fn sending(&self, action: &Action) -> Vec<Box<dyn Any + Send>> {
+        let Some(watch) = self.watch.get() else { return Vec::new() };
+        match action {
+            Action::Command { .. } => Vec::new(),
+            Action::Http(request) => watch.sending(&request.headers).into_iter().collect(),
+            Action::Steps(steps) => steps.iter().flat_map(|step| self.sending(step)).collect(),
+        }
     }
 
     pub(super) async fn recall(self: Arc<Self>, run: RunId) {
@@ -297,16 +319,25 @@ impl Inner {
         self.node.read(share).await
     }
 
-    /// What the application here calls what was made for a resource, if an operation asks for it.
-    async fn made(&self, op: &Operation) -> Result<Option<String>, crate::node::Stopping> {
-        if !uses_ids(&op.action) {
-            return Ok(None);
+    /// What the application here calls all that an operation names by meta ids, as the log has it now.
+    async fn called(&self, op: &Operation) -> Result<Called, crate::node::Stopping> {
+        let (uses, mentioned) = (uses_ids(&op.action), mentioned(&op.action));
+        if !uses && mentioned.is_empty() {
+            return Ok(Called::default());
         }
-        let (resource, here) = (op.resource.clone(), self.here.clone());
-        let made = move |replica: &cheops_core::replica::Replica| {
-            replica.resource(&resource)?.made(&here).map(str::to_owned)
+        let (own, here) = (op.resource.clone(), self.here.clone());
+        let look = move |replica: &cheops_core::replica::Replica| {
+            let made = |resource: &ResourceId| replica.resource(resource)?.made(&here);
+            let other = |(resource, meta): (ResourceId, Box<str>)| {
+                let local = made(&resource).filter(|_| resource != own)?;
+                Some((meta, local.into()))
+            };
+            Called {
+                made: made(&own).filter(|_| uses).map(str::to_owned),
+                others: mentioned.into_iter().filter_map(other).collect(),
+            }
         };
-        self.node.read(made).await
+        self.node.read(look).await
     }
 
     async fn other_sites(
@@ -360,9 +391,27 @@ impl Inner {
                     let end = status.end.clone();
                     return Ended::Known(self.report(place, status).await, end);
                 }
-                Found::NotStarted => stuck.wait(&"the supervisor could not begin").await,
+                Found::NotStarted => match task.first_instance() {
+                    Some(instance) => self.reach(instance, &mut stuck).await,
+                    None => stuck.wait(&"the supervisor could not begin").await,
+                },
                 Found::Lost | Found::UnderWay => return Ended::Lost,
             }
+        }
+    }
+
+    /// Waits until an instance of the application can be reached, or may be, for as long as it takes:
+    /// what it was to get has not been sent.
+    async fn reach(&self, instance: &Request, stuck: &mut Stuck<'_>) {
+        let Request { service, address, connect, .. } = instance;
+        loop {
+            let why = match tokio::time::timeout(*connect, TcpStream::connect(address)).await {
+                Ok(Ok(_)) => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "there was no connection in time".to_owned(),
+            };
+            let why = format!("the instance of `{service}` at {address} can't be reached: {why}");
+            stuck.wait(&why).await;
         }
     }
 

@@ -42,11 +42,13 @@ const LAST_PAUSE: Duration = Duration::from_millis(500);
 const BUFFER: usize = 64 << 10;
 
 /// Sends a request, takes in the answer, and says how it ended. `mark` is called once, when there is a
-/// connection and nothing was sent yet; the only error is its own.
+/// connection and nothing was sent yet. An error is its own, or that the instance can't be reached and
+/// this is the `first` thing to do: nothing has happened then, and whoever asked may wait for it.
 pub(super) fn send(
     request: &Request,
     deadline: Option<Instant>,
     sink: &mut Sink<impl Keep>,
+    first: bool,
     mark: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<End> {
     let unsent = |error: &dyn std::fmt::Display| {
@@ -65,8 +67,13 @@ pub(super) fn send(
                 Ok(message) => message,
                 Err(error) => return unsent(&error),
             };
-            let stream = match connect(request, deadline).await {
+            let wait = if first { Some(Instant::now()) } else { deadline };
+            let stream = match connect(request, wait.filter(|_| mark.is_some()).or(deadline)).await
+            {
                 Ok(stream) => stream,
+                Err(why) if first && mark.is_some() => {
+                    return Err(io::Error::new(io::ErrorKind::NotConnected, why));
+                }
                 Err(why) => {
                     let (service, address) = (&request.service, request.address);
                     let why =
@@ -118,14 +125,13 @@ fn message(request: &Request) -> Result<hyper::Request<Content>, String> {
     message.body(body).map_err(|error| error.to_string())
 }
 
-/// A connection with the instance, as soon as it can be reached.
+/// A connection with the instance, as soon as it can be reached; it is tried once at least.
 async fn connect(request: &Request, deadline: Option<Instant>) -> Result<TcpStream, String> {
     let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let within = |span: Duration| left().map_or(span, |left| left.min(span));
     let mut pause = FIRST_PAUSE;
     loop {
-        let why = match timeout(within(request.connect), TcpStream::connect(request.address)).await
-        {
+        let why = match timeout(request.connect, TcpStream::connect(request.address)).await {
             // Where nobody listens on this machine, we may be given the same port and meet ourselves.
             Ok(Ok(stream)) if stream.local_addr().ok() == Some(request.address) => {
                 "nobody listens there".to_owned()

@@ -52,11 +52,12 @@ mod supervise;
 mod task;
 
 use std::{
+    any::Any,
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -135,6 +136,12 @@ pub fn can_run(program: &Path) -> Result<(), String> {
     if found { Ok(()) } else { Err("it is not in any directory of PATH".to_owned()) }
 }
 
+/// Who wants to know which requests are being sent to the application.
+pub trait Watch: Send + Sync + 'static {
+    /// A request with these headers is being sent, until what this gives is dropped.
+    fn sending(&self, headers: &[(Box<str>, Box<str>)]) -> Option<Box<dyn Any + Send>>;
+}
+
 /// How much there is to do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Workload {
@@ -173,6 +180,7 @@ struct Inner {
     fetch: Arc<dyn Fetch>,
     node: node::Handle,
     services: BTreeMap<ServiceName, config::Service>,
+    watch: OnceLock<Box<dyn Watch>>,
     /// How many commands may run at the same time, how many runs may send requests, how many commands
     /// only show something, and how many of those are such that nobody waits for.
     permits: Semaphore,
@@ -230,6 +238,7 @@ impl Runner {
             fetch,
             node,
             services,
+            watch: OnceLock::new(),
         }));
         let inner = runner.0.clone();
         runner.0.runtime.spawn_blocking(move || inner.find_kept());
@@ -237,6 +246,11 @@ impl Runner {
             runner.0.runtime.spawn(runner.0.clone().settle_boot());
         }
         Ok(runner)
+    }
+
+    /// Tells someone from now on which requests are being sent. Only the first one is told.
+    pub fn watched_by(&self, watch: impl Watch) {
+        let _ = self.0.watch.set(Box::new(watch));
     }
 
     /// Carries out [`Effect::Run`], [`Effect::Recall`], [`Effect::Check`], [`Effect::Clear`] or

@@ -23,7 +23,8 @@
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
-    io,
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -200,7 +201,10 @@ impl Place {
     }
 
     pub(super) fn write_job(&self, job: &Job) -> io::Result<()> {
-        fs::write(self.job(), job.encode())
+        // Requests may hold tokens.
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        options.open(self.job())?.write_all(&job.encode())
     }
 
     /// The job, if it was written whole.

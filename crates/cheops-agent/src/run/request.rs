@@ -1,46 +1,34 @@
 //! From a request of an operation to what is sent to the instance at this site.
 //!
-//! Pure. What must stay true: what differs from site to site is the instance, its id for what the
-//! request names, its part of what divides, and the headers that its configuration sets; all else is
+//! Pure. What must stay true: what differs from site to site is the instance, its ids for all that the
+//! request names (the target of an operation holds meta ids, and each site knows its own for them), its part of what divides, and the headers that its configuration sets; all else is
 //! sent as it came. What can't be sent is refused before anything is.
 
 use std::collections::BTreeMap;
 
 use cheops_core::{
-    id::ServiceName,
+    id::{ResourceId, ServiceName},
     matrix::Share,
-    operation::{HttpBody, HttpRequest, Names},
+    operation::{Action, HttpBody, HttpRequest, Names},
 };
 use hyper::{
     HeaderMap, Method, Uri,
-    header::{
-        ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, EXPECT, HeaderName, HeaderValue,
-        PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
-    },
+    header::{ACCEPT_ENCODING, CONTENT_LENGTH, EXPECT, HeaderName, HeaderValue, TE, TRAILER},
 };
 
 use super::job::Request;
 use crate::{
     config::Service,
-    rest::{divide, rewrite},
+    hop::end_hop,
+    rest::{divide, ids, rewrite},
 };
 
-/// What is about one connection, and what we decide ourselves. An answer in an encoding could not be
-/// read, and the body is there whole, so nobody needs to be asked before it is sent.
-const NOT_SENT: [HeaderName; 12] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-    CONTENT_LENGTH,
-    EXPECT,
-    ACCEPT_ENCODING,
-];
+/// What we decide ourselves. An answer in an encoding could not be read, and the body is there whole, so
+/// nobody needs to be asked before it is sent, and nothing comes after it.
+const NOT_SENT: [HeaderName; 5] = [TE, TRAILER, CONTENT_LENGTH, EXPECT, ACCEPT_ENCODING];
+
+/// What agents say to each other begins with this.
+const OURS: &str = "x-cheops-";
 
 /// What requests need to know of this site.
 #[derive(Debug, Clone, Copy)]
@@ -49,8 +37,26 @@ pub(super) struct Local<'a> {
     pub(super) services: &'a BTreeMap<ServiceName, Service>,
     /// What the application here calls what was made.
     pub(super) made: Option<&'a str>,
+    /// What it calls other things that are mentioned: meta ids, and its own.
+    pub(super) others: &'a [(Box<str>, Box<str>)],
     /// What of the resource is here, if it is in parts.
     pub(super) share: Option<Share>,
+}
+
+/// The resources that the requests of an action mention by meta ids, and those ids.
+pub(super) fn mentioned(action: &Action) -> Vec<(ResourceId, Box<str>)> {
+    match action {
+        Action::Command { .. } => Vec::new(),
+        Action::Steps(steps) => steps.iter().flat_map(mentioned).collect(),
+        Action::Http(request) => {
+            let resource = |id: std::borrow::Cow<'_, str>| {
+                let resource = ids::resource_id(&request.service, &id).ok()?;
+                ids::parse_resource(&resource)?;
+                Some((resource, id.into()))
+            };
+            rewrite::segments(&request.target).filter_map(resource).collect()
+        }
+    }
 }
 
 /// A request that is ready for the instance at this site.
@@ -100,6 +106,8 @@ pub(super) fn ready(
             ));
         }
     };
+    let target =
+        local.others.iter().fold(target, |target, (meta, own)| rewrite::target(&target, meta, own));
     if !target.starts_with('/') || target.parse::<Uri>().is_err() {
         return Err(format!("`{target}` can't be the target of a request"));
     }
@@ -145,16 +153,13 @@ fn headers(
     service: &Service,
 ) -> Result<Vec<(String, Vec<u8>)>, String> {
     let mut headers = HeaderMap::new();
-    for (name, value) in &request.headers {
+    let sent = request.headers.iter().filter(|(name, _)| !name.starts_with(OURS));
+    for (name, value) in sent {
         let wrong = || format!("`{name}` can't be sent as a header");
         let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
-        headers.append(header, HeaderValue::from_str(value).map_err(|_| wrong())?);
+        headers.append(header, HeaderValue::from_bytes(value.as_bytes()).map_err(|_| wrong())?);
     }
-    let connection: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
-    let named = connection.iter().filter_map(|value| value.to_str().ok());
-    for name in named.flat_map(|value| value.split(',')) {
-        headers.remove(name.trim());
-    }
+    end_hop(&mut headers);
     for name in &NOT_SENT {
         headers.remove(name);
     }
@@ -203,7 +208,11 @@ mod tests {
     }
 
     fn sent(request: &HttpRequest, made: Option<&str>) -> Result<Request, String> {
-        match ready(request, Local { services: &services(), made, share: None }, false)? {
+        match ready(
+            request,
+            Local { services: &services(), made, others: &[], share: None },
+            false,
+        )? {
             Ready::Send(request, _) => Ok(*request),
             Ready::Needless(why) => panic!("{why}"),
         }
@@ -225,6 +234,35 @@ mod tests {
         ] {
             let sent = sent(&request("PUT", target, names), Some(made)).unwrap();
             assert_eq!(sent.target, expected);
+        }
+    }
+
+    #[test]
+    fn other_ids_that_are_mentioned_are_the_sites_own_too() {
+        let (one, other) =
+            ("0a1b2c3d-ce05-8123-9abc-0123456789ab", "1a1b2c3d-ce05-8123-9abc-0123456789ab");
+        let target =
+            format!("/v2/images/{one}?from={other}&to=4503599627370497&x=4503599627370495");
+        for (names, made, expected) in [
+            (Names::Uses(one.into()), Some("7"), "/v2/images/7?from=local&to=4503599627370497&x="),
+            (Names::Nothing, None, &format!("/v2/images/{one}?from=local&to=4503599627370497&x=")),
+        ] {
+            let request = request("PATCH", &target, names);
+            let ids: Vec<String> = mentioned(&Action::Http(Box::new(request.clone())))
+                .into_iter()
+                .map(|(resource, id)| {
+                    assert_eq!(resource.as_str(), format!("image~{id}"));
+                    id.into()
+                })
+                .collect();
+            assert_eq!(ids, [one, other, "4503599627370497"]);
+            // What this site has nothing of stays as it is.
+            let others = [(other.into(), "local".into())];
+            let local = Local { services: &services(), made, others: &others, share: None };
+            let Ok(Ready::Send(sent, _)) = ready(&request, local, false) else {
+                panic!("it is sent")
+            };
+            assert_eq!(sent.target, format!("{expected}4503599627370495"));
         }
     }
 
@@ -262,7 +300,7 @@ mod tests {
     #[test]
     fn a_delete_of_what_was_never_made_has_nothing_to_do() {
         let delete = request("DELETE", "/v2/images/m1", Names::Uses("m1".into()));
-        let local = Local { services: &services(), made: None, share: None };
+        let local = Local { services: &services(), made: None, others: &[], share: None };
         assert!(matches!(ready(&delete, local, true), Ok(Ready::Needless(_))));
         let local = Local { made: Some("7"), ..local };
         let Ok(Ready::Send(sent, _)) = ready(&delete, local, true) else { panic!("it is sent") };
@@ -291,7 +329,7 @@ mod tests {
             request.body = HttpBody::Inline(body.as_bytes().into());
             for (part, expected) in [0, 2].into_iter().zip(expected) {
                 let share = Some(Share { part, parts: 3 });
-                let local = Local { services: &services, made, share };
+                let local = Local { services: &services, made, others: &[], share };
                 let sent = match ready(&request, local, false).unwrap() {
                     Ready::Send(sent, HttpBody::Inline(body)) => {
                         let length = body.len().to_string().into_bytes();
@@ -310,6 +348,7 @@ mod tests {
     fn only_what_belongs_to_one_connection_is_left_out_of_the_headers() {
         let headers = [
             ("X-Request-Id", "r1"),
+            ("X-Name", "Zoë"),
             ("x-twice", "a"),
             ("x-twice", "b"),
             ("Connection", "close, X-Hop"),
@@ -319,6 +358,7 @@ mod tests {
             ("Transfer-Encoding", "chunked"),
             ("Host", "elsewhere"),
             ("Accept-Encoding", "gzip"),
+            ("x-cheops-scope", "image: a & b"),
             ("X-Auth-Token", "of another site"),
         ];
         let mut request = request("POST", "/v2/images", Names::Nothing);
@@ -346,6 +386,7 @@ mod tests {
                 ("content-length", length),
                 ("host", "elsewhere"),
                 ("x-auth-token", "local"),
+                ("x-name", "Zoë"),
                 ("x-request-id", "r1"),
                 ("x-twice", "a"),
                 ("x-twice", "b"),

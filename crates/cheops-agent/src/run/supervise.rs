@@ -76,8 +76,9 @@ fn carry_out(place: &Place) -> io::Result<()> {
         end = match step {
             Step::Line(line) => run(&job, line, deadline, marker.set()?, &mut sink),
             Step::Request(request) => {
-                let from = sink.printed;
-                let end = http::send(request, deadline, &mut sink, || marker.set().map(drop))?;
+                let (from, first) = (sink.printed, marker.file.is_none());
+                let mark = || marker.set().map(drop);
+                let end = http::send(request, deadline, &mut sink, first, mark)?;
                 if request.makes {
                     answer = Some(from..sink.printed);
                 }

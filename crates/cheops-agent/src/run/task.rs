@@ -130,6 +130,14 @@ impl Task {
         self.parts.iter().any(|part| matches!(part, Part::Request(..)))
     }
 
+    /// The first request, if it begins with one.
+    pub(super) fn first_instance(&self) -> Option<&Request> {
+        match self.parts.first()? {
+            Part::Request(request, _) => Some(request),
+            Part::Line(_) => None,
+        }
+    }
+
     /// All files that it needs.
     pub(super) fn attachments(&self) -> impl Iterator<Item = &Attachment> {
         let bodies = self.parts.iter().filter_map(|part| match part {
@@ -327,7 +335,7 @@ mod tests {
             declares: None,
         };
         let services = BTreeMap::from([("image".parse().unwrap(), image())]);
-        let local = Local { services: &services, made: Some("7"), share };
+        let local = Local { services: &services, made: Some("7"), others: &[], share };
         Task::of_operation(&"site2".parse().unwrap(), &op, local)
     }
 

@@ -618,6 +618,13 @@ impl<A: App, W: Watch> World<A, W> {
         match effect {
             Effect::Persist(durable) => self.persist(n, durable),
             Effect::Send { to, message } => self.send(n, &to, message, asked),
+            // What makes one more of something each time is not done twice.
+            Effect::Run { run, op, before: Some(before), .. }
+                if !op.action.is_repeatable() && before.outcome != Outcome::Ko =>
+            {
+                let report = before.report();
+                self.tell(n, 1, Input::Ran { run, report });
+            }
             Effect::Run { run, op, .. } => {
                 self.next_command += 1;
                 let number = self.next_command;

@@ -58,11 +58,16 @@ pub(crate) fn open(address: &str, headers: &str) -> TcpStream {
     stream
 }
 
+/// Says something to a service that says it again, and hears it.
+pub(crate) fn say(stream: &mut TcpStream, text: &str) -> String {
+    stream.write_all(&frame(1, text.as_bytes())).unwrap();
+    String::from_utf8(unframed(stream)).unwrap()
+}
+
 /// Says things of all sizes to a service that says them again, and ends the conversation.
 pub(crate) fn converse(mut stream: TcpStream) {
     for text in ["hello", "", &"x".repeat(125), &"y".repeat(60_000)] {
-        stream.write_all(&frame(1, text.as_bytes())).unwrap();
-        assert_eq!(String::from_utf8(unframed(&mut stream)).unwrap(), text);
+        assert_eq!(say(&mut stream, text), text);
     }
     stream.write_all(&frame(8, b"\x03\xe8")).unwrap();
     assert_eq!(unframed(&mut stream), b"\x03\xe8");

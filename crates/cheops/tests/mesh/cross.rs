@@ -79,6 +79,34 @@ fn a_collection_is_read_at_all_sites_as_one() {
 }
 
 #[test]
+fn pages_are_followed_to_their_end_or_said_to_be_missing() {
+    let world = world("");
+    for n in 0..3 {
+        for image in 0..3 {
+            world.has_image(n, &format!("image{n}{image}"), "x");
+        }
+    }
+    let read = || world.image(0, "GET", "/v2/images?limit=1").scope(ALL);
+    world.mode(1, Service::Image, &json!({ "next": "relative" }));
+    let answer = read().send().expect(200);
+    assert_eq!(answer.json()["images"].as_array().unwrap().len(), 9, "{}", answer.text());
+    world.mode(2, Service::Image, &json!({ "next": "same" }));
+    let answer = read().send().expect(203);
+    assert_eq!(answer.json()["images"].as_array().unwrap().len(), 7, "{}", answer.text());
+    assert_eq!(answer.header("x-cheops-missing"), "site3");
+    // What the client has already is not what each site has.
+    world.forget();
+    let old = read().header("If-Modified-Since", "x").header("If-None-Match", "*");
+    old.header("Range", "bytes=0-1").send().expect(203);
+    for n in 0..3 {
+        for entry in world.log(n, Service::Image) {
+            let has = |name: &str| !entry["headers"][name].is_null();
+            assert!(!has("if-modified-since") && !has("if-none-match") && !has("range"), "{entry}");
+        }
+    }
+}
+
+#[test]
 fn a_strict_service_would_rather_have_no_answer_than_half_of_one() {
     let world = world("strict = true");
     world.has_image(0, "debian", "x");
@@ -168,6 +196,12 @@ fn a_name_that_exists_is_refused_before_anything_is_created() {
         assert!(world.asked(n, Service::Image).iter().all(|line| !line.starts_with("POST")));
     }
     create(&world, 0, "free").expect(201);
+    // The same for a path that exists.
+    let at_third = world.instance(2, Service::Image, "/kv/here");
+    world.client.call("PUT", &at_third).json(&json!({})).send().expect(201);
+    let refused =
+        world.image(0, "PUT", "/kv/here").scope(ALL).json(&json!({ "replicas": 3 })).send();
+    refused.problem(409, "name-taken");
 }
 
 #[test]

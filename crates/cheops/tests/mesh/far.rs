@@ -1,16 +1,24 @@
 //! What passes between sites as it passes through one: all of HTTP, in little memory. The first site
 //! has no instance of its own.
 
-use std::process::{Child, Command};
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    process::{Child, Command},
+    thread,
+    time::{Duration, Instant},
+};
 
+use cheops_agent::api::model::Submit;
 use serde_json::{Value, json};
 
 use crate::field::{
-    Field,
+    Field, SOON,
     application::{end, program, quiet},
     eventually,
     http::Client,
-    websocket::{converse, open},
+    submit,
+    websocket::{converse, open, say},
 };
 
 /// Two sites, and a service that only the second has an instance of.
@@ -22,9 +30,14 @@ struct Far {
 
 impl Far {
     fn start() -> Self {
+        Self::with("")
+    }
+
+    /// The same, with more settings of the service.
+    fn with(settings: &str) -> Self {
         let field = Field::with_each(2, |n, ip| {
             let instance = if n == 1 { "address = '127.0.0.1:18000'\n" } else { "" };
-            format!("[[service]]\nname = 'web'\nlisten = '{ip}:8000'\n{instance}")
+            format!("[[service]]\nname = 'web'\nlisten = '{ip}:8000'\n{instance}{settings}\n")
         });
         let mut command = field.sites[1].command("python3");
         command.arg(program()).args(["echo", "18000", "--site", "site2"]);
@@ -90,10 +103,74 @@ fn all_of_http_passes_between_sites() {
         );
     }
     converse(open(&format!("{}:8000", far.field.net.ip(0)), "X-Scope: web: site2\r\n"));
+    // Whoever is between says so, and nobody takes the agents' connection for the one that was asked.
+    let answer = far.client.get(&far.url("/echo")).scope("web: site2").send().expect(200);
+    assert_eq!(answer.header("via"), "2 site1");
+    let seen = far.log().pop().unwrap();
+    assert_eq!(seen["headers"]["via"], "1.1 site1", "{seen}");
+    let host = format!("{}:8000", far.field.net.ip(0));
+    assert_eq!(seen["headers"]["host"], host, "{seen}");
+    assert_eq!(seen["headers"]["x-forwarded-host"], host, "{seen}");
     // Where there is no instance, a request without a scope has nowhere to go.
     far.client.get(&far.url("/echo")).send().problem(502, "no-instance");
     let fallback = far.client.get(&far.url("/echo")).scope("web: site1; site2").send().expect(200);
     assert_eq!(fallback.site(), "site2");
+}
+
+/// One rule for connections to the instance here and elsewhere.
+#[test]
+fn a_changed_connection_between_sites_lasts_as_long_as_something_passes() {
+    let far = Far::with("idle = '1s'\nanswer = '2s'");
+    let address = format!("{}:8000", far.field.net.ip(0));
+    let mut stream = open(&address, "X-Scope: web: site2\r\n");
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(2_500) {
+        assert_eq!(say(&mut stream, "still here"), "still here");
+        thread::sleep(Duration::from_millis(300));
+    }
+    let silent = Instant::now();
+    assert_eq!(stream.read(&mut [0; 10]).unwrap(), 0);
+    assert!(silent.elapsed() < Duration::from_secs(5), "{:?}", silent.elapsed());
+    // An instance that does not answer is given up as any other.
+    let hold = far.client.call("PUT", &far.instance("/_mode")).json(&json!({ "hold": true }));
+    hold.send().expect(200);
+    let start = Instant::now();
+    let args = ["-o", "/dev/null", "-w", "%{http_code}", "-H", "Connection: Upgrade"];
+    let code = far.curl("/ws", &[&args[..], &["-H", "Upgrade: websocket"]].concat());
+    assert_eq!(code, "504");
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+}
+
+/// Those who read slowly, or not at all, must not cut a site off from another.
+#[test]
+fn clients_leave_room_on_a_link_for_others_and_for_the_agents() {
+    const ROOM: usize = 192;
+    let far = Far::start();
+    let mut stalled: Vec<TcpStream> = Vec::new();
+    for _ in 0..ROOM {
+        let mut stream = TcpStream::connect(format!("{}:8000", far.field.net.ip(0))).unwrap();
+        let head = "GET /bytes/50000000 HTTP/1.1\r\nHost: web\r\nX-Scope: web: site2\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        // It has begun, and nobody reads on.
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream.read_exact(&mut [0; 15]).unwrap();
+        stalled.push(stream);
+    }
+    let start = Instant::now();
+    let more = far.client.get(&far.url("/echo")).scope("web: site2").send();
+    let problem = more.problem(503, "no-answer");
+    assert!(problem["detail"].as_str().unwrap().contains("under way"), "{problem}");
+    // The agents' own calls get through: the other site is asked for what only it has.
+    let there = Submit { sites: Some("site2".into()), ..submit("echo hello", "add") };
+    far.field.sites[1].exec("there", &there);
+    let (status, told) = far.field.sites[0].ask("/api/v1/resources/there").unwrap();
+    assert_eq!(status, 200, "{told}");
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    // As soon as one goes, there is room again.
+    stalled.pop();
+    eventually("there is room", || {
+        far.client.get(&far.url("/echo")).scope("web: site2").send().status == 200
+    });
 }
 
 #[test]

@@ -140,3 +140,25 @@ fn two_requests_that_share_only_a_token_and_differ_in_scope_are_not_guessed_at()
     let after = world.boot(0, &images[0]).header("X-Auth-Token", "shared").send().expect(202);
     assert_eq!(after.json()["image"]["site"], "site1");
 }
+
+#[test]
+fn calls_for_a_replicated_request_have_its_scope_at_each_site() {
+    let world = World::new(3);
+    let image = world.has_image(1, "debian", "data of site2");
+    world.forget();
+    let booted = world.boot(0, &image).scope("compute: site1 & site3, image: site2").send();
+    assert_eq!(booted.expect(202).json()["image"]["site"], "site2");
+    eventually("both sites have booted it", || {
+        [0, 2].iter().all(|&n| {
+            let log = world.log(n, Service::Compute);
+            log.iter().any(|entry| entry["method"] == "POST" && entry["done"] == true)
+        })
+    });
+    let called = world.asked(1, Service::Image);
+    assert!(called.len() >= 2 && called.iter().all(|call| call.contains(&image)), "{called:?}");
+    for n in [0, 2] {
+        assert!(world.asked(n, Service::Image).is_empty(), "site{} was asked", n + 1);
+        let servers = world.has(n, Service::Compute, "/servers").expect(200).text();
+        assert!(servers.contains("site2"), "{servers}");
+    }
+}

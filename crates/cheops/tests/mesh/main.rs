@@ -15,3 +15,4 @@ mod otherwise;
 mod refused;
 mod replicants;
 mod sharing;
+mod stalled;

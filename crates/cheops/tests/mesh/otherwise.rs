@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use cheops_agent::api::model::Sites;
 use serde_json::json;
 
 use crate::field::{
@@ -121,20 +122,31 @@ fn a_site_that_hangs_is_left_for_the_next_only_by_what_may_be_repeated() {
 #[test]
 fn around_takes_the_nearest_that_works() {
     let mut world = World::new(3);
-    let asked = |world: &World, n: usize| {
-        let call = world.image(n, "GET", "/v2/images").scope("image: around(site2, 10s)");
+    let asked = |world: &World| {
+        let call = world.image(1, "GET", "/v2/images").scope("image: around(site2, 10s)");
         call.send().expect(200).site()
     };
-    eventually("round trips are known", || asked(&world, 0) == "site2");
+    eventually("round trips are known", || {
+        let sites: Sites = world.field.sites[1].try_get("/api/v1/sites").unwrap();
+        sites.sites.iter().filter(|site| site.round_trip_ms.is_some()).count() == 2
+    });
+    assert_eq!(asked(&world), "site2");
     world.stop(1, Service::Image);
-    let next = asked(&world, 1);
+    let next = asked(&world);
     assert!(next == "site1" || next == "site3", "{next}");
     world.stop(if next == "site1" { 0 } else { 2 }, Service::Image);
-    let last = asked(&world, 0);
+    let last = asked(&world);
     assert!(last != next && last != "site2", "{last} after {next}");
-    world.isolate(1);
-    assert_eq!(asked(&world, 0), last);
-    // Nobody is as near as that.
-    let call = world.image(0, "GET", "/v2/images").scope("image: around(site1, 1ns)").send();
-    assert_eq!(call.status == 200, last == "site1", "{}", call.text());
+    // Nobody but the site itself is as near as that.
+    let near = world.image(1, "GET", "/v2/images").scope("image: around(site2, 1ns)").send();
+    near.problem(502, "no-answer");
+}
+
+#[test]
+fn what_is_sent_once_and_arrives_nowhere_is_tried_elsewhere() {
+    let mut world = World::new(3);
+    world.stop(1, Service::Image);
+    world.stop(2, Service::Image);
+    let call = world.image(0, "POST", "/v2/images").scope("image: none(site2 & site3); site1");
+    assert_eq!(call.json(&json!({ "name": "x" })).send().expect(201).site(), "site1");
 }

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::field::{
+    Field,
     application::{OUTBOUND, Service, World},
     http::Client,
 };
@@ -20,6 +21,8 @@ fn each_error_says_what_happened_and_what_to_do() {
             "two scopes",
         ),
         ("/~image:site2/v2/images", &[("X-Scope", "image: site1")], "two scopes"),
+        ("/v2/images", &[("X-Scope", "image: site1"), ("X-Scope", "image: site2")], "two scopes"),
+        ("/%7Eimage:site2/v2/images", &[("X-Scope", "image: site1")], "two scopes"),
         ("/~image:%FF/v2/images", &[], "UTF-8"),
         ("/v2/images", &[("baggage", "scope=image%3A")], "baggage"),
     ] {
@@ -104,4 +107,18 @@ fn the_way_out_leads_to_services_only_and_never_in_circles() {
     assert_eq!(scoped, "200");
     assert_eq!(world.asked(1, Service::Image), ["GET /v2/images"]);
     assert!(world.asked(1, Service::Compute).is_empty());
+}
+
+/// An agent knows its own listeners, and not those of others.
+#[test]
+fn a_request_that_two_agents_give_to_each_other_comes_to_an_end() {
+    let field = Field::with_each(2, |n, ip| {
+        let other = ip.rsplit_once('.').map(|(net, _)| net.to_owned()).unwrap();
+        let mine: u8 = ip.rsplit_once('.').unwrap().1.parse().unwrap();
+        let other = format!("{other}.{}", if n == 0 { mine + 1 } else { mine - 1 });
+        format!("[[service]]\nname = 'web'\nlisten = '{ip}:8000'\naddress = '{other}:8000'\n")
+    });
+    let url = format!("http://{}:8000/round", field.net.ip(0));
+    let problem = Client::new().get(&url).send().problem(508, "circle");
+    assert!(problem["detail"].as_str().unwrap().contains("circles"), "{problem}");
 }

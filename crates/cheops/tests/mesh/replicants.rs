@@ -222,6 +222,82 @@ fn updates_uploads_and_deletions_reach_all_copies_by_any_name() {
 }
 
 #[test]
+fn all_ids_of_a_request_are_those_of_the_site_that_gets_it() {
+    let world = World::new(3);
+    let (a, b) = (create(&world, 0, "a"), create(&world, 0, "b"));
+    let own = |n: usize, name: &str| text(&local(&world, n, name).unwrap()["id"]);
+    for name in ["a", "b"] {
+        settled(&world, &[0, 1], name, |_| true);
+    }
+    for (n, id) in [(0, &a), (0, &b), (1, &a), (1, &b)] {
+        eventually("it can be read", || {
+            world.image(n, "GET", &format!("/v2/images/{id}")).send().status == 200
+        });
+    }
+    world.forget();
+    world.image(1, "GET", &format!("/v2/images/{a}?with={b}")).send().expect(200);
+    let asked = world.asked(1, Service::Image);
+    let expected = format!("GET /v2/images/{}?with={}", own(1, "a"), own(1, "b"));
+    assert!(asked.contains(&expected), "{asked:?}");
+    // It is a write of what its path names; each site has its own ids for all that is named.
+    let path = format!("/v2/images/{a}?from={}", own(0, "b"));
+    world.image(0, "PATCH", &path).json(&json!({ "tag": "x" })).send().expect(200);
+    settled(&world, &[0, 1], "a", |image| image["tag"] == "x");
+    for n in [0, 1] {
+        let asked = world.asked(n, Service::Image);
+        let expected = format!("PATCH /v2/images/{}?from={}", own(n, "a"), own(n, "b"));
+        assert!(asked.contains(&expected), "{asked:?}");
+    }
+    // What only the query names is not what is written to.
+    let plain = world.has_image(0, "plain", "x");
+    world.forget();
+    world.image(0, "DELETE", &format!("/v2/images/{plain}?like={b}")).send().expect(204);
+    assert!(local(&world, 0, "plain").is_none());
+    let expected = format!("DELETE /v2/images/{plain}?like={}", own(0, "b"));
+    assert!(world.asked(0, Service::Image).contains(&expected));
+    assert!(world.asked(1, Service::Image).iter().all(|line| !line.starts_with("DELETE")));
+    for n in [0, 1] {
+        assert!(local(&world, n, "b").is_some());
+    }
+}
+
+#[test]
+fn a_path_is_the_same_however_it_is_spelled_and_is_where_it_was_put() {
+    let world = World::new(3);
+    let put = |asked: usize, path: &str, value: u64| {
+        world.image(asked, "PUT", path).json(&json!({ "value": value }))
+    };
+    let both = |value: u64| {
+        eventually("both have it", || {
+            (0..2).all(|n| {
+                let answer = world.has(n, Service::Image, "/kv/a-b");
+                answer.status == 200 && answer.json()["value"] == value
+            })
+        });
+    };
+    put(0, "/kv/a-b", 1).scope(BOTH).send().expect(201);
+    both(1);
+    for (value, spelling) in (2..).zip(["/kv/a%2Db", "/kv/a-b/", "/k%76/a%2db"]) {
+        put(0, spelling, value).send().expect(200);
+        both(value);
+    }
+    // Its own sites may be named; others are refused, and get nothing.
+    put(0, "/kv/a-b", 6).scope("image: site2 & site1").send().expect(200);
+    both(6);
+    for scope in ["image: site3", "image: site1", "image: site1 & site3"] {
+        let refused = put(0, "/kv/a-b", 7).scope(scope).send();
+        let problem = refused.problem(409, "other-sites");
+        let detail = text(&problem["detail"]);
+        let named = scope.trim_start_matches("image: ");
+        assert!(detail.contains("site1 & site2") && detail.contains(named), "{detail}");
+    }
+    // What the scope says of other services is another matter.
+    put(0, "/kv/a-b", 8).scope("compute: site3").send().expect(200);
+    both(8);
+    assert_eq!(world.has(2, Service::Image, "/kv/a-b").status, 404);
+}
+
+#[test]
 fn names_that_clients_choose_need_no_ids() {
     let world = World::new(3);
     let put = |asked: usize, name: &str, value: &Value| {

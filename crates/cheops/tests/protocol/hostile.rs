@@ -86,10 +86,12 @@ fn of_two_framings_the_encoding_counts_and_nothing_comes_after() {
     .into_iter()
     .enumerate()
     {
-        let post = format!("POST /outer HTTP/1.1\r\nHost: web\r\n{head}\r\n0\r\n\r\n");
+        let post = format!("POST /outer{n} HTTP/1.1\r\nHost: web\r\n{head}\r\n0\r\n\r\n");
         let answer = exchange(proxy.address, (post + &smuggled(n)).as_bytes(), SOON);
         let seen = recorder.take();
-        assert!(requests(&seen) <= 1 && !seen.contains("smuggled"), "{head}: {seen}");
+        // One before it may have come only now.
+        let outer = seen.matches(&format!("/outer{n} ")).count();
+        assert!(outer <= 1 && !seen.contains("smuggled"), "{head}: {seen}");
         assert!(!seen.to_lowercase().contains("content-length"), "{head}: {seen}");
         assert!(matches!(status(&answer), 200 | 400), "{head}: {answer}");
         assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{head}: {answer}");
@@ -263,6 +265,7 @@ fn an_answer_that_breaks_off_is_not_taken_for_a_whole_one() {
     });
     let got =
         exchange(proxy.address, b"GET / HTTP/1.1\r\nHost: web\r\n\r\n", Duration::from_secs(10));
-    assert!(got.starts_with("HTTP/1.1 200"), "{got}");
+    // The head may not have been on its way yet when it broke off.
+    assert!(got.is_empty() || got.starts_with("HTTP/1.1 200"), "{got}");
     assert!(!got.contains("0\r\n\r\n"), "it looks whole: {got}");
 }

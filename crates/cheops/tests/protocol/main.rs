@@ -6,7 +6,9 @@
 #[path = "../field/mod.rs"]
 mod field;
 
+mod changed;
 mod clients;
 mod hostile;
+mod limits;
 mod origin;
 mod passing;

@@ -36,7 +36,7 @@ impl Context {
 }
 
 /// What takes the place of a part of a text.
-pub(super) type Edit = (Range<usize>, String);
+pub(crate) type Edit = (Range<usize>, String);
 
 /// The ids that are known, and how they are announced.
 pub(super) struct Known<F> {
@@ -102,7 +102,8 @@ where
     (!edits.is_empty()).then(|| edited(value, &edits))
 }
 
-fn edited(text: &str, edits: &[Edit]) -> String {
+/// The text with these parts of it replaced. They are in order.
+pub(crate) fn edited(text: &str, edits: &[Edit]) -> String {
     let mut result = String::with_capacity(text.len() + 40);
     let mut copied = 0;
     for (at, id) in edits {

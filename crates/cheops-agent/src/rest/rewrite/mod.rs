@@ -3,7 +3,7 @@
 //!
 //! | module | question it answers |
 //! |---|---|
-//! | `pieces` | what in a path or URL can be an id? |
+//! | `pieces` | what in a path or URL can be an id, and when are two paths the same? |
 //! | `target` | which ids does the target of a request hold? |
 //! | `known` | which of what a text holds are ids, and what takes their place? |
 //! | `body` | how are ids replaced in a body as it passes? |
@@ -18,9 +18,13 @@ mod known;
 mod pieces;
 mod target;
 
-pub(super) use self::pieces::{Piece, Place, pieces};
-pub use self::target::{own_path, segments, target};
+pub use self::target::{is_own, own_path, segments, target};
 pub use self::{
     body::{Format, MAX_TOKEN, Rewriter},
     known::{Context, header},
+    pieces::canonical,
+};
+pub(crate) use self::{
+    known::edited,
+    pieces::{Piece, Place, encoded, pieces, push_canonical},
 };

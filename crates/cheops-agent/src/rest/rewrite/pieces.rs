@@ -5,7 +5,9 @@
 
 use std::borrow::Cow;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{
+    AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode, utf8_percent_encode,
+};
 
 /// What stands in a segment or in a query as it is (RFC 3986, "unreserved").
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -97,6 +99,29 @@ pub(crate) fn encoded(id: &str) -> impl std::fmt::Display {
     utf8_percent_encode(id, UNRESERVED)
 }
 
+/// Writes a segment in the one form that all of its spellings have: what is not unreserved is encoded, in
+/// upper case, and nothing else is (RFC 3986, 6.2.2). An application that looks at a segment decodes it,
+/// so that to encode what may stand there as it is makes no difference either.
+pub(crate) fn push_canonical(path: &mut String, segment: &str) {
+    let bytes: Vec<u8> = percent_decode_str(segment).collect();
+    path.extend(percent_encode(&bytes, UNRESERVED));
+}
+
+/// The path of a target or a URL in the one form that all of its spellings have. A query takes no part,
+/// nor does a slash at the end.
+pub fn canonical(target: &str) -> String {
+    let mut path = String::with_capacity(target.len());
+    let segments = pieces(target).filter(|piece| matches!(piece.place, Place::Segment { .. }));
+    for (n, segment) in segments.enumerate() {
+        if n > 0 {
+            path.push('/');
+        }
+        push_canonical(&mut path, segment.raw);
+    }
+    path.truncate(path.trim_end_matches('/').len());
+    if path.is_empty() { "/".to_owned() } else { path }
+}
+
 /// Where the path begins: after the authority, if there is one.
 fn path_start(text: &str) -> usize {
     let Some(colon) = text.find("://") else { return 0 };
@@ -150,6 +175,30 @@ mod tests {
             for piece in pieces(text) {
                 assert_eq!(&text[piece.at..piece.end()], piece.raw, "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn all_spellings_of_a_path_are_one() {
+        let table = [
+            (
+                "/kv/a-b",
+                &["/kv/a%2Db", "/kv/a%2db", "/%6bv/a-b/", "/kv/a-b?x=y/z", "/kv/a-b//"][..],
+            ),
+            ("/kv/a%20b%2Fc", &["/kv/a%20b%2fc"]),
+            ("/kv/a%3Ab", &["/kv/a:b", "/kv/a%3ab"]),
+            ("/kv/%FF", &["/kv/%ff"]),
+            ("/kv/%C3%A9", &["/kv/é"]),
+            ("/a//b", &["http://host/a//b/"]),
+            ("/", &["", "//", "/?x", "http://host"]),
+        ];
+        for (expected, spellings) in table {
+            for spelling in spellings.iter().chain([&expected]) {
+                assert_eq!(canonical(spelling), expected, "{spelling}");
+            }
+        }
+        for (one, other) in [("/a/b", "/a%2Fb"), ("/a", "/A"), ("/a/b", "/b/a"), ("/ab", "/a/b")] {
+            assert_ne!(canonical(one), canonical(other));
         }
     }
 

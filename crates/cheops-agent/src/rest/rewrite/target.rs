@@ -57,6 +57,12 @@ pub fn own_path<'p>(path: &'p str, id: &str) -> Option<(&'p str, &'p str)> {
     Some(path.split_at(own.end()))
 }
 
+/// Whether a path is that of the resource that the id names, and not of what lies below it. A slash at
+/// the end makes no difference.
+pub fn is_own(path: &str, id: &str) -> bool {
+    own_path(path, id).is_some_and(|(_, rest)| rest.trim_end_matches('/').is_empty())
+}
+
 fn names(piece: &Piece<'_>, id: &str) -> bool {
     !piece.raw.is_empty() && piece.decoded().is_some_and(|text| text == id)
 }
@@ -140,6 +146,8 @@ mod tests {
         ];
         for (path, expected) in table {
             assert_eq!(own_path(path, "42"), expected, "{path}");
+            let own = matches!(expected, Some((_, "" | "/")));
+            assert_eq!(is_own(path, "42"), own, "{path}");
         }
     }
 

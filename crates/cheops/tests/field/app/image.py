@@ -7,7 +7,8 @@ in memory but for the files.
 - `/v2/images/ID/actions/NAME`: POST; the names of all that were done are part of what GET shows.
 - `/kv/NAME`: the same with names that the client chooses: PUT, GET, PATCH, DELETE.
 
-Each thing says in `site` where it is.
+Each thing says in `site` where it is. The mode `{"next": "relative"}` has links to next pages without a
+path, `{"next": "same"}` such as lead to the page itself.
 """
 
 import hashlib
@@ -88,6 +89,11 @@ class Image(Handler):
         if end < len(things):
             limit, marker = self.query["limit"], things[end - 1]["id"]
             page["next"] = f"/v2/{kind}?limit={limit}&marker={marker}"
+            match self.server.mode.get("next"):
+                case "relative":
+                    page["next"] = f"?limit={limit}&marker={marker}"
+                case "same":
+                    page["next"] = self.path
         self.answer(page)
 
     def thing(self, kind, id):

@@ -1,0 +1,101 @@
+//! The catalogue: which services each site has, and how far the sites are from each other.
+//!
+//! Each agent measures its own links, and asks the others for what they have measured, when a link
+//! is made and then now and then. What must stay true: a site that can't be asked keeps what it last
+//! said; nothing that others say makes a site known, or reachable.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use axum::extract::State;
+use cheops_core::id::SiteId;
+use futures_util::future::join_all;
+use tokio::{sync::broadcast::error::RecvError, time::sleep};
+
+use super::{
+    Context, Shared,
+    error::Asked,
+    model::{Catalogue, CatalogueQuery, Offer, Problem},
+    pass,
+};
+use crate::{node::Told, peers::Learned};
+
+/// How often the other sites are asked.
+const EVERY: Duration = Duration::from_secs(30);
+
+/// Which services each site has, and its round trips: as far as this one knows.
+#[utoipa::path(get, path = "/api/v1/catalogue", tag = "sites", params(CatalogueQuery),
+    responses((status = OK, body = Catalogue), (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn get(
+    State(context): State<Shared>,
+    Asked(query): Asked<CatalogueQuery>,
+) -> axum::Json<Catalogue> {
+    let mut sites = vec![own(&context)];
+    if !query.local {
+        sites.extend(context.peers.learned().into_iter().map(|(site, learned)| Offer {
+            site: site.to_string(),
+            services: learned.services.into_iter().collect(),
+            round_trips_ms: learned.round_trips.into_iter().map(said).collect(),
+        }));
+        sites.sort_by(|a, b| a.site.cmp(&b.site));
+    }
+    axum::Json(Catalogue { here: context.here().to_string(), sites })
+}
+
+/// What this site has and has measured itself.
+fn own(context: &Context) -> Offer {
+    let services = context.config.mesh.services.values();
+    let services = services.filter(|service| service.address.is_some());
+    let peers = context.peers.view();
+    let measured = peers.into_iter().filter_map(|peer| Some((peer.site, peer.round_trip?)));
+    Offer {
+        site: context.here().to_string(),
+        services: services.map(|service| service.name.to_string()).collect(),
+        round_trips_ms: measured.map(said).collect(),
+    }
+}
+
+fn said((site, round_trip): (SiteId, Duration)) -> (String, f64) {
+    (site.to_string(), round_trip.as_secs_f64() * 1_000.0)
+}
+
+/// Asks the other sites for their part of the catalogue, for ever.
+pub(crate) async fn learn(context: Shared) {
+    let mut feed = context.node.feed().follow();
+    loop {
+        let peers: Vec<SiteId> = context.config.sites.keys().cloned().collect();
+        let asked = context.reachable(&peers);
+        join_all(asked.iter().map(|site| learn_of(&context, site))).await;
+        let linked = async {
+            loop {
+                match feed.recv().await {
+                    Ok(Told::Link { up: true, .. }) | Err(RecvError::Lagged(_)) => return true,
+                    Ok(_) => {}
+                    Err(RecvError::Closed) => return false,
+                }
+            }
+        };
+        tokio::select! {
+            () = sleep(EVERY) => {}
+            goes_on = linked => if !goes_on { return },
+        }
+    }
+}
+
+async fn learn_of(context: &Context, site: &SiteId) {
+    let path = "/api/v1/catalogue?local=true";
+    let Ok(said) = pass::ask::<Catalogue>(context, site, path).await else { return };
+    let Some(offer) = said.sites.into_iter().find(|offer| offer.site == site.as_str()) else {
+        return;
+    };
+    let round_trip = |(to, ms): (String, f64)| {
+        let span = Duration::try_from_secs_f64(ms / 1_000.0).ok()?;
+        Some((to.parse::<SiteId>().ok()?, span))
+    };
+    let round_trips: BTreeMap<SiteId, Duration> =
+        offer.round_trips_ms.into_iter().filter_map(round_trip).collect();
+    let services: BTreeSet<String> = offer.services.into_iter().collect();
+    context.peers.learn(site, Learned { round_trips, services });
+}
