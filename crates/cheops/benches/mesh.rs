@@ -209,6 +209,7 @@ impl Bench {
     }
 }
 
+#[derive(Clone, Copy)]
 enum Limit {
     Least(f64),
     Most(f64),

@@ -63,7 +63,7 @@ impl Stage {
         file.to_str().unwrap().to_owned()
     }
 
-    fn lane(&self, name: &'static str, doors: [SocketAddr; 2], process: Process) -> Lane {
+    fn lane(name: &'static str, doors: [SocketAddr; 2], process: Process) -> Lane {
         let [small, large] = doors;
         wait_for(small);
         wait_for(large);
@@ -105,7 +105,7 @@ listen large
         );
         let file = self.file("haproxy.cfg", &config);
         let process = Process::measured("haproxy", &["-db", "-q", "-f", &file])?;
-        Some(self.lane("haproxy", doors, process))
+        Some(Self::lane("haproxy", doors, process))
     }
 
     pub(crate) fn nginx(&self) -> Option<Lane> {
@@ -128,7 +128,7 @@ server {{ listen {large}; location / {{ proxy_pass http://large; }} }}"
         );
         let file = nginx_file(self.directory.path(), "proxy", &config);
         let process = Process::measured("nginx", &["-c", file.to_str().unwrap()])?;
-        Some(self.lane("nginx", doors, process))
+        Some(Self::lane("nginx", doors, process))
     }
 
     /// Envoy, if `CHEOPS_ENVOY` or the path says where it is.
@@ -145,14 +145,14 @@ server {{ listen {large}; location / {{ proxy_pass http://large; }} }}"
         let arguments =
             ["--concurrency", "1", "--disable-hot-restart", "--log-level", "off", "-c", &file];
         let process = Process::measured(&program, &arguments)?;
-        Some(self.lane("envoy", doors, process))
+        Some(Self::lane("envoy", doors, process))
     }
 
     /// One agent that knows of no other.
     pub(crate) fn agent(&self) -> Lane {
         let [api, peers, small, large] = addresses();
         let agent = self.start_agent("alone", api, peers, [small, large], "");
-        self.lane("cheops", [small, large], agent)
+        Self::lane("cheops", [small, large], agent)
     }
 
     /// Two agents: the ways from each to the instance of the other.
