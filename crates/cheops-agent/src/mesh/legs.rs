@@ -7,7 +7,7 @@ use std::{borrow::Cow, sync::Arc, time::Instant};
 
 use cheops_core::{
     id::{SiteId, Sites},
-    route::{Leg, decide},
+    route::Leg,
 };
 use hyper::{Response, StatusCode, http::request::Parts};
 
@@ -32,7 +32,8 @@ impl Shared {
         body: Body,
     ) -> Response<Answer> {
         let access = access(&parts.method);
-        let route = decide(&named.scope, service.name(), access, &self.here, &self.catalogue());
+        let (name, catalogue) = (service.name(), self.catalogue());
+        let route = self.routes.find(named, name, access, &self.here, catalogue);
         match route {
             Ok(route) => self.try_legs(service, Some(named), route.attempts(), parts, body).await,
             Err(error) => {

@@ -11,6 +11,7 @@
 //! | `read` | what is the scope of a request? |
 //! | `linked` | which request does a call of the application belong to? |
 //! | `headers` | which header fields go on? |
+//! | `routes` | where does a request with a scope go? |
 //! | `legs` | which attempts are made, and in which order? |
 //! | `attempt` | may it be tried elsewhere? |
 //! | `forward` | how does the instance here, or another agent, get it? |
@@ -53,6 +54,7 @@ mod once;
 mod pool;
 mod read;
 mod replicated;
+mod routes;
 mod serve;
 mod strangers;
 mod streams;
@@ -88,6 +90,7 @@ use self::{
     listen::Door,
     pool::Upstream,
     read::{Named, Reader},
+    routes::Routes,
     strangers::Strangers,
 };
 use crate::{
@@ -218,6 +221,7 @@ struct Shared {
     services: BTreeMap<ServiceName, Arc<Service>>,
     peers: Peers,
     reader: Reader,
+    routes: Routes,
     /// The requests being served, if calls of the application are listened for.
     linked: Option<Mutex<Linked>>,
     known: RwLock<(Instant, Arc<Catalogue>)>,
@@ -257,6 +261,7 @@ impl Shared {
             services: mesh.services.values().map(service).collect(),
             known: RwLock::new((Instant::now(), Arc::new(peers.catalogue()))),
             reader: Reader::default(),
+            routes: Routes::default(),
             config: mesh,
             peers,
             linked,
