@@ -351,7 +351,7 @@ impl Journal {
             }
             Found::All => Step::Rest,
             Found::Missing(op) => Step::Run { op, fresh: resolution.replaces(log, op) },
-            Found::Disorder if block[from..].iter().all(|&op| log.op(op).action.is_request()) => {
+            Found::Disorder if self.are_requests(log, &block[from..], since) => {
                 self.in_order(log, resolution, from, since)
             }
             Found::Disorder => {
@@ -359,6 +359,15 @@ impl Journal {
                 restart
             }
         }
+    }
+
+    /// Whether a tail, and all else that the state depends on, is made of requests.
+    fn are_requests(&self, log: &Log, tail: &[Ix], since: u32) -> bool {
+        let is_request = |op: Ix| log.op(op).action.is_request();
+        let runs = self.runs.iter().enumerate().filter(|(_, run)| **run >= since);
+        !tail.is_empty()
+            && tail.iter().all(|&op| is_request(op))
+            && runs.map(|(op, _)| Ix::new(op)).all(is_request)
     }
 
     /// The next request of a tail of requests that has to be sent, for the first time or once more, so

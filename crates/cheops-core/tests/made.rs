@@ -67,6 +67,12 @@ fn act(what: &str) -> Submission {
     submission("act", http("PUT", &target, Names::Uses("m".into())))
 }
 
+/// The same with a command before it: what is not made of requests alone is replayed from its start.
+fn act_after_command(what: &str) -> Submission {
+    let Submission { action, .. } = act(what);
+    submission("act", Action::Steps([Action::command("true"), action].into()))
+}
+
 fn delete() -> Submission {
     submission("delete", http("DELETE", "/images/m", Names::Uses("m".into())))
 }
@@ -87,7 +93,14 @@ struct Place {
 
 impl Place {
     fn run(&mut self, op: &Operation, before: Option<&Report>) -> Report {
-        let Action::Http(request) = &op.action else { panic!("a request") };
+        let request = match &op.action {
+            Action::Http(request) => request,
+            Action::Steps(steps) => match &**steps {
+                [Action::Command { .. }, Action::Http(request)] => request,
+                other => panic!("{other:?}"),
+            },
+            Action::Command { .. } => panic!("a request"),
+        };
         let stands = before.filter(|before| before.outcome != Outcome::Ko);
         if let Some(report) = stands.filter(|_| !op.action.is_repeatable()) {
             return report.clone();
@@ -248,13 +261,33 @@ fn what_is_created_again_after_it_was_forgotten_has_new_ids() {
 }
 
 #[test]
+fn requests_that_are_out_of_order_are_sent_again_and_no_others() {
+    let mut two = Two::new();
+    two.submit(0, create());
+    two.submit(0, act("agreed"));
+    two.talk();
+    two.cut();
+    two.submit(1, act("x"));
+    two.submit(0, act("y"));
+    two.connect();
+    let put = |what: &str| format!("PUT /images/m/actions/{what}");
+    let all = [two.places[0].requests.clone(), two.places[1].requests.clone()];
+    assert_eq!(all.iter().map(Vec::len).max(), Some(5), "{all:?}");
+    for requests in &all {
+        let of = |line: &str| requests.iter().filter(|request| *request == line).count();
+        assert_eq!((of("POST /images"), of(&put("agreed")), of(&put("x"))), (1, 1, 1));
+        assert_eq!(requests.last(), Some(&put("y")), "{requests:?}");
+    }
+}
+
+#[test]
 fn a_replay_is_told_what_was_answered_before() {
     let mut two = Two::new();
     two.submit(0, create());
     two.talk();
     two.cut();
-    two.submit(1, act("x"));
-    two.submit(0, act("y"));
+    two.submit(1, act_after_command("x"));
+    two.submit(0, act_after_command("y"));
     two.connect();
     // The one that came second in time was run first at its site, which starts again from the create.
     let all = [two.places[0].requests.clone(), two.places[1].requests.clone()];
@@ -313,8 +346,8 @@ fn a_post_that_was_not_to_be_sent_again_is_in_no_doubt() {
     two.submit(0, create());
     two.talk();
     two.cut();
-    two.submit(1, act("x"));
-    two.submit(0, act("y"));
+    two.submit(1, act_after_command("x"));
+    two.submit(0, act_after_command("y"));
     // The site that has to replay is stopped in it.
     two.places[0].held = true;
     two.connect();

@@ -161,7 +161,7 @@ pub(crate) fn nginx(directory: &Path, address: SocketAddr, size: usize) -> Runni
     let root = directory.display();
     let config = format!(
         "daemon off;\nmaster_process off;\npid {root}/pid;\nerror_log {root}/error.log;\nuser root;\n\
-         events {{ worker_connections 512; }}\n\
+         events {{ worker_connections 4096; }}\n\
          http {{\n access_log off; keepalive_requests 7; client_max_body_size 0;\n\
          client_body_temp_path {root}/t1; proxy_temp_path {root}/t2; fastcgi_temp_path {root}/t3;\n\
          uwsgi_temp_path {root}/t4; scgi_temp_path {root}/t5;\n\
