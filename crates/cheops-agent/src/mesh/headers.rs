@@ -9,7 +9,7 @@
 use std::{fmt::Write as _, net::IpAddr};
 
 use hyper::{
-    HeaderMap, Version,
+    HeaderMap, StatusCode, Version,
     header::{CONTENT_LENGTH, FORWARDED, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING, VIA},
 };
 
@@ -32,6 +32,9 @@ const MOST_HOPS: usize = 32;
 /// What begins with this is ours.
 const OURS: &str = "x-cheops-";
 
+/// How many bytes the header fields of a request may have.
+const MOST: usize = 64 << 10;
+
 /// Why a request can't go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unsound {
@@ -43,14 +46,29 @@ pub(super) enum Unsound {
     Encoding,
     #[error("it has more than one Host")]
     TwoHosts,
+    #[error("its header fields have more than {MOST} bytes")]
+    TooLarge,
 }
 
-/// Whether a request means the same to everybody who reads it.
+impl Unsound {
+    /// What the client is told.
+    pub(super) fn status(self) -> StatusCode {
+        match self {
+            Self::TooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::TwoFramings | Self::TwoLengths | Self::Encoding | Self::TwoHosts => {
+                StatusCode::BAD_REQUEST
+            }
+        }
+    }
+}
+
+/// Whether a request means the same to everybody who reads it, and is not too much to read.
 pub(super) fn sound(headers: &HeaderMap) -> Result<(), Unsound> {
-    let (mut lengths, mut hosts, mut encodings) = (0, 0, 0);
+    let (mut lengths, mut hosts, mut encodings, mut bytes) = (0, 0, 0, 0);
     let mut chunked = true;
     // Once over all of them is quicker than to look each up.
     for (name, value) in headers {
+        bytes += name.as_str().len() + value.len();
         if name == CONTENT_LENGTH {
             lengths += 1;
         } else if name == HOST {
@@ -66,6 +84,7 @@ pub(super) fn sound(headers: &HeaderMap) -> Result<(), Unsound> {
         (_, 2..) => Err(Unsound::Encoding),
         _ if !chunked => Err(Unsound::Encoding),
         _ if hosts > 1 => Err(Unsound::TwoHosts),
+        _ if bytes > MOST => Err(Unsound::TooLarge),
         _ => Ok(()),
     }
 }
@@ -182,6 +201,7 @@ mod tests {
             ("transfer-encoding: chunked\ntransfer-encoding: chunked", Err(Unsound::Encoding)),
             ("transfer-encoding: xchunked", Err(Unsound::Encoding)),
             ("host: a\nhost: b", Err(Unsound::TwoHosts)),
+            (&format!("x: {}", "y".repeat(MOST)), Err(Unsound::TooLarge)),
         ] {
             assert_eq!(sound(&headers(given)), expected, "{given}");
         }

@@ -36,8 +36,9 @@ use super::{
 /// How long to wait when the system has no more room for connections, and between two looks at one that
 /// is to end.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest head of a request.
-const HEADERS: usize = 64 << 10;
+/// How much of what a client sends is read at a time, at most: what uploads gain by, and more than the
+/// head of a request may have.
+const BUFFER: usize = 256 << 10;
 const HTTP2_HEADERS: u32 = 64 << 10;
 /// How many requests of one connection are served at the same time (HTTP/2).
 const STREAMS: u32 = 256;
@@ -116,7 +117,7 @@ async fn converse(
         }
     });
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(Clock::default()).header_read_timeout(head).max_buf_size(HEADERS);
+    builder.http1().timer(Clock::default()).header_read_timeout(head).max_buf_size(BUFFER);
     builder
         .http2()
         .timer(TokioTimer::new())

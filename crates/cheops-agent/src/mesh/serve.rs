@@ -124,10 +124,10 @@ impl Shared {
     fn admit(&self, asks: Asks<'_>, parts: &mut Parts) -> Result<Option<Arc<Named>>, Box<Problem>> {
         sound(&parts.headers).map_err(|unsound| {
             Problem::new(
-                StatusCode::BAD_REQUEST,
+                unsound.status(),
                 UNSOUND,
-                format!("the request can be read in two ways: {unsound}"),
-                "send a request that RFC 9112 allows",
+                format!("the request is not taken: {unsound}"),
+                "send a request that RFC 9112 allows, with fewer or shorter header fields",
             )
         })?;
         if parts.method == Method::CONNECT {
