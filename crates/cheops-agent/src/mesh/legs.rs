@@ -33,7 +33,7 @@ impl Shared {
     ) -> Response<Answer> {
         let access = access(&parts.method);
         let (name, catalogue) = (service.name(), self.catalogue());
-        let route = self.routes.find(named, name, access, &self.here, catalogue);
+        let route = self.routes.find(named, name, access, &self.here, &catalogue);
         match route {
             Ok(route) => self.try_legs(service, Some(named), route.attempts(), parts, body).await,
             Err(error) => {

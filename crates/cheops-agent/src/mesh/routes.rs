@@ -40,13 +40,13 @@ impl Routes {
         service: &ServiceName,
         access: Access,
         here: &SiteId,
-        catalogue: Arc<Catalogue>,
+        catalogue: &Arc<Catalogue>,
     ) -> Result<Arc<Route>, ScopeError> {
         let key = (Arc::as_ptr(named).addr(), service.clone(), access == Access::Write);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !known.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, &catalogue)) {
+        if !known.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, catalogue)) {
             // It is made anew now and then, and mostly says the same.
-            if known.of.as_deref() != Some(&*catalogue) {
+            if known.of.as_deref() != Some(&**catalogue) {
                 known.routes.clear();
             }
             known.of = Some(catalogue.clone());
@@ -54,7 +54,7 @@ impl Routes {
         if let Some((_, route)) = known.routes.get(&key) {
             return Ok(route.clone());
         }
-        let route = Arc::new(decide(&named.scope, service, access, here, &catalogue)?);
+        let route = Arc::new(decide(&named.scope, service, access, here, catalogue)?);
         if known.routes.len() >= KEPT {
             known.routes.clear();
         }
@@ -81,7 +81,7 @@ mod tests {
         cut.set_reachable(site("b"), false);
         let (routes, scope) = (Routes::default(), named("image: b; c"));
         let legs = |catalogue: &Arc<Catalogue>, scope: &Arc<Named>, access| {
-            let route = routes.find(scope, &service, access, &here, catalogue.clone()).unwrap();
+            let route = routes.find(scope, &service, access, &here, catalogue).unwrap();
             route.attempts().len()
         };
         assert_eq!(legs(&all, &scope, Access::Read), 2);
@@ -94,8 +94,6 @@ mod tests {
             legs(&all, &named(&format!("image: b, x{n}: c")), Access::Read);
         }
         assert!(routes.0.lock().unwrap().routes.len() <= KEPT);
-        assert!(
-            routes.find(&named("image: d"), &service, Access::Read, &here, all.clone()).is_err()
-        );
+        assert!(routes.find(&named("image: d"), &service, Access::Read, &here, &all).is_err());
     }
 }
