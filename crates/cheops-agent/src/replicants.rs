@@ -66,7 +66,7 @@ pub enum Name {
     Meta {
         /// The id.
         id: Box<str>,
-        /// The path of the collection, in its [canonical](canonical) form.
+        /// The path of the collection, in its [`canonical`] form.
         collection: Box<str>,
     },
     /// By a path, the same at all sites, in its canonical form.
