@@ -383,6 +383,9 @@ impl Journal {
         });
         // Whatever left the block and was run may have set what these set.
         let left = left.map(|(_, run)| run).max().unwrap_or(0);
+        if let Some(op) = base.filter(|&base| left > 0 && log.op(base).action.is_repeatable()) {
+            return Step::Run { op, fresh: true };
+        }
         for &op in tail.iter().filter(|&&op| Some(op) != base) {
             let (run, kind) = (self.run(op), resolution.kind(op));
             let sent = run >= since;

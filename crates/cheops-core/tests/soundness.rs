@@ -161,6 +161,13 @@ const DOCUMENT: &str = r#"{"ResolutionMatrix": [
     {"Before": "set", "After": "create", "Result": "take-both-reverse-order", "Concurrent": "take-both"},
     {"Before": "set", "After": "set", "Result": "take-both-agreed-order"}]}"#;
 
+/// The same with a name that clients choose: a `PUT` makes it, or replaces all of it.
+const NAMED: &str = r#"{"ResolutionMatrix": [
+    {"Before": "replace", "After": "replace", "Result": "take-one"},
+    {"Before": "replace", "After": "merge", "Result": "take-both-keep-order", "Concurrent": "take-both"},
+    {"Before": "merge", "After": "replace", "Result": "take-both-reverse-order", "Concurrent": "take-both"},
+    {"Before": "merge", "After": "merge", "Result": "take-both-agreed-order"}]}"#;
+
 /// What someone asks a site for: the kind and the action.
 type Asked = (String, Action);
 
@@ -178,15 +185,25 @@ fn request(rng: &mut fastrand::Rng, step: usize, is_new: bool) -> Option<Asked> 
         (_, true) => return None,
         (_, false) => ("set", ["PATCH", "PATCH", "PATCH", "PUT", "POST"][rng.usize(0..5)]),
     };
-    let request = HttpRequest {
+    Some((kind.to_owned(), http(method, step)))
+}
+
+/// A request for what has a name: anyone may make it.
+fn named(rng: &mut fastrand::Rng, step: usize) -> Asked {
+    let (kind, method) =
+        [("merge", "PATCH"), ("merge", "PATCH"), ("replace", "PUT")][rng.usize(0..3)];
+    (kind.to_owned(), http(method, step))
+}
+
+fn http(method: &str, step: usize) -> Action {
+    Action::Http(Box::new(HttpRequest {
         service: "document".parse().unwrap(),
         method: method.into(),
         target: format!("/{}", step + 1).into(),
         headers: [].into(),
         body: HttpBody::None,
         names: Names::Nothing,
-    };
-    Some((kind.to_owned(), Action::Http(Box::new(request))))
+    }))
 }
 
 /// One random history, of cuts, crashes and what is asked for, for one application.
@@ -309,5 +326,12 @@ fn a_bounded_counter() {
 fn a_document_behind_requests() {
     for seed in 0..u64::from(support::cases(2000)) {
         history::<Document>(seed, DOCUMENT, request);
+    }
+}
+
+#[test]
+fn a_document_with_a_name_behind_requests() {
+    for seed in 0..u64::from(support::cases(2000)) {
+        history::<Document>(seed, NAMED, |rng, step, _| Some(named(rng, step)));
     }
 }
