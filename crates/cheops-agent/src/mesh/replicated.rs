@@ -117,9 +117,13 @@ impl Shared {
         if parts.method != Method::POST
             && let Some(known) = self.replicants.in_path(service.name(), asked(&parts))
             && let Name::Path(path) = &known.name
-            && !same(&known.sites, &sites)
         {
-            return Err(other_sites(path, &known.sites, &place(across)));
+            if !same(&known.sites, &sites) {
+                return Err(other_sites(path, &known.sites, &place(across)));
+            }
+            if canonical(asked(&parts)) == **path {
+                return self.change_here(service, named, &known, parts, body).await;
+            }
         }
         let divided = if across.len() > 1 { across.to_vec() } else { Vec::new() };
         matrix::check_parts(&divided).map_err(|error| {

@@ -2,7 +2,8 @@
 //!
 //! The scope is taken off; [`decide`](cheops_core::route::decide) says what to try; each attempt is
 //! the instance at this site or the agent of another one; the first that works answers. A request
-//! without a scope goes to the instance at this site, and depends on nothing else.
+//! without a scope goes to the instance at this site, and depends on nothing else, unless it names
+//! something at several sites by an id that Cheops has made.
 //!
 //! What must stay true:
 //! - a request that another agent has forwarded is served here or nowhere, so that none goes round in
@@ -186,11 +187,7 @@ impl Shared {
         if access(&parts.method) == Access::Write
             && let Some(found) = self.found(service, &parts)
         {
-            let changed = self.change(service, named.as_ref(), &found, parts, body);
-            let mut response = Box::pin(changed).await;
-            // What an instance has said before does not speak for an agent now.
-            response.headers_mut().remove(CAME);
-            return response;
+            return Box::pin(self.change(service, named.as_ref(), &found, parts, body)).await;
         }
         let answered = match parts.headers.remove(CHANGE) {
             Some(wanted) => {

@@ -24,7 +24,7 @@ use tokio_util::io::{ReaderStream, StreamReader};
 use super::{
     Service, Shared,
     answer::{self, Problem},
-    headers::{SITE, end_hop},
+    headers::{SITE, end_hop, from_outside},
     heard::Told,
     hide::{Lookup, context, replace},
     pool::Answer,
@@ -98,6 +98,7 @@ impl Shared {
             ));
         };
         end_hop(&mut headers);
+        from_outside(&mut headers);
         headers.remove(CONTENT_LENGTH);
         headers.insert(SITE, answer::name(site));
         let mut response = Response::new(Answer::from(body));

@@ -16,7 +16,7 @@ use cheops_core::{
     matrix,
     operation::{Action, Attachment, HttpBody, HttpRequest, Names},
     plan::Outcome,
-    replica::{self, Refusal, Reply, Submission, Ticket},
+    replica::{self, Refusal, Replica, Reply, Submission, Ticket},
     time::Millis,
 };
 use futures_util::{StreamExt as _, stream};
@@ -117,14 +117,13 @@ impl Wanted {
             (ids::natural_resource(service.name(), &target), Names::Nothing)
         };
         let resource = resource.map_err(|error| refused(&ApiError::from(error)))?;
-        let (place, matrix, reset) = if makes {
-            (kinds::Place::Collection, kinds::made(), None)
+        let (place, matrix) = if makes {
+            (kinds::Place::Collection, kinds::made())
         } else {
-            (kinds::Place::Own, kinds::natural(), Some(kinds::NATURAL_RESET.to_owned()))
+            (kinds::Place::Own, kinds::natural())
         };
         let matrix = service.config.matrix.clone().unwrap_or(matrix);
-        let config =
-            matrix::Config { matrix, reset, parts: parts.clone(), ..matrix::Config::default() };
+        let config = matrix::Config { matrix, parts: parts.clone(), ..matrix::Config::default() };
         Ok(Self {
             resource,
             creates: Some((sites, config)),
@@ -316,6 +315,14 @@ impl Shared {
                     }
                     _ => return,
                 }
+            }
+            let id = submission.resource.clone();
+            let alone = move |replica: &Replica| {
+                replica.resource(&id).is_some_and(|resource| resource.log().len() == 1)
+            };
+            // What was there before is there still.
+            if node.read(alone).await != Ok(true) {
+                return;
             }
             // If this is lost, the resource is shown as failed, and can be deleted.
             let _ = node.submit(submission).await;

@@ -9,15 +9,14 @@
 //! **Made** resources have a meta id, and so exactly one `create`, which all else follows. Nothing is
 //! lost: all the others stay, in an order that is the same at all sites. A `PUT` does not replace
 //! here: it says nothing about what lies below the resource's path, such as the data of an image, and
-//! what is sent there must not be skipped at a site that was late. So `create` is what a site starts
-//! again from, if it ran the others in another order; and since the application has made its own
-//! resource already, to start again is to send the others once more.
+//! what is sent there must not be skipped at a site that was late. So `create` alone is what everything
+//! begins with; and a site that ran the others in another order sends those once more that have to come
+//! later, and the `create` never.
 //!
 //! **Natural** resources have the same path at all sites, and a path below one is a resource of its
 //! own. A `PUT` replaces all that came before it, and of two concurrent ones the later stays. What is
 //! concurrent with a `PUT` is applied on top of it. Without a `PUT` there is nothing to start again
-//! from, so that two concurrent `PATCH`es would need a decision by a person; [`NATURAL_RESET`] is the
-//! `Reset` command by which a site sends them once more, in the common order.
+//! from, and need not be: requests that are out of order are sent once more, each by itself.
 //!
 //! To send a request once more is right for a `PATCH` that sets and does not count, as a `PUT` does.
 //! A `POST` is never sent twice: those of two sites that did not know of each other stay in the order
@@ -43,10 +42,6 @@ pub enum Place {
     /// A path below that of a resource.
     Below,
 }
-
-/// The `Reset` command of a natural resource, with which it does nothing: what follows it says again
-/// all that was said.
-pub const NATURAL_RESET: &str = "true";
 
 /// The kind of the operation that a request is. Its names are well formed, so it does not fail.
 pub fn kind(method: &Method, place: Place) -> Result<Kind, NameError> {
@@ -147,7 +142,7 @@ mod tests {
     }
 
     /// `a merge site1 2 create,b`: an operation, its kind, site, time and parents.
-    fn history(matrix: &Matrix, reset: Option<&str>, operations: &[&str]) -> History {
+    fn history(matrix: &Matrix, operations: &[&str]) -> History {
         let operation = |text: &&str| {
             let words: Vec<&str> = text.split(' ').collect();
             let parents: Vec<&str> =
@@ -155,8 +150,7 @@ mod tests {
             json!({"Id": words[0], "Kind": words[1], "Site": words[2],
                 "Time": words[3].parse::<i64>().unwrap(), "Parents": parents})
         };
-        let reset = reset.map(str::to_owned);
-        let mut json = Config { matrix: matrix.clone(), reset, ..Config::default() }.to_json();
+        let mut json = Config { matrix: matrix.clone(), ..Config::default() }.to_json();
         json["Operations"] = operations.iter().map(operation).collect::<Vec<Value>>().into();
         History::from_json(&json.to_string()).unwrap()
     }
@@ -226,20 +220,17 @@ mod tests {
             ),
         ];
         for (story, matrix, operations, expected) in table {
-            assert_eq!(block(&history(matrix, None, operations)), expected, "{story}");
+            assert_eq!(block(&history(matrix, operations)), expected, "{story}");
         }
     }
 
     /// What the application at a site has in the end: its members, by who wrote them last. To make
-    /// the resource once more, or to reset it, does nothing, as the application has it already.
+    /// the resource once more does nothing, as the application has it already.
     fn ends_with(history: &History, site: &SiteId) -> BTreeMap<usize, String> {
         let mut state = BTreeMap::new();
         let story = history.story(site);
         for act in story.apart.into_iter().chain(story.after) {
-            let Act::Run { op, .. } = act else {
-                assert_eq!(act, Act::Clear, "a decision is needed");
-                continue;
-            };
+            let Act::Run { op, .. } = act else { panic!("{act:?}") };
             let id = history.id(op);
             let field = id.len() % 3;
             match history.log().op(op).kind.as_str() {
@@ -263,28 +254,21 @@ mod tests {
         )
     }
 
-    fn played(matrix: &Matrix, create: bool, events: &[Event]) -> History {
-        let mut lines = Vec::new();
-        let mut newest: [Option<(String, i64)>; 3] = [const { None }; 3];
-        if create {
-            lines.push("c create s0 0".to_owned());
-            newest.fill(Some(("c".to_owned(), 0)));
-        }
+    fn played(matrix: &Matrix, events: &[Event]) -> History {
+        let mut lines = vec!["c create s0 0".to_owned()];
+        let mut newest = [const { (String::new(), 0) }; 3];
+        newest.fill(("c".to_owned(), 0));
         for (n, (site, put, skew, heard, field)) in events.iter().enumerate() {
             let known = (0..3).filter(|other| other == site || heard[*other]);
-            let parents: BTreeSet<(String, i64)> =
-                known.filter_map(|s| newest[s].clone()).collect();
+            let parents: BTreeSet<(String, i64)> = known.map(|s| newest[s].clone()).collect();
             let time = parents.iter().map(|(_, time)| time + 1).fold(1 + skew, i64::max);
             let id = format!("o{n:0width$}", width = 3 + field);
             let kind = if *put { "replace" } else { "merge" };
             let names: Vec<&str> = parents.iter().map(|(id, _)| id.as_str()).collect();
-            let parents =
-                if names.is_empty() { String::new() } else { format!(" {}", names.join(",")) };
-            lines.push(format!("{id} {kind} s{site} {time}{parents}"));
-            newest[*site] = Some((id, time));
+            lines.push(format!("{id} {kind} s{site} {time} {}", names.join(",")));
+            newest[*site] = (id, time);
         }
-        let reset = (!create).then_some(NATURAL_RESET);
-        history(matrix, reset, &lines.iter().map(String::as_str).collect::<Vec<_>>())
+        history(matrix, &lines.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     fn agree(history: &History) {
@@ -293,31 +277,12 @@ mod tests {
         assert_eq!(states.len(), 1, "{states:?}");
     }
 
-    #[test]
-    fn without_a_reset_two_patches_of_a_natural_resource_need_a_decision() {
-        let operations = ["a merge s1 1", "b merge s2 2"];
-        let after = |reset| {
-            let history = history(&natural(), reset, &operations);
-            history.story(&"s2".parse().unwrap()).after
-        };
-        assert_eq!(after(None), [Act::Decide]);
-        assert_eq!(after(Some(NATURAL_RESET)).first(), Some(&Act::Clear));
-    }
-
     proptest! {
         #[test]
         fn all_sites_end_alike_with_a_made_resource(events in events()) {
-            let history = played(&made(), true, &events);
+            let history = played(&made(), &events);
             prop_assert_eq!(history.block().len(), events.len() + 1, "nothing is lost");
             agree(&history);
-        }
-
-        #[test]
-        fn all_sites_end_alike_with_a_natural_resource(events in events()) {
-            let history = played(&natural(), false, &events);
-            agree(&history);
-            let puts = history.block().iter().filter(|ix| history.log().op(**ix).kind.as_str() == "replace");
-            prop_assert!(puts.count() <= 1, "of PUTs one stays");
         }
     }
 }

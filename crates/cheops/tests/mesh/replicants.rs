@@ -281,9 +281,15 @@ fn a_path_is_the_same_however_it_is_spelled_and_is_where_it_was_put() {
         put(0, spelling, value).send().expect(200);
         both(value);
     }
+    // A site that has no part in it names them; what they all refuse takes nothing away.
+    put(2, "/kv/a-b", 5).scope(BOTH).send().expect(200);
+    both(5);
+    world.image(2, "PUT", "/kv/a-b").scope(BOTH).body("no JSON").send().expect(400);
     // Its own sites may be named; others are refused, and get nothing.
     put(0, "/kv/a-b", 6).scope("image: site2 & site1").send().expect(200);
     both(6);
+    put(1, "/kv/a-b", 9).send().expect(200);
+    both(9);
     for scope in ["image: site3", "image: site1", "image: site1 & site3"] {
         let refused = put(0, "/kv/a-b", 7).scope(scope).send();
         let problem = refused.problem(409, "other-sites");
