@@ -101,6 +101,8 @@ impl World {
         let mut command = site.command("python3");
         command.arg(program()).args([service.name(), &service.instance().to_string()]);
         command.args(["--site", &site.name]);
+        // It is ended by force: what it leaves behind goes with the field.
+        command.env("TMPDIR", self.field.directory(n));
         match service {
             Service::Image if self.setup.numbers => {
                 let first = [42, 6, 17][n % 3];
