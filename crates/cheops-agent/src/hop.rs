@@ -73,10 +73,11 @@ fn take_connection(headers: &mut HeaderMap) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn headers(lines: &str) -> HeaderMap {
+    /// Header fields, one a line.
+    pub(crate) fn headers(lines: &str) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in lines.lines().filter_map(|line| line.trim().split_once(": ")) {
             headers.append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
@@ -84,7 +85,8 @@ mod tests {
         headers
     }
 
-    fn lines(headers: &HeaderMap) -> String {
+    /// The same as text, in the order of the alphabet.
+    pub(crate) fn lines(headers: &HeaderMap) -> String {
         let mut lines: Vec<String> =
             headers.iter().map(|(n, v)| format!("{n}: {}", v.to_str().unwrap())).collect();
         lines.sort();

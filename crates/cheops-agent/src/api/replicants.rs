@@ -20,7 +20,10 @@ use super::{
     model::{Problem, Replica as Copy, Replicant, ReplicantQuery, Replicants, ReplicantsQuery},
     pass, resource_id, view,
 };
-use crate::replicants::{self, Name};
+use crate::{
+    replicants::{self, Name},
+    rest::ids::parse_resource,
+};
 
 /// How many resources are looked at before others get a turn at the replica.
 const ROUND: usize = 1_000;
@@ -88,9 +91,12 @@ pub(super) async fn get(
     Asked(query): Asked<ReplicantQuery>,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
-    let known = context.replicants.all().into_iter().find(|replicant| replicant.is_called(&id));
-    // What was written a moment ago is found by its resource.
-    let resource = known.map(|known| known.resource.clone()).or_else(|| id.parse().ok());
+    let by_name = || {
+        let mut all = context.replicants.all().into_iter();
+        all.find(|replicant| replicant.is_called(&id)).map(|known| known.resource.clone())
+    };
+    // What was written a moment ago is found by its resource; so it is asked for by other agents.
+    let resource = id.parse().ok().filter(|id| parse_resource(id).is_some()).or_else(by_name);
     if let Some(resource) = resource {
         let look = move |replica: &Replica| {
             let resource = replica.resource(&resource)?;

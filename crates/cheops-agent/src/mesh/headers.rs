@@ -173,21 +173,7 @@ fn set(headers: &mut HeaderMap, name: HeaderName, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn headers(lines: &str) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in lines.lines().filter_map(|line| line.trim().split_once(": ")) {
-            headers.append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
-        }
-        headers
-    }
-
-    fn lines(headers: &HeaderMap) -> String {
-        let mut lines: Vec<String> =
-            headers.iter().map(|(n, v)| format!("{n}: {}", v.to_str().unwrap())).collect();
-        lines.sort();
-        lines.join("\n")
-    }
+    use crate::hop::tests::{headers, lines};
 
     #[test]
     fn a_request_means_the_same_to_everybody() {
