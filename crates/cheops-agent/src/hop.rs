@@ -5,71 +5,58 @@
 
 use hyper::{
     HeaderMap,
-    header::{
-        CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-        PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
-    },
+    header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TE, UPGRADE},
 };
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-
-/// Fields that are about one connection.
-static OF_HOP: [HeaderName; 8] = [
-    CONNECTION,
-    UPGRADE,
-    TRANSFER_ENCODING,
-    TE,
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    KEEP_ALIVE,
-    PROXY_CONNECTION,
-];
+/// Whether a field is about one connection.
+fn is_of_hop(name: &HeaderName) -> bool {
+    // As text, since this is asked of every field of every message, and quicker than eight comparisons.
+    matches!(
+        name.as_str(),
+        "connection"
+            | "upgrade"
+            | "transfer-encoding"
+            | "te"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "keep-alive"
+            | "proxy-connection"
+    )
+}
 
 /// Takes off what is about the connection that the message came over. What the other side wants to
 /// change to is the answer, if it asks for that.
 pub(crate) fn end_hop(headers: &mut HeaderMap) -> Option<HeaderValue> {
-    // Most have none of them, and to see that is quicker than to look each up.
-    let found: Vec<&HeaderName> =
-        headers.keys().filter_map(|name| OF_HOP.iter().find(|of_hop| *of_hop == name)).collect();
-    if found.is_empty() {
+    let mut ending: Vec<HeaderName> = headers.keys().filter(|n| is_of_hop(n)).cloned().collect();
+    if ending.is_empty() {
         return None;
     }
-    let upgrade = take_connection(headers).then(|| headers.remove(UPGRADE)).flatten();
-    for name in found {
-        let value = headers.remove(name);
-        if name == TE
-            && let Some(Ok(te)) = value.as_ref().map(HeaderValue::to_str)
-            && te.split(',').any(|t| t.trim().eq_ignore_ascii_case("trailers"))
-        {
-            headers.insert(TE, HeaderValue::from_static("trailers"));
-        }
+    let named = named_by_connection(headers);
+    let upgrade = named.contains(&UPGRADE).then(|| headers.remove(UPGRADE)).flatten();
+    let takes_trailers = headers.get(TE).is_some_and(names_trailers);
+    // Nobody can have these taken off: others rely on them.
+    ending.extend(named.into_iter().filter(|name| name != HOST && name != CONTENT_LENGTH));
+    for name in ending {
+        headers.remove(name);
+    }
+    if takes_trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
     }
     upgrade
 }
 
-/// Takes off `Connection` and what it names. Whether it names `Upgrade`.
-fn take_connection(headers: &mut HeaderMap) -> bool {
-    let mut values = headers.get_all(CONNECTION).iter().cloned();
-    let Some(first) = values.next() else { return false };
-    let others: Vec<HeaderValue> = values.collect();
-    headers.remove(CONNECTION);
-    let values = std::iter::once(&first).chain(&others);
-    let mut upgrades = false;
-    for name in values.filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')) {
-        let name = name.trim();
-        if name.eq_ignore_ascii_case("upgrade") {
-            upgrades = true;
-        } else if !["keep-alive", "close", "te"].iter().any(|of_hop| name.eq_ignore_ascii_case(of_hop))
-            && let Ok(name) = name.parse::<HeaderName>()
-            // Nobody can have these taken off: others rely on them.
-            && name != HOST
-            && name != CONTENT_LENGTH
-        {
-            headers.remove(name);
-        }
-    }
-    upgrades
+/// The fields that `Connection` names.
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let names = values.flat_map(|value| value.split(',')).map(str::trim);
+    // Nearly all that ever stands there, and the name of no field or of one that goes anyway.
+    let usual = |name: &&str| ["keep-alive", "close"].iter().any(|u| name.eq_ignore_ascii_case(u));
+    names.filter(|name| !usual(name)).filter_map(|name| name.parse().ok()).collect()
+}
+
+fn names_trailers(te: &HeaderValue) -> bool {
+    let te = te.to_str().unwrap_or_default();
+    te.split(',').any(|coding| coding.trim().eq_ignore_ascii_case("trailers"))
 }
 
 #[cfg(test)]

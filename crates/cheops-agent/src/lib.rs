@@ -17,6 +17,7 @@ pub mod problems;
 pub mod replicants;
 pub mod rest;
 pub mod run;
+mod socket;
 pub mod wire;
 
 pub use self::agent::{Agent, StartError};

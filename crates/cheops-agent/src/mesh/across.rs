@@ -22,12 +22,12 @@ use hyper::{
         CONTENT_TYPE, ETAG, EXPECT, HeaderName, HeaderValue, IF_MATCH, IF_MODIFIED_SINCE,
         IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, LINK, RANGE,
     },
-    http::{request::Parts, response, uri::PathAndQuery},
+    http::{response, uri::PathAndQuery},
 };
 use serde_json::Value;
 
 use super::{
-    Service, Shared,
+    Head, Service, Shared,
     attempt::Came,
     body::Body,
     forward::{Attempt, Forwarded, Nothing},
@@ -132,7 +132,7 @@ impl Shared {
         service: &Arc<Service>,
         named: Option<&Arc<Named>>,
         across: &[Sites],
-        parts: Parts,
+        parts: Head,
     ) -> Attempt {
         let asking = Asking::new(service, named);
         let asked = across
@@ -173,7 +173,7 @@ impl Shared {
         self: &Arc<Self>,
         asking: &Asking<'_>,
         sites: Vec<SiteId>,
-        parts: Parts,
+        parts: Head,
     ) -> Result<Said, Unsaid> {
         let mut whys = Vec::new();
         for site in sites {
@@ -194,7 +194,7 @@ impl Shared {
     async fn follow(
         self: &Arc<Self>,
         asking: &Asking<'_>,
-        mut parts: Parts,
+        mut parts: Head,
         said: &mut Said,
     ) -> Result<(), String> {
         let next = |said: &Said| next_page(said.values.last()?, &asking.service.config.cross);
@@ -226,7 +226,7 @@ impl Shared {
         self: &Arc<Self>,
         asking: &Asking<'_>,
         site: &SiteId,
-        mut parts: Parts,
+        mut parts: Head,
     ) -> Result<(response::Parts, Value), Unsaid> {
         for name in &NOT_ASKED {
             parts.headers.remove(name);

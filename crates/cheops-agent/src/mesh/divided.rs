@@ -17,7 +17,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use super::{
-    Service, Shared,
+    Head, Service, Shared,
     across::{Asking, MOST, Unsaid, document, merged},
     answer::Problem,
     body::Body,
@@ -45,7 +45,7 @@ impl Shared {
         service: &Arc<Service>,
         named: Option<&Arc<Named>>,
         replicant: &Replicant,
-        mut parts: Parts,
+        mut parts: Head,
         body: Body,
     ) -> Response<Answer> {
         self.normalise(service, &mut parts);
@@ -218,7 +218,7 @@ impl Shared {
         target: &str,
     ) -> Vec<(SiteId, Looked)> {
         let Ok(uri) = target.parse::<Uri>() else { return Vec::new() };
-        let mut look = parts.clone();
+        let mut look = Box::new(parts.clone());
         (look.method, look.uri) = (Method::GET, uri);
         let asked = sites
             .iter()

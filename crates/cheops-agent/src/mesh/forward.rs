@@ -20,7 +20,7 @@ use hyper::{
 use tokio::time::timeout;
 
 use super::{
-    Service, Shared,
+    Head, Service, Shared,
     attempt::Came,
     body::{Body, Timed},
     headers::{CAME, PLACE, SITE, end_hop, from_outside, via},
@@ -81,7 +81,7 @@ impl Shared {
         self: &Arc<Self>,
         service: &Service,
         named: Option<&Arc<Named>>,
-        mut parts: Parts,
+        mut parts: Head,
         body: Body,
     ) -> Attempt {
         let Some(instance) = &service.instance else {
@@ -96,7 +96,7 @@ impl Shared {
         }
         let serving = self.serving(&parts.headers, named);
         let client = wanted.is_some().then(|| upgrade::of(&mut parts)).flatten();
-        let mut request = Request::from_parts(parts, body);
+        let mut request = Request::from_parts(*parts, body);
         if let Some(wanted) = &wanted {
             upgrade::ask(request.headers_mut(), wanted);
         }
@@ -137,7 +137,7 @@ impl Shared {
         self: &Arc<Self>,
         service: &Service,
         named: Option<&Arc<Named>>,
-        mut parts: Parts,
+        mut parts: Head,
         body: Body,
         wanted: &HeaderValue,
     ) -> Attempt {
@@ -153,7 +153,7 @@ impl Shared {
     pub(super) async fn forward(
         &self,
         Forwarded { service, named, site, place }: Forwarded<'_>,
-        mut parts: Parts,
+        mut parts: Head,
         body: Body,
     ) -> Attempt {
         if let Err(error) = self.peers.linked(site) {
@@ -187,13 +187,13 @@ impl Shared {
             parts.headers.insert(upgrade::CHANGE, wanted);
             let (body, way) = upgrade::Way::open();
             // What it has to remember is not set aside for each request that asks for no change.
-            let called = Box::pin(self.peers.call(site, Request::from_parts(parts, body)));
+            let called = Box::pin(self.peers.call(site, Request::from_parts(*parts, body)));
             (timeout(limit, called).await.ok(), Some((client, way)))
         } else {
             let mut body = Timed::new(body, limits.idle);
             body.hold(stream.clone());
             let (longer, waiting) = (Limits { answer: limit, ..limits }, body.waiting());
-            let called = self.peers.call(site, Request::from_parts(parts, body.any()));
+            let called = self.peers.call(site, Request::from_parts(*parts, body.any()));
             (waiting.within(longer, called).await, None)
         };
         let mut response = match answered {

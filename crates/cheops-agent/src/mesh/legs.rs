@@ -9,10 +9,10 @@ use cheops_core::{
     id::{SiteId, Sites},
     route::Leg,
 };
-use hyper::{Response, StatusCode, http::request::Parts};
+use hyper::{Response, StatusCode};
 
 use super::{
-    Service, Shared,
+    Head, Service, Shared,
     answer::{Problem, Tried, timed},
     attempt::{Came, Rest, may_go_on},
     body::Body,
@@ -28,7 +28,7 @@ impl Shared {
         self: &Arc<Self>,
         service: &Arc<Service>,
         named: &Arc<Named>,
-        parts: Parts,
+        parts: Head,
         body: Body,
     ) -> Response<Answer> {
         let access = access(&parts.method);
@@ -50,7 +50,7 @@ impl Shared {
         service: &Arc<Service>,
         named: Option<&Arc<Named>>,
         legs: &[Leg],
-        parts: Parts,
+        parts: Head,
         mut body: Body,
     ) -> Response<Answer> {
         if legs.len() > 1 {
@@ -115,7 +115,7 @@ impl Shared {
         service: &Arc<Service>,
         named: Option<&Arc<Named>>,
         leg: &Leg,
-        parts: Parts,
+        parts: Head,
         body: Body,
     ) -> Attempt {
         // What the others may have to remember would be set aside for each request.

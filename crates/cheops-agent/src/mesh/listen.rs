@@ -32,6 +32,7 @@ use super::{
     Service, Shared, body::Body, clock::Clock, headers::Client, pool::Answer, serve::Asks,
     upgrade::Place,
 };
+use crate::socket::Socket;
 
 /// How long to wait when the system has no more room for connections, and between two looks at one that
 /// is to end.
@@ -97,8 +98,7 @@ async fn converse(
     client: SocketAddr,
     place: Place,
 ) {
-    // Without it answers would only be slower.
-    let _ = tcp.set_nodelay(true);
+    let Ok(socket) = Socket::new(tcp) else { return };
     let (head, idle, stop) = (shared.config.head, shared.longest_idle(), shared.stop.clone());
     let open = Arc::new(Open::default());
     let seen = open.clone();
@@ -123,7 +123,7 @@ async fn converse(
         .timer(TokioTimer::new())
         .max_header_list_size(HTTP2_HEADERS)
         .max_concurrent_streams(STREAMS);
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(tcp), service);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(socket), service);
     tokio::pin!(connection);
     let mut looks = (Look::new(head), Look::new(idle));
     let mut stopping = false;
@@ -243,9 +243,10 @@ async fn answer(
     client: &Client,
     request: Request<Incoming>,
 ) -> Response<Answer> {
-    let request = request.map(Body::from);
+    let (head, body) = request.into_parts();
+    let (head, body) = (Box::new(head), Body::from(body));
     match door {
-        Door::Service(service) => shared.serve(service, Asks::Client(client), request).await,
-        Door::Calls(service) => shared.call(service.as_ref(), client, request).await,
+        Door::Service(service) => shared.serve(service, Asks::Client(client), head, body).await,
+        Door::Calls(service) => shared.call(service.as_ref(), client, head, body).await,
     }
 }

@@ -80,6 +80,7 @@ use cheops_core::{
 use hyper::{
     HeaderMap, Request, Response,
     header::{HeaderName, HeaderValue},
+    http::request::Parts,
 };
 use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -105,6 +106,9 @@ use crate::{
 
 /// How old the knowledge of the other sites may be.
 const FRESH: Duration = Duration::from_millis(200);
+
+/// The head of a request. It goes from hand to hand, and is too large to be copied at each.
+type Head = Box<Parts>;
 
 /// Where the agent listens for the application's requests, before any of them is answered.
 pub struct Doors(Vec<(Which, TcpListener)>);

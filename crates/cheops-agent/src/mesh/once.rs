@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use cheops_core::id::Sites;
-use hyper::{StatusCode, http::request::Parts};
+use hyper::StatusCode;
 use tokio::sync::mpsc;
 
 use super::{
-    Service, Shared,
+    Head, Service, Shared,
     answer::Problem,
     attempt::Came,
     body::Body,
@@ -23,7 +23,7 @@ impl Shared {
         service: &Arc<Service>,
         named: Option<&Arc<Named>>,
         sites: &Sites,
-        parts: Parts,
+        parts: Head,
         body: Body,
     ) -> Attempt {
         let kept = body.keep(self.config.buffer, service.config.limits.idle).await;

@@ -42,7 +42,7 @@ use super::{
     upgrade::Place,
     wire::Wire,
 };
-use crate::config::Limits;
+use crate::{config::Limits, socket::Socket};
 
 /// How many idle connections are kept.
 const KEPT: usize = 256;
@@ -228,13 +228,12 @@ impl Upstream {
 }
 
 /// A connection to an instance.
-pub(super) async fn connect(address: SocketAddr, limits: Limits) -> Result<TcpStream, Failed> {
+pub(super) async fn connect(address: SocketAddr, limits: Limits) -> Result<Socket, Failed> {
     let limit = limits.connect;
     let failed = |error| Failed::Connect { address, error: Arc::new(error) };
     let tcp = timeout(limit, TcpStream::connect(address)).await;
-    let tcp = tcp.map_err(|_| Failed::ConnectLate { address, limit })?.map_err(failed)?;
-    tcp.set_nodelay(true).map_err(failed)?;
-    Ok(tcp)
+    let tcp = tcp.map_err(|_| Failed::ConnectLate { address, limit })?;
+    tcp.and_then(Socket::new).map_err(failed)
 }
 
 /// A connection that is free, the one that was used last first.

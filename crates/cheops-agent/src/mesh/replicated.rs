@@ -18,7 +18,7 @@ use hyper::{Method, Request, Response, StatusCode, http::request::Parts};
 use tokio::time::timeout;
 
 use super::{
-    Service, Shared,
+    Head, Service, Shared,
     answer::Problem,
     attempt::Came,
     body::Body,
@@ -32,7 +32,7 @@ use super::{
 use crate::{
     replicants::{Name, Replicant},
     rest::{
-        ids::{GROUP, is_meta, resource_id},
+        ids::{is_meta, may_hold_meta, resource_id},
         rewrite::{canonical, segments},
     },
 };
@@ -73,7 +73,7 @@ impl Shared {
         service: &Arc<Service>,
         named: Option<&Arc<Named>>,
         across: &[Sites],
-        parts: Parts,
+        parts: Head,
         body: Body,
     ) -> Attempt {
         if across.iter().any(|sites| sites.contains(&self.here)) {
@@ -107,7 +107,7 @@ impl Shared {
         service: &Arc<Service>,
         named: Option<&Arc<Named>>,
         across: &[Sites],
-        parts: Parts,
+        parts: Head,
         body: Body,
     ) -> Result<Response<Answer>, Box<Problem>> {
         let sites = Sites::new(across.iter().flat_map(Sites::iter).cloned()).map_err(|_| {
@@ -146,7 +146,7 @@ impl Shared {
         service: &Arc<Service>,
         named: Option<&Arc<Named>>,
         replicant: &Replicant,
-        parts: Parts,
+        parts: Head,
         body: Body,
     ) -> Response<Answer> {
         if let Err(problem) = self.agrees(service, named, replicant) {
@@ -170,7 +170,7 @@ impl Shared {
         service: &Arc<Service>,
         named: Option<&Arc<Named>>,
         replicant: &Replicant,
-        parts: Parts,
+        parts: Head,
         body: Body,
     ) -> Result<Response<Answer>, Box<Problem>> {
         let body = if replicant.parts.is_empty() {
@@ -210,7 +210,7 @@ impl Shared {
         service: &Arc<Service>,
         named: Option<&Arc<Named>>,
         wanted: Wanted,
-        parts: Parts,
+        parts: Head,
         body: Sent,
     ) -> Result<Response<Answer>, Box<Problem>> {
         let (target, meta) = (asked(&parts).to_owned(), wanted.meta().map(str::to_owned));
@@ -231,7 +231,7 @@ impl Shared {
         self: &Arc<Self>,
         service: &Arc<Service>,
         replicant: &Replicant,
-        mut parts: Parts,
+        mut parts: Head,
         body: Body,
     ) -> Response<Answer> {
         // What was deleted here is gone here, whoever has yet to hear of it.
@@ -332,10 +332,9 @@ fn collect<'t>(
     }
 }
 
-/// Whether a request may name something by an id that Cheops made. Nearly none does, so it should be
-/// seen soon.
+/// Whether a request may name something by an id that Cheops made.
 pub(super) fn may_name_a_stranger(request: &Parts) -> bool {
-    asked(request).contains(GROUP)
+    may_hold_meta(asked(request))
 }
 
 /// The target of a request.

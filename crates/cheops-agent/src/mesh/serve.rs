@@ -27,7 +27,7 @@ use hyper::{
 };
 
 use super::{
-    Service, Shared,
+    Head, Service, Shared,
     answer::{Problem, UNSOUND},
     attempt::Came,
     body::Body,
@@ -56,9 +56,9 @@ impl Shared {
         self: &Arc<Self>,
         service: &Arc<Service>,
         asks: Asks<'_>,
-        request: Request<Body>,
+        mut parts: Head,
+        body: Body,
     ) -> Response<Answer> {
-        let (mut parts, body) = request.into_parts();
         let answer = match self.admit(asks, &mut parts) {
             Ok(named) => self.serve_named(service, named.as_ref(), parts, body).await,
             Err(problem) => self.refuse(&problem),
@@ -72,7 +72,7 @@ impl Shared {
         self: &Arc<Self>,
         service: &Arc<Service>,
         named: Option<&Arc<Named>>,
-        parts: Parts,
+        parts: Head,
         body: Body,
     ) -> Response<Answer> {
         match (self.found(service, &parts), named) {
@@ -92,7 +92,7 @@ impl Shared {
         service: &Arc<Service>,
         found: &Arc<Replicant>,
         named: Option<&Arc<Named>>,
-        mut parts: Parts,
+        mut parts: Head,
         body: Body,
     ) -> Response<Answer> {
         if access(&parts.method) == Access::Write {
@@ -110,7 +110,7 @@ impl Shared {
     async fn serve_strange(
         self: &Arc<Self>,
         service: &Arc<Service>,
-        parts: Parts,
+        parts: Head,
         body: Body,
     ) -> Response<Answer> {
         let sites = self.strangers(service, &parts).await;
@@ -160,7 +160,8 @@ impl Shared {
         self: &Arc<Self>,
         request: Request<Body>,
     ) -> Response<Answer> {
-        let (mut parts, body) = request.into_parts();
+        let (parts, body) = request.into_parts();
+        let mut parts = Box::new(parts);
         if parts.headers.contains_key(HOST) {
             // The authority is that of the link.
             parts.uri = path(&parts.uri);
@@ -208,7 +209,7 @@ impl Shared {
         service: &Arc<Service>,
         named: Option<&Arc<Named>>,
         place: &HeaderValue,
-        parts: Parts,
+        parts: Head,
         body: Body,
     ) -> Response<Answer> {
         let across = std::str::from_utf8(place.as_bytes()).ok().and_then(|place| {
@@ -235,22 +236,23 @@ impl Shared {
         self: &Arc<Self>,
         service: Option<&Arc<Service>>,
         client: &Client,
-        request: Request<Body>,
+        parts: Head,
+        body: Body,
     ) -> Response<Answer> {
-        match service.map_or_else(|| self.asked(&request), |service| Ok(service.clone())) {
-            Ok(service) => self.serve(&service, Asks::Application(client), request).await,
+        match service.map_or_else(|| self.asked(&parts), |service| Ok(service.clone())) {
+            Ok(service) => self.serve(&service, Asks::Application(client), parts, body).await,
             Err(problem) => self.refuse(&problem),
         }
     }
 
     /// The service that a call is for: by its name as a host, or by the address of its instance.
-    fn asked(&self, call: &Request<Body>) -> Result<Arc<Service>, Box<Problem>> {
-        if call.method() == Method::CONNECT {
+    fn asked(&self, call: &Parts) -> Result<Arc<Service>, Box<Problem>> {
+        if call.method == Method::CONNECT {
             return Err(tunnel());
         }
-        let host = call.uri().authority().map(|authority| authority.as_str().to_owned());
+        let host = call.uri.authority().map(|authority| authority.as_str().to_owned());
         let host = host.or_else(|| {
-            let host = call.headers().get(HOST)?;
+            let host = call.headers.get(HOST)?;
             Some(host.to_str().ok()?.to_owned())
         });
         let host = host.unwrap_or_default();
@@ -302,7 +304,7 @@ impl Shared {
     async fn pass(
         self: &Arc<Self>,
         service: &Service,
-        parts: Parts,
+        parts: Head,
         body: Body,
     ) -> Response<Answer> {
         match self.local(service, None, parts, body).await {

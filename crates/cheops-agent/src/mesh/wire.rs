@@ -24,13 +24,13 @@ use hyper::{
     header::UPGRADE,
 };
 use hyper_util::rt::TokioIo;
-use tokio::{net::TcpStream, task::unconstrained, time::Instant};
+use tokio::{task::unconstrained, time::Instant};
 
 use super::{
     body::{Body, BodyError, Timed, Waiting},
     clock::Alarm,
 };
-use crate::config::Limits;
+use crate::{config::Limits, socket::Socket};
 
 /// What came of a request: nothing, if that took too long.
 pub(super) type Asked = Option<Result<Response<Incoming>, TrySendError<Request<Timed>>>>;
@@ -39,14 +39,14 @@ pub(super) type Asked = Option<Result<Response<Incoming>, TrySendError<Request<T
 pub(super) struct Wire {
     sender: http1::SendRequest<Timed>,
     /// Moves its bytes, unless a task does.
-    moving: Option<http1::Connection<TokioIo<TcpStream>, Timed>>,
+    moving: Option<http1::Connection<TokioIo<Socket>, Timed>>,
     /// One for all of its requests.
     alarm: Alarm,
 }
 
 impl Wire {
-    pub(super) async fn new(tcp: TcpStream) -> hyper::Result<Self> {
-        let (sender, moving) = http1::Builder::new().handshake(TokioIo::new(tcp)).await?;
+    pub(super) async fn new(socket: Socket) -> hyper::Result<Self> {
+        let (sender, moving) = http1::Builder::new().handshake(TokioIo::new(socket)).await?;
         Ok(Self { sender, moving: Some(moving), alarm: Alarm::default() })
     }
 

@@ -29,7 +29,7 @@ use hyper::{
 use tokio::{sync::mpsc::UnboundedReceiver, time::Instant};
 
 use super::{
-    Service, Shared,
+    Head, Service, Shared,
     answer::Problem,
     body::{Body, Timed},
     headers::{FOR, end_hop},
@@ -198,7 +198,7 @@ impl Shared {
         service: &Service,
         named: Option<&Named>,
         wanted: Wanted,
-        mut request: Parts,
+        mut request: Head,
         body: Body,
     ) -> Result<Operated, Box<Problem>> {
         let limits = service.config.limits;

@@ -20,24 +20,21 @@ use tokio::{
     net::TcpStream,
 };
 
+use crate::socket::Socket;
+
 /// Bytes both ways.
 pub(super) trait Io: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
-impl Io for TcpStream {}
+impl Io for Socket {}
 
 /// Makes a connection of one that was dialled.
 pub(super) fn dialled(tcp: TcpStream) -> impl Future<Output = io::Result<impl Io>> {
-    future::ready(plain(tcp))
+    future::ready(Socket::new(tcp))
 }
 
 /// Makes a connection of one that was accepted.
 pub(super) fn accepted(tcp: TcpStream) -> impl Future<Output = io::Result<impl Io>> {
-    future::ready(plain(tcp))
-}
-
-fn plain(tcp: TcpStream) -> io::Result<TcpStream> {
-    tcp.set_nodelay(true)?;
-    Ok(tcp)
+    future::ready(Socket::new(tcp))
 }
 
 /// Connects to one of the addresses that a name stands for now.
