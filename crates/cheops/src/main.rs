@@ -25,10 +25,6 @@ mod supervise;
 mod table;
 mod words;
 
-/// An agent passes many small messages on, and each is made of many small pieces.
-#[global_allocator]
-static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Makes the sites of an application work together.
 #[derive(Debug, Parser)]
 #[command(
