@@ -46,6 +46,8 @@ pub(super) enum Unsound {
     Encoding,
     #[error("it has more than one Host")]
     TwoHosts,
+    #[error("it has no Host")]
+    NoHost,
     #[error("its header fields have more than {MOST} bytes")]
     TooLarge,
 }
@@ -55,15 +57,17 @@ impl Unsound {
     pub(super) fn status(self) -> StatusCode {
         match self {
             Self::TooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            Self::TwoFramings | Self::TwoLengths | Self::Encoding | Self::TwoHosts => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::TwoFramings
+            | Self::TwoLengths
+            | Self::Encoding
+            | Self::TwoHosts
+            | Self::NoHost => StatusCode::BAD_REQUEST,
         }
     }
 }
 
 /// Whether a request means the same to everybody who reads it, and is not too much to read.
-pub(super) fn sound(headers: &HeaderMap) -> Result<(), Unsound> {
+pub(super) fn sound(version: Version, headers: &HeaderMap) -> Result<(), Unsound> {
     let (mut lengths, mut hosts, mut encodings, mut bytes) = (0, 0, 0, 0);
     let mut chunked = true;
     // Once over all of them is quicker than to look each up.
@@ -84,6 +88,7 @@ pub(super) fn sound(headers: &HeaderMap) -> Result<(), Unsound> {
         (_, 2..) => Err(Unsound::Encoding),
         _ if !chunked => Err(Unsound::Encoding),
         _ if hosts > 1 => Err(Unsound::TwoHosts),
+        _ if hosts == 0 && version == Version::HTTP_11 => Err(Unsound::NoHost),
         _ if bytes > MOST => Err(Unsound::TooLarge),
         _ => Ok(()),
     }
@@ -179,17 +184,22 @@ mod tests {
     fn a_request_means_the_same_to_everybody() {
         for (given, expected) in [
             ("host: a\ncontent-length: 3", Ok(())),
-            ("transfer-encoding: chunked", Ok(())),
-            ("transfer-encoding: CHUNKED", Ok(())),
+            ("host: a\ntransfer-encoding: chunked", Ok(())),
+            ("host: a\ntransfer-encoding: CHUNKED", Ok(())),
+            ("accept: x", Err(Unsound::NoHost)),
             ("transfer-encoding: chunked\ncontent-length: 3", Err(Unsound::TwoFramings)),
             ("content-length: 3\ncontent-length: 3", Err(Unsound::TwoLengths)),
             ("transfer-encoding: gzip, chunked", Err(Unsound::Encoding)),
             ("transfer-encoding: chunked\ntransfer-encoding: chunked", Err(Unsound::Encoding)),
             ("transfer-encoding: xchunked", Err(Unsound::Encoding)),
             ("host: a\nhost: b", Err(Unsound::TwoHosts)),
-            (&format!("x: {}", "y".repeat(MOST)), Err(Unsound::TooLarge)),
+            (&format!("host: a\nx: {}", "y".repeat(MOST)), Err(Unsound::TooLarge)),
         ] {
-            assert_eq!(sound(&headers(given)), expected, "{given}");
+            assert_eq!(sound(Version::HTTP_11, &headers(given)), expected, "{given}");
+        }
+        // These name it otherwise, or not at all.
+        for version in [Version::HTTP_10, Version::HTTP_2] {
+            assert_eq!(sound(version, &headers("accept: x")), Ok(()));
         }
     }
 

@@ -4,18 +4,15 @@
 //! - only a site of a resource takes operations on it down; another forwards the request to one;
 //! - what is read here was written here before, if this site has accepted it.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc};
 
-use axum::body::Body as AnyBody;
 use cheops_core::{
-    id::{ResourceId, SiteId, Sites},
+    id::{SiteId, Sites},
     matrix,
     route::Leg,
     scope::{Target, evaluate},
 };
-use futures_util::future::join_all;
-use hyper::{Method, Request, Response, StatusCode, http::request::Parts};
-use tokio::time::timeout;
+use hyper::{Method, Response, StatusCode, http::request::Parts};
 
 use super::{
     Head, Service, Shared,
@@ -27,18 +24,13 @@ use super::{
     legs::place,
     pool::Answer,
     read::Named,
+    strangers,
     write::Wanted,
 };
 use crate::{
     replicants::{Name, Replicant},
-    rest::{
-        ids::{is_meta, may_hold_meta, resource_id},
-        rewrite::{canonical, segments},
-    },
+    rest::rewrite::canonical,
 };
-
-/// How long other sites may take to say whether they know a resource.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Shared {
     /// The replicant that a request is about, if this site is one of its own: the one that its path
@@ -114,15 +106,29 @@ impl Shared {
             let hint = "name a site";
             Problem::new(StatusCode::BAD_REQUEST, "bad-scope", "the scope names no site", hint)
         })?;
-        if parts.method != Method::POST
-            && let Some(known) = self.replicants.in_path(service.name(), asked(&parts))
-            && let Name::Path(path) = &known.name
+        let known = self.replicants.in_path(service.name(), asked(&parts));
+        if let Some(known) = &known
+            && let Name::Meta { .. } = known.name
         {
-            if !same(&known.sites, &sites) {
-                return Err(other_sites(path, &known.sites, &place(across)));
+            return self.change_here(service, named, known, parts, body).await;
+        }
+        if let Some(meta) = strangers::named(service, &parts) {
+            return Err(unknown_id(&meta));
+        }
+        if parts.method != Method::POST {
+            let path = canonical(asked(&parts));
+            if let Some(known) = &known
+                && let Name::Path(above) = &known.name
+            {
+                if known.sites != sites {
+                    return Err(other_sites(above, &known.sites, &place(across)));
+                }
+                if path == **above {
+                    return self.change_here(service, named, known, parts, body).await;
+                }
             }
-            if canonical(asked(&parts)) == **path {
-                return self.change_here(service, named, &known, parts, body).await;
+            if let Some(elsewhere) = self.elsewhere(service, &path, &sites).await {
+                return Err(other_sites(&path, &elsewhere, &place(across)));
             }
         }
         let divided = if across.len() > 1 { across.to_vec() } else { Vec::new() };
@@ -247,38 +253,6 @@ impl Shared {
         self.normalise(service, &mut parts);
         self.try_legs(service, None, &legs, parts, body).await
     }
-
-    /// The sites of a resource that this site has no part in, if a request names one by an id that
-    /// Cheops made: those that know it, the nearest first.
-    pub(super) async fn strangers(&self, service: &Service, request: &Parts) -> Vec<SiteId> {
-        let target = asked(request);
-        // What the query of a write names is mentioned, and not written to.
-        let path = target.split('?').next().unwrap_or_default();
-        let in_path = segments(path).filter(|id| is_meta(id)).last();
-        let mentioned = || segments(target).filter(|id| is_meta(id)).last();
-        let meta = if request.method.is_safe() { in_path.or_else(mentioned) } else { in_path };
-        let Some(meta) = meta else { return Vec::new() };
-        let Ok(resource) = resource_id(service.name(), &meta) else { return Vec::new() };
-        let sites = self.strangers.of(resource.clone(), self.ask_all(&resource)).await;
-        self.nearest(&sites)
-    }
-
-    /// Asks all sites that can be reached which of them know a resource.
-    async fn ask_all(&self, resource: &ResourceId) -> Vec<SiteId> {
-        let catalogue = self.catalogue();
-        let others = catalogue.sites().filter(|site| **site != self.here);
-        let asked = others.filter(|site| catalogue.is_reachable(site)).map(async |site| {
-            let knows = timeout(PATIENCE, self.knows(site, resource)).await;
-            knows.unwrap_or(false).then(|| site.clone())
-        });
-        join_all(asked).await.into_iter().flatten().collect()
-    }
-
-    async fn knows(&self, site: &SiteId, resource: &ResourceId) -> bool {
-        let path = format!("/api/v1/replicants/{resource}?local=true");
-        let Ok(request) = Request::get(path).body(AnyBody::empty()) else { return false };
-        self.peers.call(site, request).await.is_ok_and(|answer| answer.status().is_success())
-    }
 }
 
 fn other_sites(path: &str, sites: &Sites, said: &str) -> Box<Problem> {
@@ -290,9 +264,15 @@ fn other_sites(path: &str, sites: &Sites, said: &str) -> Box<Problem> {
     )
 }
 
-/// Whether both are the same sites, in any order.
-fn same(one: &Sites, other: &Sites) -> bool {
-    one.iter().collect::<BTreeSet<_>>() == other.iter().collect::<BTreeSet<_>>()
+fn unknown_id(meta: &str) -> Box<Problem> {
+    Problem::new(
+        StatusCode::NOT_FOUND,
+        "unknown-id",
+        format!(
+            "Cheops has made the id `{meta}`, and no site that can be reached knows it any more"
+        ),
+        "see `cheops get replicants` at the site where it was created; wait for the link to it",
+    )
 }
 
 /// Whether a place, or one of its alternatives, can mean these sites and no others.
@@ -330,11 +310,6 @@ fn collect<'t>(
             }
         }
     }
-}
-
-/// Whether a request may name something by an id that Cheops made.
-pub(super) fn may_name_a_stranger(request: &Parts) -> bool {
-    may_hold_meta(asked(request))
 }
 
 /// The target of a request.

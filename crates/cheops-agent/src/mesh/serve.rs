@@ -6,8 +6,8 @@
 //! something at several sites by an id that Cheops has made.
 //!
 //! What must stay true:
-//! - a request that another agent has forwarded is served here or nowhere, so that none goes round in
-//!   circles;
+//! - a request that another agent has forwarded is served here or nowhere, or by sites of what it names
+//!   if this is one of them: so that none goes round in circles;
 //! - whatever fails, the client gets an answer that says what was tried.
 
 use std::{
@@ -17,7 +17,7 @@ use std::{
 
 use cheops_core::{
     id::ServiceName,
-    route::{self, Access, Leg},
+    route::{self, Access},
     scope,
 };
 use hyper::{
@@ -36,7 +36,7 @@ use super::{
     linked::Found,
     pool::Answer,
     read::{Named, Unreadable},
-    replicated::may_name_a_stranger,
+    strangers::{AS_OWN, may_name_a_stranger},
     upgrade::CHANGE,
 };
 use crate::{peers::SERVICE, replicants::Replicant};
@@ -76,10 +76,12 @@ impl Shared {
         body: Body,
     ) -> Response<Answer> {
         match (self.found(service, &parts), named) {
-            (None, None) if !may_name_a_stranger(&parts) => self.pass(service, parts, body).await,
-            (None, Some(named)) => self.scoped(service, named, parts, body).await,
             // What these may have to remember would be set aside for each request that only passes.
-            (None, None) => Box::pin(self.serve_strange(service, parts, body)).await,
+            (None, named) if may_name_a_stranger(service, &parts) => {
+                Box::pin(self.serve_strange(service, named, parts, body)).await
+            }
+            (None, None) => self.pass(service, parts, body).await,
+            (None, Some(named)) => self.scoped(service, named, parts, body).await,
             (Some(found), named) => {
                 Box::pin(self.serve_found(service, &found, named, parts, body)).await
             }
@@ -106,24 +108,9 @@ impl Shared {
         self.scoped(service, named, parts, body).await
     }
 
-    /// Serves a request that may name a resource which this site has no part in.
-    async fn serve_strange(
-        self: &Arc<Self>,
-        service: &Arc<Service>,
-        parts: Head,
-        body: Body,
-    ) -> Response<Answer> {
-        let sites = self.strangers(service, &parts).await;
-        if sites.is_empty() {
-            return self.pass(service, parts, body).await;
-        }
-        let legs: Vec<Leg> = sites.into_iter().map(Leg::Forward).collect();
-        self.try_legs(service, None, &legs, parts, body).await
-    }
-
     /// Checks a request, takes its scope off, and says whom it came from to those who come after.
     fn admit(&self, asks: Asks<'_>, parts: &mut Parts) -> Result<Option<Arc<Named>>, Box<Problem>> {
-        sound(&parts.headers).map_err(|unsound| {
+        sound(parts.version, &parts.headers).map_err(|unsound| {
             Problem::new(
                 unsound.status(),
                 UNSOUND,
@@ -185,10 +172,12 @@ impl Shared {
             let created = self.create_forwarded(service, named.as_ref(), &place, parts, body);
             return Box::pin(created).await;
         }
-        if access(&parts.method) == Access::Write
+        let as_own = parts.headers.remove(AS_OWN).is_some();
+        if (as_own || access(&parts.method) == Access::Write)
             && let Some(found) = self.found(service, &parts)
         {
-            return Box::pin(self.change(service, named.as_ref(), &found, parts, body)).await;
+            let found = self.serve_found(service, &found, named.as_ref(), parts, body);
+            return Box::pin(found).await;
         }
         let answered = match parts.headers.remove(CHANGE) {
             Some(wanted) => {
@@ -301,7 +290,7 @@ impl Shared {
     }
 
     /// Passes a request without a scope to the instance here.
-    async fn pass(
+    pub(super) async fn pass(
         self: &Arc<Self>,
         service: &Service,
         parts: Head,

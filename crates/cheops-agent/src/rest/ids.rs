@@ -37,6 +37,8 @@ const MARK: u128 = 0xce05;
 
 /// The numbers that are meta ids.
 const NUMBERS: std::ops::Range<u64> = 1 << 52..1 << 53;
+/// How many digits each of them has.
+const DIGITS: usize = 16;
 
 /// The local id that the answer to a creation names: where a pointer finds a text or an integer, or
 /// the last segment of `Location`. An answer that says that nothing was made names none.
@@ -67,14 +69,25 @@ pub fn meta(ids: &Ids, random: u128) -> String {
 const GROUP: &str = "ce05";
 const UUID: usize = 36;
 
-/// Whether some part of the text may be a UUID that Cheops made. Nearly none is, so that should be seen
-/// soon.
-pub fn may_hold_meta(text: &str) -> bool {
-    text.len() >= UUID && text.contains(GROUP)
+/// Whether some part of the text may be an id that Cheops made for this service. Nearly none is, so that
+/// should be seen soon.
+pub fn may_hold_meta(ids: &Ids, text: &str) -> bool {
+    match ids.meta {
+        Meta::Uuid => text.len() >= UUID && text.contains(GROUP),
+        Meta::Number => text.as_bytes().windows(DIGITS).any(|w| w.iter().all(u8::is_ascii_digit)),
+    }
+}
+
+/// Whether the text is an id that Cheops made for this service.
+pub fn is_meta_of(ids: &Ids, text: &str) -> bool {
+    match ids.meta {
+        Meta::Uuid => is_meta(text),
+        Meta::Number => is_number(text),
+    }
 }
 
 /// Whether the text is a UUID that Cheops made.
-pub fn is_meta(text: &str) -> bool {
+fn is_meta(text: &str) -> bool {
     let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     text.len() == UUID
         && text.bytes().enumerate().all(|(n, b)| match n {
@@ -84,6 +97,11 @@ pub fn is_meta(text: &str) -> bool {
             _ => hex(b),
         })
         && &text[9..13] == GROUP
+}
+
+/// Whether the text is a number that Cheops made.
+fn is_number(text: &str) -> bool {
+    text.len() == DIGITS && text.parse().is_ok_and(|number| NUMBERS.contains(&number))
 }
 
 /// Whether text that equals the id can hardly mean anything else.
@@ -105,8 +123,7 @@ pub fn resource_id(service: &ServiceName, meta: &str) -> Result<ResourceId, Name
 /// The service and the meta id of a resource, if it has one.
 pub fn parse_resource(resource: &ResourceId) -> Option<(ServiceName, &str)> {
     let (service, meta) = resource.as_str().split_once('~')?;
-    let number = || meta.parse().is_ok_and(|n| NUMBERS.contains(&n)) && meta.len() == 16;
-    if is_meta(meta) || number() { Some((service.parse().ok()?, meta)) } else { None }
+    if is_meta(meta) || is_number(meta) { Some((service.parse().ok()?, meta)) } else { None }
 }
 
 /// The resource of what has the same path at all sites: `{service}~{its last segment}~{hash}`.
@@ -262,10 +279,14 @@ mod tests {
         let numbers = Ids { meta: Meta::Number, ..defaults() };
         for random in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef] {
             let uuid = meta(&defaults(), random);
-            assert!(is_meta(&uuid) && is_distinctive(&uuid), "{uuid}");
+            assert!(is_meta_of(&defaults(), &uuid) && is_distinctive(&uuid), "{uuid}");
             let number = meta(&numbers, random);
-            assert!(NUMBERS.contains(&number.parse().unwrap()) && is_distinctive(&number));
-            assert!(!is_meta(&number));
+            assert!(is_meta_of(&numbers, &number) && is_distinctive(&number), "{number}");
+            assert!(!is_meta_of(&defaults(), &number) && !is_meta_of(&numbers, &uuid));
+            for (ids, id) in [(&defaults(), &uuid), (&numbers, &number)] {
+                assert!(may_hold_meta(ids, &format!("/v2/images/{id}/file?x=1")), "{id}");
+                assert!(!may_hold_meta(ids, "/v2/images/41?limit=100"));
+            }
         }
         assert_eq!(meta(&defaults(), u128::MAX), "ffffffff-ce05-8fff-bfff-ffffffffffff");
         assert_eq!(meta(&numbers, u128::MAX), "9007199254740991");

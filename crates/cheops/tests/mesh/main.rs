@@ -16,3 +16,4 @@ mod refused;
 mod replicants;
 mod sharing;
 mod stalled;
+mod strangers;
