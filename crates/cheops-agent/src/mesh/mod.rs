@@ -52,7 +52,7 @@ mod linked;
 mod listen;
 mod once;
 mod pool;
-mod read;
+pub mod read;
 mod replicated;
 mod routes;
 mod serve;

@@ -43,31 +43,37 @@ const KEPT: usize = 1_024;
 
 /// A scope, and the text that a client wrote.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Named {
-    pub(super) scope: Scope,
-    pub(super) text: Box<str>,
+pub struct Named {
+    /// What it means.
+    pub scope: Scope,
+    /// As it was written.
+    pub text: Box<str>,
 }
 
 /// Why a request's scope can't be read.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub(super) enum Unreadable {
+#[expect(missing_docs, reason = "the messages say what the fields are")]
+pub enum Unreadable {
+    /// It is no sentence of the scope language.
     #[error("the scope in {way} can't be read: {error}")]
     Wrong { way: &'static str, text: Box<str>, error: ScopeError },
+    /// It is not even text of the form that it has to have.
     #[error("the scope in {way} can't be read: {why}")]
     Malformed { way: &'static str, why: String },
+    /// There are two that differ.
     #[error("the request names two scopes: `{one}` in {first} and `{other}` in {second}")]
     Two { first: &'static str, one: Box<str>, second: &'static str, other: Box<str> },
 }
 
 /// Scopes that were read before, by their texts: clients repeat themselves.
-#[derive(Default)]
-pub(super) struct Reader {
+#[derive(Debug, Default)]
+pub struct Reader {
     known: RwLock<HashMap<Box<str>, Arc<Named>>>,
 }
 
 impl Reader {
     /// Takes the scope off a request, if it has one.
-    pub(super) fn take(&self, request: &mut Parts) -> Result<Option<Arc<Named>>, Unreadable> {
+    pub fn take(&self, request: &mut Parts) -> Result<Option<Arc<Named>>, Unreadable> {
         let by_path = take_segment(&mut request.uri)?;
         // To go over them once is quicker than to look two up.
         if by_path.is_none() && !request.headers.keys().any(|name| CARRIERS.contains(name)) {
