@@ -110,7 +110,15 @@ pub struct Agent {
 
 impl Agent {
     /// Starts an agent. When this returns, it accepts requests.
-    pub async fn start(mut config: Config) -> Result<Self, StartError> {
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        Self::start_with(config, |api| api).await
+    }
+
+    /// The same, with more at the address of its API than the API: `dress` is given that.
+    pub async fn start_with(
+        mut config: Config,
+        dress: impl FnOnce(Router) -> Router,
+    ) -> Result<Self, StartError> {
         afford(&mut config);
         let shell = config.runs.shell.clone();
         run::can_run(&shell).map_err(|why| StartError::Shell { path: shell, why })?;
@@ -177,7 +185,7 @@ impl Agent {
         let router = api::router(context.clone());
         let mesh = Mesh::start(&context, doors);
         context.peers.serve(Answers { router: router.clone(), mesh: mesh.clone() });
-        let router = api::guard(router, api.ip());
+        let router = api::guard(dress(router), api.ip());
         let server = tokio::spawn(api::serve(listener, router, limits, stopping));
         let sweeper = tokio::spawn(sweep(context.clone()));
         let learner = tokio::spawn(api::learn(context.clone()));

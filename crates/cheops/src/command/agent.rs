@@ -93,8 +93,8 @@ fn serve(config: &Config) -> Result<(), Failure> {
     let runtime = runtime.map_err(|error| failed(error.to_string()))?;
     runtime.block_on(async {
         let mut end = signal(SignalKind::terminate()).map_err(|error| failed(error.to_string()))?;
-        let mut agent =
-            Agent::start(config.clone()).await.map_err(|error| failed(error.to_string()))?;
+        let agent = Agent::start_with(config.clone(), chephren::page).await;
+        let mut agent = agent.map_err(|error| failed(error.to_string()))?;
         tokio::select! {
             _ = end.recv() => {}
             _ = tokio::signal::ctrl_c() => {}

@@ -1,0 +1,48 @@
+// What a page does in the browser besides fetching its parts: times in the reader's own zone, commands to
+// copy, and whether the page is live.
+"use strict";
+
+function localTimes(root) {
+  for (const time of root.querySelectorAll("time[datetime]")) {
+    const moment = new Date(time.dateTime);
+    if (!Number.isNaN(moment.valueOf())) {
+      time.textContent = moment.toLocaleString();
+      time.title = moment.toISOString();
+    }
+  }
+}
+
+function live(text, colour) {
+  const mark = document.getElementById("live");
+  if (mark && mark.textContent !== text) {
+    mark.textContent = text;
+    mark.className = colour;
+  }
+}
+
+document.addEventListener("DOMContentLoaded", () => localTimes(document));
+document.addEventListener("htmx:afterSwap", (event) => localTimes(event.target));
+document.addEventListener("htmx:sseOpen", () => live("live", "good"));
+document.addEventListener("htmx:sseError", () => live("not live: the agent does not answer", "bad"));
+
+// An action that was refused says so where it was made.
+document.addEventListener("htmx:beforeSwap", (event) => {
+  if (event.detail.xhr.status >= 400 && event.detail.xhr.getResponseHeader("content-type")?.startsWith("text/html")) {
+    event.detail.shouldSwap = true;
+    event.detail.isError = false;
+  }
+});
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-copy]");
+  if (!button) return;
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.textContent = "Copied";
+  } catch {
+    // Without a safe origin there is no clipboard: the text is selected instead.
+    getSelection().selectAllChildren(button.previousElementSibling);
+    button.textContent = "Press Ctrl+C";
+  }
+  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+});

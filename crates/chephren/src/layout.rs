@@ -1,0 +1,120 @@
+//! What all pages have in common: the frame, the way to the other pages, and the rules for the browser.
+//!
+//! What must stay true: no page runs a script or takes a style that is not one of our files, sends
+//! anything elsewhere, or is shown inside of another page.
+
+use axum::{
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use cheops_agent::api::model::Problem;
+use maud::{DOCTYPE, Markup, html};
+
+use crate::assets::address;
+
+/// What the browser may do for a page.
+pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+    img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// htmx does without all that the policy forbids.
+const HTMX: &str = r#"{"includeIndicatorStyles": false, "allowEval": false, "allowScriptTags": false, "selfRequestsOnly": true, "historyCacheSize": 0}"#;
+
+/// A page.
+pub(crate) struct Page<'a> {
+    pub(crate) title: &'a str,
+    /// The site that answers.
+    pub(crate) here: &'a str,
+    /// Which entry of the navigation it is.
+    pub(crate) at: &'static str,
+    /// The command that shows the same.
+    pub(crate) command: String,
+    pub(crate) content: Markup,
+}
+
+/// The main pages: where, and what.
+const PLACES: [(&str, &str); 4] = [
+    ("/", "Sites"),
+    ("/resources", "Resources"),
+    ("/problems", "Problems"),
+    ("/scope", "Scope"),
+];
+
+impl Page<'_> {
+    pub(crate) fn render(&self) -> Markup {
+        html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    meta name="color-scheme" content="light dark";
+                    meta name="htmx-config" content=(HTMX);
+                    title { (self.title) " · " (self.here) " · Cheops" }
+                    link rel="icon" href=(address("mark.svg")) type="image/svg+xml";
+                    link rel="stylesheet" href=(address("page.css"));
+                    script src=(address("htmx.js")) defer {}
+                    script src=(address("sse.js")) defer {}
+                    script src=(address("page.js")) defer {}
+                }
+                body hx-ext="sse" sse-connect="/live" {
+                    a.skip href="#content" { "Skip to the content" }
+                    header {
+                        a.mark href="/" { img src=(address("mark.svg")) alt="" width="24" height="24"; "Cheops" }
+                        nav aria-label="Pages" {
+                            @for (path, name) in PLACES {
+                                a href=(path) aria-current=[(path == self.at).then_some("page")] { (name) }
+                            }
+                        }
+                        p.here { "Seen from " strong { (self.here) } " " span #live role="status" { "connecting" } }
+                    }
+                    main #content tabindex="-1" {
+                        h1 { (self.title) }
+                        (self.content)
+                    }
+                    footer { (command(&self.command)) }
+                }
+            }
+        }
+    }
+}
+
+/// The command that does the same, to copy.
+pub(crate) fn command(line: &str) -> Markup {
+    html! {
+        div.command {
+            code { (line) }
+            button type="button" data-copy=(line) { "Copy" }
+        }
+    }
+}
+
+/// What was refused, where it was asked for.
+pub(crate) fn problem(problem: &Problem) -> Markup {
+    html! {
+        div.problem role="alert" {
+            p { strong { (problem.title) } }
+            p { (problem.detail) }
+            p.next { (problem.hint) }
+        }
+    }
+}
+
+/// A refusal, as a whole answer.
+pub(crate) fn refused(why: &Problem) -> Response {
+    let status = StatusCode::from_u16(why.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    (status, problem(why)).into_response()
+}
+
+/// Tells the browser the rules.
+pub(crate) async fn protect(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}

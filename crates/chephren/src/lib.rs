@@ -1,0 +1,51 @@
+//! Chephren: the web page of Cheops, served by every agent from its own program.
+//!
+//! It is a client of the agent's API like any other, in the same process: whatever it shows, a script can
+//! have, and whatever it does, `cheops` can do. Pages are made here, as HTML; the browser fetches parts of
+//! them again when the change feed says that they may have changed.
+//!
+//! | module | question it answers |
+//! |---|---|
+//! | `api` | what does the agent say? |
+//! | `layout` | what do all pages have in common? |
+//! | `live` | when is a part of a page out of date? |
+//! | `assets` | which files does the browser need besides? |
+//! | `words` | how are states, times and amounts written? |
+//! | `sites` | who is there, and how well do they reach each other? |
+//!
+//! What must stay true:
+//! - text that comes from outside is shown, never run: all HTML is made by `maud`, which escapes it;
+//! - a page asks nobody but the agent that it came from, and runs no script but ours
+//!   ([`POLICY`](layout::POLICY));
+//! - what changes something is a `POST` that comes from one of our own pages;
+//! - a page says how old its knowledge is, and whom it could not ask.
+
+mod api;
+mod assets;
+mod layout;
+mod live;
+mod sites;
+mod words;
+
+use axum::{
+    Router,
+    middleware,
+    routing::{get, post},
+};
+
+use self::api::Api;
+
+/// The pages, for the agent whose API this is. What is not theirs is the API's.
+pub fn page(api: Router) -> Router {
+    let pages = Router::new()
+        .route("/", get(sites::screen))
+        .route("/part/sites", get(sites::part))
+        .route("/sites/{name}/ping", post(sites::ping))
+        .route("/sites/{name}/pause", post(sites::pause))
+        .route("/sites/{name}/resume", post(sites::resume))
+        .route("/live", get(live::follow))
+        .route("/assets/{name}", get(assets::get))
+        .layer(middleware::map_response(layout::protect))
+        .with_state(Api::new(api.clone()));
+    pages.fallback_service(api)
+}
