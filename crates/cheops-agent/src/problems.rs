@@ -9,6 +9,7 @@ use std::{
 
 use cheops_core::{
     id::{ResourceId, SiteId},
+    operation::{Action, Operation},
     replica::{self, Replica},
 };
 
@@ -19,6 +20,8 @@ use crate::{
     },
     node::{Health, Stopping},
     peers::State as Reach,
+    replicants::Replicant,
+    run::answer,
 };
 
 /// How many different refusals are remembered.
@@ -251,9 +254,58 @@ fn withheld(here: &SiteId, id: &ResourceId, known: bool) -> Trouble {
     trouble(Urgency::High, here, Some(id), "damaged", text, next)
 }
 
+/// The status with which the application has answered, if it has.
+pub(crate) fn answered(reply: &replica::Reply) -> Option<u16> {
+    answer::Answer::of_reply(&reply.output).map(|answer| answer.status)
+}
+
+/// How the state of a resource is declared anew: of one that is made of the application's requests, by
+/// a request.
+struct Remedy<'a> {
+    id: &'a ResourceId,
+    replicant: Option<Replicant>,
+}
+
+impl Remedy<'_> {
+    /// Whatever has happened.
+    fn of_all(&self) -> String {
+        match &self.replicant {
+            None => "then declare the state with an operation and --force".to_owned(),
+            Some(replicant) => format!(
+                "then send DELETE {} to the service `{}`, and create it again",
+                replicant.path(),
+                replicant.service
+            ),
+        }
+    }
+
+    /// What an operation has left at only some sites.
+    fn of(&self, op: &Operation) -> String {
+        match (&op.action, &self.replicant) {
+            (Action::Http(request), Some(_)) if op.action.is_repeatable() => format!(
+                "then send a PUT of the whole document to {}: it makes good what failed there",
+                request.target
+            ),
+            (Action::Http(_), Some(_)) => format!(
+                "{}: a POST is not sent again by itself, since it may have been carried out",
+                self.of_all()
+            ),
+            _ => self.of_all(),
+        }
+    }
+
+    fn compare(&self) -> String {
+        match self.replicant {
+            None => format!("compare: cheops diff {}", self.id),
+            Some(_) => format!("see why: cheops describe {}", self.id),
+        }
+    }
+}
+
 /// What needs a person about a resource.
 fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
     let id = resource.id();
+    let remedy = Remedy { id, replicant: Replicant::of(resource) };
     if resource.is_stuck() {
         return Some(trouble(
             Urgency::High,
@@ -263,21 +315,24 @@ fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
             format!(
                 "something that was run at `{here}` has left the block of `{id}`, and there is no way back"
             ),
-            format!(
-                "look at `cheops describe {id}`, then declare the state with an operation and --force"
-            ),
+            format!("look at `cheops describe {id}`, {}", remedy.of_all()),
         ));
     }
     if let Some((op, site)) = resource.in_doubt() {
+        let next = match remedy.replicant {
+            Some(_) => format!("look there, {}", remedy.of_all()),
+            None => format!(
+                "look there, {}; a Check command in the configuration of `{id}` can tell by itself next time",
+                remedy.of_all()
+            ),
+        };
         return Some(trouble(
             Urgency::High,
             here,
             Some(id),
             "unknown",
             format!("nobody knows whether operation {op} of `{id}` took effect at `{site}`"),
-            format!(
-                "look there, then declare the state with an operation and --force; a Check command in the configuration of `{id}` can tell by itself next time"
-            ),
+            next,
         ));
     }
     let (urgency, what, text, next) = match resource.state() {
@@ -292,7 +347,7 @@ fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
             } else {
                 format!("what was asked for last of `{id}` has failed everywhere")
             },
-            format!("see why: cheops describe {id}"),
+            format!("see why: cheops describe {id}; then send a better one"),
         ),
         replica::State::Diverged if resource.replied() != replica::State::Diverged => (
             Urgency::High,
@@ -300,20 +355,163 @@ fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
             format!(
                 "the sites of `{id}` have run the same, and `Show` prints different things or fails at some: the matrix is wrong, or somebody changed it from outside"
             ),
-            format!(
-                "compare: cheops diff {id}; then declare the state with an operation and --force"
-            ),
+            format!("{}; {}", remedy.compare(), remedy.of_all()),
         ),
-        replica::State::Diverged => (
-            Urgency::High,
-            "diverged",
-            format!(
-                "the sites of `{id}` differ: an operation succeeded at one and failed at another, or one has run what is not in the block"
-            ),
-            format!(
-                "compare: cheops diff {id}; then declare the state with an operation and --force"
-            ),
-        ),
+        replica::State::Diverged => {
+            let (text, next) = match resource.apart() {
+                Some((op, site)) => (failed_at(resource, op, site), remedy.of(op)),
+                None => (
+                    format!(
+                        "a site of `{id}` has run what is not in the block, or what others never will"
+                    ),
+                    remedy.of_all(),
+                ),
+            };
+            (Urgency::High, "diverged", text, format!("{}; {next}", remedy.compare()))
+        }
     };
     Some(trouble(urgency, here, Some(id), what, text, next))
+}
+
+/// That an operation went well at one site and failed at another.
+fn failed_at(resource: &replica::Resource, op: &Operation, site: &SiteId) -> String {
+    let status = resource.reply(&op.id, site).and_then(answered);
+    let answered = status.map(|status| format!(" (answered {status})")).unwrap_or_default();
+    let (kind, number, id) = (&op.kind, &op.id, resource.id());
+    format!(
+        "the sites of `{id}` differ: {kind} {number} failed at `{site}`{answered} and went well at another, and nothing has made it good since"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use cheops_core::{
+        id::{OpId, Sites},
+        matrix::Config,
+        operation::{Declaration, HttpBody, HttpRequest, Names},
+        plan::Outcome,
+        replica::{Durable, Record, Reply, Settings, Version},
+        time::{Millis, Timestamp},
+    };
+
+    use super::*;
+    use crate::rest::kinds;
+
+    const META: &str = "0a1b2c3d-ce05-8123-9abc-0123456789ab";
+
+    fn site(n: u64) -> SiteId {
+        format!("site{n}").parse().unwrap()
+    }
+
+    /// A replicant after some requests, each with how it was answered at two sites; 0 is nothing.
+    fn trouble_after(requests: &[(&str, &str, Names, [u16; 2])]) -> Option<Trouble> {
+        let (id, here): (ResourceId, SiteId) = (format!("image~{META}").parse().unwrap(), site(1));
+        let (mut written, mut number) = (Vec::new(), 0);
+        for (n, (method, target, names, answers)) in (1..).zip(requests) {
+            let makes = matches!(names, Names::Makes(_));
+            let declares = Declaration {
+                sites: Sites::new([site(1), site(2)]).unwrap(),
+                config: Config { matrix: kinds::made(), ..Config::default() },
+                base: Version::new(),
+            };
+            let op = Operation {
+                id: OpId { site: here.clone(), number: number + 1 },
+                parents: (number > 0)
+                    .then(|| OpId { site: here.clone(), number: number - 1 })
+                    .into_iter()
+                    .collect(),
+                at: Timestamp::at(Millis(1_000 * n)),
+                resource: id.clone(),
+                kind: if makes { "create" } else { "merge" }.parse().unwrap(),
+                author: "mesh".parse().unwrap(),
+                action: Action::Http(Box::new(HttpRequest {
+                    service: "image".parse().unwrap(),
+                    method: (*method).into(),
+                    target: (*target).into(),
+                    headers: [].into(),
+                    body: HttpBody::None,
+                    names: names.clone(),
+                })),
+                keep_going: true,
+                reset: false,
+                key: None,
+                declares: makes.then(|| Box::new(declares)),
+            };
+            let op_id = op.id.clone();
+            written.push(Durable::Record(Record::Operation(Arc::new(op))));
+            for (of, status) in (1..).zip(answers) {
+                let outcome = match status {
+                    200..300 => Outcome::Ok,
+                    0 => Outcome::Unknown,
+                    _ => Outcome::Ko,
+                };
+                let number = if of == 1 { number + 2 } else { n };
+                written.push(Durable::Record(Record::Reply(Arc::new(Reply {
+                    id: OpId { site: site(of), number },
+                    resource: id.clone(),
+                    op: op_id.clone(),
+                    attempt: 1,
+                    outcome,
+                    era: 1,
+                    took: Millis(1),
+                    output: format!("HTTP/1.1 {status} X\r\n\r\n").into(),
+                    made: None,
+                }))));
+            }
+            number += 2;
+        }
+        let replica = Replica::restore(here.clone(), Settings::default(), written);
+        let resource = replica.resource(&id).unwrap();
+        assert_eq!(resource.log().len(), requests.len());
+        of(&here, resource)
+    }
+
+    #[test]
+    fn what_to_do_about_a_resource_made_of_requests_is_a_request() {
+        let target = format!("/v2/images/{META}");
+        let made = |answers| ("POST", "/v2/images", Names::Makes(META.into()), answers);
+        let sent = |method, answers| (method, target.as_str(), Names::Uses(META.into()), answers);
+        let again =
+            format!("then send DELETE {target} to the service `image`, and create it again");
+        let put = format!("then send a PUT of the whole document to {target}");
+        let table = [
+            (vec![made([201, 201]), sent("PATCH", [422, 422]), sent("PATCH", [200, 200])], None),
+            (
+                vec![made([201, 201]), sent("PATCH", [422, 422])],
+                Some(("failed", "has failed everywhere", "send a better one")),
+            ),
+            (
+                vec![made([201, 201]), sent("PATCH", [200, 500])],
+                Some(("diverged", "merge site1:3 failed at `site2` (answered 500)", put.as_str())),
+            ),
+            (vec![made([201, 201]), sent("PATCH", [200, 500]), sent("PUT", [200, 200])], None),
+            (
+                vec![made([201, 503])],
+                Some((
+                    "diverged",
+                    "create site1:1 failed at `site2` (answered 503)",
+                    again.as_str(),
+                )),
+            ),
+            (
+                vec![made([201, 201]), sent("POST", [500, 200])],
+                Some(("diverged", "failed at `site1`", "a POST is not sent again by itself")),
+            ),
+            (vec![made([201, 0])], Some(("unknown", "took effect at `site2`", again.as_str()))),
+        ];
+        for (requests, expected) in table {
+            let found = trouble_after(&requests);
+            let Some((what, text, next)) = expected else {
+                assert!(found.is_none(), "{requests:?}: {found:?}");
+                continue;
+            };
+            let found = found.unwrap_or_else(|| panic!("{requests:?}"));
+            assert_eq!(found.what, what, "{requests:?}");
+            assert!(found.text.contains(text), "{}", found.text);
+            assert!(found.next.contains(next), "{}", found.next);
+            assert!(!found.next.contains("--force"), "{}", found.next);
+        }
+    }
 }

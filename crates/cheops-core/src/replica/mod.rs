@@ -22,6 +22,7 @@ mod rehearse;
 mod resource;
 mod run;
 mod shown;
+mod state;
 mod stream;
 mod sync;
 mod wait;
@@ -46,8 +47,9 @@ pub use self::{
     effect::{Answer, Effect, Event, Input, Refusal, Report, RunId, Submission, Ticket},
     message::{Durable, Message, Record, Reply, Sent, Stretch, Version},
     rehearse::{Planned, Rehearsal},
-    resource::{Resource, State},
+    resource::Resource,
     shown::{Print, Shown},
+    state::State,
     withhold::Lost,
 };
 use crate::{
