@@ -382,8 +382,10 @@ impl Replica {
             return Err(refusal);
         }
         let known = resource.map(Resource::sites);
-        // There is nothing to delete of what does not exist.
-        let named = submission.sites.as_ref().filter(|_| !submission.kind.is_delete());
+        // There is nothing to delete of what does not exist; but the application may have what nobody
+        // has told us of, and a request is for the application.
+        let may_begin = !submission.kind.is_delete() || submission.action.is_request();
+        let named = submission.sites.as_ref().filter(|_| may_begin);
         let Some(sites) = known.or(named).cloned() else {
             return Err(Refusal::NoSites(submission.resource.clone()));
         };
