@@ -384,9 +384,7 @@ fn failed_at(resource: &replica::Resource, op: &Operation, site: &SiteId) -> Str
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
+pub(crate) mod tests {
     use cheops_core::{
         id::{OpId, Sites},
         matrix::Config,
@@ -401,78 +399,105 @@ mod tests {
 
     const META: &str = "0a1b2c3d-ce05-8123-9abc-0123456789ab";
 
-    fn site(n: u64) -> SiteId {
+    pub(crate) fn site(n: u64) -> SiteId {
         format!("site{n}").parse().unwrap()
     }
 
-    /// A replicant after some requests, each with how it was answered at two sites; 0 is nothing.
-    fn trouble_after(requests: &[(&str, &str, Names, [u16; 2])]) -> Option<Trouble> {
-        let (id, here): (ResourceId, SiteId) = (format!("image~{META}").parse().unwrap(), site(1));
-        let (mut written, mut number) = (Vec::new(), 0);
-        for (n, (method, target, names, answers)) in (1..).zip(requests) {
-            let makes = matches!(names, Names::Makes(_));
+    /// A request that site1 has taken down, and what came of it at site1 and site2.
+    #[derive(Debug, Clone)]
+    pub(crate) struct Sent {
+        pub(crate) makes: bool,
+        pub(crate) method: &'static str,
+        pub(crate) key: Option<&'static str>,
+        /// The status of each answer; 0 if nobody knows.
+        pub(crate) answers: Vec<u16>,
+        /// What each site calls what it made.
+        pub(crate) made: [Option<&'static str>; 2],
+    }
+
+    impl Sent {
+        pub(crate) fn makes<const N: usize>(answers: [u16; N]) -> Self {
+            Self { makes: true, ..Self::uses("POST", answers) }
+        }
+
+        pub(crate) fn uses<const N: usize>(method: &'static str, answers: [u16; N]) -> Self {
+            let answers = answers.to_vec();
+            Self { makes: false, method, key: None, answers, made: [None; 2] }
+        }
+
+        fn operation(&self, resource: &ResourceId, n: u64) -> Operation {
+            let id = |n: u64| OpId { site: site(1), number: 2 * n - 1 };
             let declares = Declaration {
                 sites: Sites::new([site(1), site(2)]).unwrap(),
                 config: Config { matrix: kinds::made(), ..Config::default() },
                 base: Version::new(),
             };
-            let op = Operation {
-                id: OpId { site: here.clone(), number: number + 1 },
-                parents: (number > 0)
-                    .then(|| OpId { site: here.clone(), number: number - 1 })
-                    .into_iter()
-                    .collect(),
+            let (target, names) = if self.makes {
+                ("/v2/images".to_owned(), Names::Makes(META.into()))
+            } else {
+                (format!("/v2/images/{META}"), Names::Uses(META.into()))
+            };
+            Operation {
+                id: id(n),
+                parents: (n > 1).then(|| id(n - 1)).into_iter().collect(),
                 at: Timestamp::at(Millis(1_000 * n)),
-                resource: id.clone(),
-                kind: if makes { "create" } else { "merge" }.parse().unwrap(),
+                resource: resource.clone(),
+                kind: if self.makes { "create" } else { "merge" }.parse().unwrap(),
                 author: "mesh".parse().unwrap(),
                 action: Action::Http(Box::new(HttpRequest {
                     service: "image".parse().unwrap(),
-                    method: (*method).into(),
-                    target: (*target).into(),
+                    method: self.method.into(),
+                    target: target.into(),
                     headers: [].into(),
                     body: HttpBody::None,
-                    names: names.clone(),
+                    names,
                 })),
                 keep_going: true,
                 reset: false,
-                key: None,
-                declares: makes.then(|| Box::new(declares)),
-            };
-            let op_id = op.id.clone();
-            written.push(Durable::Record(Record::Operation(Arc::new(op))));
-            for (of, status) in (1..).zip(answers) {
-                let outcome = match status {
+                key: self.key.map(|key| key.parse().unwrap()),
+                declares: (n == 1).then(|| Box::new(declares)),
+            }
+        }
+
+        fn replies(&self, op: &Operation, n: u64) -> Vec<Reply> {
+            let reply = |(of, (&status, made)): (u64, (&u16, Option<&str>))| Reply {
+                id: OpId { site: site(of), number: if of == 1 { 2 * n } else { n } },
+                resource: op.resource.clone(),
+                op: op.id.clone(),
+                attempt: 1,
+                outcome: match status {
                     200..300 => Outcome::Ok,
                     0 => Outcome::Unknown,
                     _ => Outcome::Ko,
-                };
-                let number = if of == 1 { number + 2 } else { n };
-                written.push(Durable::Record(Record::Reply(Arc::new(Reply {
-                    id: OpId { site: site(of), number },
-                    resource: id.clone(),
-                    op: op_id.clone(),
-                    attempt: 1,
-                    outcome,
-                    era: 1,
-                    took: Millis(1),
-                    output: format!("HTTP/1.1 {status} X\r\n\r\n").into(),
-                    made: None,
-                }))));
-            }
-            number += 2;
+                },
+                era: 1,
+                took: Millis(1),
+                output: format!("HTTP/1.1 {status} X\r\n\r\n").into(),
+                made: made.map(Into::into),
+            };
+            (1..).zip(self.answers.iter().zip(self.made)).map(reply).collect()
         }
-        let replica = Replica::restore(here.clone(), Settings::default(), written);
-        let resource = replica.resource(&id).unwrap();
-        assert_eq!(resource.log().len(), requests.len());
-        of(&here, resource)
+    }
+
+    /// site1, with a replicant of which these requests were made.
+    pub(crate) fn replicant_after(requests: &[Sent]) -> (Replica, ResourceId) {
+        let id: ResourceId = format!("image~{META}").parse().unwrap();
+        let mut written = Vec::new();
+        for (n, sent) in (1..).zip(requests) {
+            let op = sent.operation(&id, n);
+            let replies = sent.replies(&op, n).into_iter();
+            written.push(Durable::Record(Record::Operation(Arc::new(op))));
+            written.extend(replies.map(|reply| Durable::Record(Record::Reply(Arc::new(reply)))));
+        }
+        let replica = Replica::restore(site(1), Settings::default(), written);
+        assert_eq!(replica.resource(&id).unwrap().log().len(), requests.len());
+        (replica, id)
     }
 
     #[test]
     fn what_to_do_about_a_resource_made_of_requests_is_a_request() {
+        let (made, sent) = (Sent::makes, Sent::uses);
         let target = format!("/v2/images/{META}");
-        let made = |answers| ("POST", "/v2/images", Names::Makes(META.into()), answers);
-        let sent = |method, answers| (method, target.as_str(), Names::Uses(META.into()), answers);
         let again =
             format!("then send DELETE {target} to the service `image`, and create it again");
         let put = format!("then send a PUT of the whole document to {target}");
@@ -502,7 +527,8 @@ mod tests {
             (vec![made([201, 0])], Some(("unknown", "took effect at `site2`", again.as_str()))),
         ];
         for (requests, expected) in table {
-            let found = trouble_after(&requests);
+            let (replica, id) = replicant_after(&requests);
+            let found = of(&site(1), replica.resource(&id).unwrap());
             let Some((what, text, next)) = expected else {
                 assert!(found.is_none(), "{requests:?}: {found:?}");
                 continue;

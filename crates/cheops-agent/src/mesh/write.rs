@@ -15,8 +15,7 @@ use cheops_core::{
     id::{Author, Key, Kind, OpId, ResourceId, Sites},
     matrix,
     operation::{Action, Attachment, HttpBody, HttpRequest, Names},
-    plan::Outcome,
-    replica::{self, Refusal, Replica, Reply, Submission, Ticket},
+    replica::{self, Refusal, Reply, Submission, Ticket},
     time::Millis,
 };
 use futures_util::{StreamExt as _, stream};
@@ -26,7 +25,7 @@ use hyper::{
     header::{self, HeaderName, HeaderValue},
     http::request::Parts,
 };
-use tokio::{sync::mpsc::UnboundedReceiver, time::Instant};
+use tokio::time::Instant;
 
 use super::{
     Head, Service, Shared,
@@ -54,7 +53,7 @@ const INLINE: usize = 32 << 10;
 /// How many of a document that is divided: each site takes its part of what the operation holds.
 pub(super) const DIVISIBLE: usize = 1 << 20;
 /// Who asks, in the operation.
-const AUTHOR: &str = "mesh";
+pub(super) const AUTHOR: &str = "mesh";
 /// How long the disk may take to write an operation down.
 const ACCEPT: Duration = Duration::from_secs(10);
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -221,7 +220,6 @@ impl Shared {
         }));
         let author: Author = AUTHOR.parse().map_err(|error| refused(&ApiError::from(error)))?;
         let (sites, config) = wanted.creates.unzip();
-        let creates = sites.is_some();
         let resource = wanted.resource;
         let submission = Submission {
             ticket: Ticket(0),
@@ -240,8 +238,8 @@ impl Shared {
         let mut answers =
             self.node.submit(submission).await.map_err(|busy| refused(&busy.into()))?;
         let accepted = tokio::time::timeout(limits.answer + ACCEPT, answers.recv()).await;
-        let (op, sites) = match accepted {
-            Ok(Some(replica::Answer::Accepted(op, sites))) => (op, sites),
+        let op = match accepted {
+            Ok(Some(replica::Answer::Accepted(op, _))) => op,
             Ok(Some(replica::Answer::Refused(refusal))) => return Err(unwilling(refusal)),
             Ok(Some(_) | None) => {
                 return Err(refused(&match self.node.health() {
@@ -267,9 +265,6 @@ impl Shared {
             all: parts.filter(|site| catalogue.is_reachable(site)).cloned().collect(),
         };
         let heard = waiting.hear(&mut answers).await;
-        if creates && heard.all_failed() {
-            self.give_up_later(resource.clone(), sites.len(), heard.replies.len(), answers);
-        }
         // Nobody is told of a name that can't be found here yet.
         let _ = self.replicants.look(&self.node, &resource).await;
         let (outcome, others) = heard.told();
@@ -282,51 +277,6 @@ impl Shared {
         let scope = HeaderValue::from_bytes(named.scope.to_string().as_bytes());
         headers.extend(scope.ok().map(|scope| (FOR, scope)));
         give_ids(&self.config.link_by, headers, fastrand::u128(..));
-    }
-
-    /// Forgets a resource if none of its sites could create it: there is nothing of it.
-    fn give_up_later(
-        &self,
-        resource: ResourceId,
-        sites: usize,
-        mut failed: usize,
-        mut answers: UnboundedReceiver<replica::Answer>,
-    ) {
-        let node = self.node.clone();
-        let (Ok(kind), Ok(author)) = (Kind::DELETE.parse(), AUTHOR.parse()) else { return };
-        let submission = Submission {
-            ticket: Ticket(0),
-            resource,
-            sites: None,
-            config: None,
-            kind,
-            author,
-            action: Action::Steps([].into()),
-            force: false,
-            keep_going: true,
-            key: None,
-            wait: Millis(0),
-        };
-        self.tasks.spawn(async move {
-            while failed < sites {
-                match answers.recv().await {
-                    Some(replica::Answer::Reply(reply)) if reply.outcome == Outcome::Ko => {
-                        failed += 1;
-                    }
-                    _ => return,
-                }
-            }
-            let id = submission.resource.clone();
-            let alone = move |replica: &Replica| {
-                replica.resource(&id).is_some_and(|resource| resource.log().len() == 1)
-            };
-            // What was there before is there still.
-            if node.read(alone).await != Ok(true) {
-                return;
-            }
-            // If this is lost, the resource is shown as failed, and can be deleted.
-            let _ = node.submit(submission).await;
-        });
     }
 
     /// A body as an operation holds it.
