@@ -29,21 +29,18 @@ pub enum State {
     Diverged,
 }
 
-/// What all sites say about an operation, put together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What the sites say about an operation: how many of them say what.
+#[derive(Debug, Clone, Copy, Default)]
 struct Said {
-    ok: bool,
-    ko: bool,
-    /// A site does not know.
-    unknown: bool,
-    /// A site has not answered.
-    nothing: bool,
+    ok: usize,
+    ko: usize,
+    /// They do not know.
+    unknown: usize,
+    /// They have not answered.
+    nothing: usize,
 }
 
 impl Said {
-    const OK: Self = Self { ok: true, ko: false, unknown: false, nothing: false };
-    const KO: Self = Self { ok: false, ko: true, unknown: false, nothing: false };
-
     fn add(mut self, reply: Option<&Reply>) -> Self {
         let said = match reply.map(|reply| reply.outcome) {
             Some(Outcome::Ok) => &mut self.ok,
@@ -51,8 +48,21 @@ impl Said {
             Some(Outcome::Unknown) => &mut self.unknown,
             None => &mut self.nothing,
         };
-        *said = true;
+        *said += 1;
         self
+    }
+
+    fn all_ok(self) -> bool {
+        self.ko + self.unknown + self.nothing == 0
+    }
+
+    fn all_ko(self) -> bool {
+        self.ok + self.unknown + self.nothing == 0
+    }
+
+    /// It went well at one site, and failed at another.
+    fn differs(self) -> bool {
+        self.ok > 0 && self.ko > 0
     }
 }
 
@@ -67,10 +77,10 @@ impl Resource {
 
     /// The state that the replies tell of, whatever `Show` prints.
     pub fn replied(&self) -> State {
-        let told = self.told_by(&self.resolution);
+        let told = self.told_by(&self.resolution, true);
         match told {
             State::Settled | State::Failed => {
-                self.without_failed().map_or(told, |effective| self.told_by(&effective))
+                self.without_failed().map_or(told, |effective| self.told_by(&effective, false))
             }
             State::Pending | State::Diverged => told,
         }
@@ -89,19 +99,20 @@ impl Resource {
     /// The state that the replies to the end of a block tell of: the one that the sites run, or one in
     /// which something is back that has left it. That is not run any more: who has not run it never
     /// will, and nobody finds a way back to it.
-    fn told_by(&self, resolution: &Resolution) -> State {
-        let is_run = core::ptr::eq(resolution, &self.resolution);
+    fn told_by(&self, resolution: &Resolution, is_run: bool) -> State {
         let tail = tail_of(resolution);
         let mut pending = false;
         for &op in tail {
             let said = self.said(tail, op);
-            if matches!(said, Said::OK | Said::KO) || self.is_made_good(tail, op) {
+            if said.all_ok() || said.all_ko() || self.is_made_good(tail, op) {
                 continue;
             }
-            if said.ok && (said.ko || said.nothing && !is_run) {
+            let waits = said.nothing > 0 && is_run;
+            let never = said.nothing > 0 && !is_run;
+            if said.differs() || said.ok > 0 && never {
                 return State::Diverged;
             }
-            pending |= said.unknown || said.nothing && is_run;
+            pending |= said.unknown > 0 || waits;
         }
         let strays = self.sites().iter().any(|site| self.has_strays(resolution, site));
         let replaces = resolution.last_replacing().is_some();
@@ -127,7 +138,7 @@ impl Resource {
     /// Whether what was asked for last has failed at all sites.
     fn has_failed_last(&self) -> bool {
         let tail = self.tail();
-        tail.last().is_some_and(|&last| self.said(tail, last) == Said::KO)
+        tail.last().is_some_and(|&last| self.said(tail, last).all_ko())
     }
 
     fn failed_everywhere(&self, op: Ix) -> bool {
@@ -149,7 +160,7 @@ impl Resource {
         later.any(|&other| {
             self.log.op(other).action.stands_for(action)
                 && self.log.precedes(op, other)
-                && self.said(tail, other) == Said::OK
+                && self.said(tail, other).all_ok()
         })
     }
 
@@ -187,8 +198,7 @@ impl Resource {
     pub fn apart(&self) -> Option<(&SharedOperation, &SiteId)> {
         let tail = self.tail();
         tail.iter().find_map(|&op| {
-            let said = self.said(tail, op);
-            if !said.ok || !said.ko || self.is_made_good(tail, op) {
+            if !self.said(tail, op).differs() || self.is_made_good(tail, op) {
                 return None;
             }
             let is_ko = |reply: &Reply| reply.outcome == Outcome::Ko;
