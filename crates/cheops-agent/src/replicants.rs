@@ -109,6 +109,14 @@ impl Replicant {
         }
     }
 
+    /// Its path, as clients know it.
+    pub fn path(&self) -> Box<str> {
+        match &self.name {
+            Name::Meta { id, collection } => below(collection, id),
+            Name::Path(path) => path.clone(),
+        }
+    }
+
     /// Whether a text is one of its names: its id, that of a site, its path or its resource.
     pub fn is_called(&self, name: &str) -> bool {
         let own = match &self.name {

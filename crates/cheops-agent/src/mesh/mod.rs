@@ -26,6 +26,7 @@
 //! | `strangers` | and where is what this site has no part in? |
 //! | `write` | how does a write become an operation? |
 //! | `heard` | what is known of it when the client is answered? |
+//! | `nothing` | and if nothing has come of it? |
 //! | `told` | how does a reply become an answer? |
 //! | `hide` | which ids does a client see? |
 //! | `across` | how do collections of several sites become one? |
@@ -50,6 +51,7 @@ mod hide;
 mod legs;
 mod linked;
 mod listen;
+mod nothing;
 mod once;
 mod pool;
 pub mod read;
@@ -167,6 +169,9 @@ impl Mesh {
             let Some(door) = door else { continue };
             let accepting = listen::accept(shared.clone(), door, listener);
             shared.tasks.spawn(accepting);
+        }
+        if !shared.services.is_empty() {
+            shared.tasks.spawn(shared.clone().forget_nothing());
         }
         Self { shared, addresses: Arc::new(addresses) }
     }

@@ -5,7 +5,8 @@ in memory but for the files.
 - `/v2/images/ID`: GET, PATCH (what is there and what comes are merged), PUT (replaced), DELETE.
 - `/v2/images/ID/file`: PUT and GET of bytes.
 - `/v2/images/ID/actions/NAME`: POST; the names of all that were done are part of what GET shows.
-- `/kv/NAME`: the same with names that the client chooses: PUT, GET, PATCH, DELETE.
+- `/kv/NAME`: the same with names that the client chooses: PUT, GET, PATCH, DELETE. POST makes nothing, and
+  says so without an id.
 
 Each thing says in `site` where it is. The mode `{"next": "relative"}` has links to next pages without a
 path, `{"next": "same"}` such as lead to the page itself.
@@ -160,6 +161,10 @@ class Image(Handler):
                 thing = {**wanted, "name": name, "site": self.server.site}
                 self.server.things["kv"][name] = thing
             self.answer(thing, 201 if is_new else 200)
+            return
+        if self.command == "POST":
+            self.read()
+            self.answer({"touched": name})
             return
         self.thing("kv", name)
 
