@@ -49,8 +49,7 @@ pub(super) const MOST: usize = 16 << 20;
 const PAGES: usize = 1_000;
 
 /// What a site is not asked: what the client has already is not what this site has, and there is no body.
-const NOT_ASKED: [HeaderName; 11] = [
-    ACCEPT_ENCODING,
+const NOT_ASKED: [HeaderName; 10] = [
     CONTENT_ENCODING,
     CONTENT_LENGTH,
     CONTENT_TYPE,
@@ -231,6 +230,8 @@ impl Shared {
         for name in &NOT_ASKED {
             parts.headers.remove(name);
         }
+        // What is compressed can't be merged.
+        parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         let (service, named) = (asking.service, asking.named);
         let answer = if *site == self.here {
             self.local(service, named, parts, Body::Empty).await
