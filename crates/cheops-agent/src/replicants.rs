@@ -262,6 +262,17 @@ impl Replicants {
 
     /// The id that Cheops made for what this site calls by another, in an answer about a path.
     pub fn meta_of(&self, service: &ServiceName, path: &str, local: &str) -> Option<Arc<str>> {
+        self.meta_at(service, &self.here, path, local)
+    }
+
+    /// The same for an answer of any site. A short id of another site counts nowhere.
+    pub fn meta_at(
+        &self,
+        service: &ServiceName,
+        site: &SiteId,
+        path: &str,
+        local: &str,
+    ) -> Option<Arc<str>> {
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
         let known = index.services.get(service)?;
         let found = if is_distinctive(local) {
@@ -273,9 +284,9 @@ impl Replicants {
             collections.find_map(|collection| known.paths.get(&below(collection, local)))
         };
         let replicant = found?;
-        // Only its own ids are hidden: those of other sites do not come from here.
-        let is_ours = replicant.locals.get(&self.here).is_some_and(|own| **own == *local);
-        replicant.meta().filter(|_| is_ours).map(Arc::from)
+        // Only its own ids are hidden: those of other sites do not come from there.
+        let is_its_own = replicant.locals.get(site).is_some_and(|own| **own == *local);
+        replicant.meta().filter(|_| is_its_own).map(Arc::from)
     }
 
     /// Whether there are any of a service.
@@ -626,6 +637,11 @@ mod tests {
         assert_eq!(meta("/v2/groups/?x=y", "42").as_deref(), Some(NUMBER));
         assert_eq!(meta("/v2/groups/42", "42").as_deref(), Some(NUMBER));
         assert_eq!(meta("/v2/images", "42"), None);
+        // The same of what another site has answered.
+        let other = "b".parse().unwrap();
+        let meta = |path, local| all.meta_at(&service, &other, path, local);
+        assert_eq!(meta("/v2/groups", UUID).as_deref(), Some(META));
+        assert_eq!(meta("/v2/groups", "42"), None);
     }
 
     /// What was read of some resources.

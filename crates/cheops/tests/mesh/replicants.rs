@@ -100,6 +100,38 @@ fn a_creation_at_two_sites_is_one_resource_with_one_id() {
 }
 
 #[test]
+fn answers_to_writes_hide_the_ids_of_all_that_they_mention() {
+    let mut world = World::new(2);
+    let [one, other] = ["one", "other"].map(|name| {
+        let meta = create(&world, 0, name);
+        settled(&world, &[0, 1], name, |_| true);
+        meta
+    });
+    let own = |n: usize, name: &str| text(&local(&world, n, name).unwrap()["id"]);
+    // The application at each site says what belongs to what, by ids of its own.
+    for n in [0, 1] {
+        let image = format!("/v2/images/{}", own(n, "one"));
+        let call = world.client.call("PATCH", &world.instance(n, Service::Image, &image));
+        call.json(&json!({ "parent": own(n, "other") })).send().expect(200);
+    }
+    let path = format!("/v2/images/{one}");
+    eventually("both sites know both", || {
+        let read = |n: usize| world.image(n, "GET", &path).send();
+        [0, 1].iter().all(|&n| read(n).json()["parent"] == other.as_str())
+    });
+    let change = |world: &World| {
+        world.image(0, "PATCH", &path).json(&json!({ "tag": "x" })).send().expect(200)
+    };
+    for site in ["site1", "site2"] {
+        let answer = change(&world);
+        assert_eq!(answer.site(), site);
+        assert_eq!(answer.json()["parent"], other.as_str(), "{}", answer.text());
+        // The other site's answer is told if there is none here.
+        world.stop(0, Service::Image);
+    }
+}
+
+#[test]
 fn the_mapping_can_be_looked_up_at_its_sites() {
     let world = World::with(3, Setup { numbers: true, ..Setup::default() });
     let meta = create(&world, 0, "debian");
