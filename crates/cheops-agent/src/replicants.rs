@@ -466,22 +466,21 @@ impl Known {
     }
 
     /// All in a target that names a replicant, in order: segments of the path by their id or by the path
-    /// that ends with them, values of the query by their id. A short id counts in the query if the path
-    /// has it as well, and the name of the value speaks of an id.
+    /// that ends with them, values of the query and the items of lists there by their id. A short id
+    /// counts in the query if the path has it as well, and the name of the value speaks of an id.
     fn named<'t>(&self, target: &'t str) -> Vec<(Piece<'t>, &Arc<Replicant>)> {
         let mut named: Vec<(Piece<'t>, &Arc<Replicant>)> = Vec::new();
         let mut path = String::with_capacity(target.len());
         for piece in pieces(target) {
-            let text = piece.decoded();
-            let by_id = text.as_deref().and_then(|id| self.ids.get(id));
-            let found = match piece.place {
+            let by_id = |piece: &Piece<'_>| piece.decoded().and_then(|id| self.ids.get(&*id));
+            match piece.place {
                 Place::Segment { .. } => {
                     if piece.at > 0 {
                         path.push('/');
                     }
                     let start = path.len();
                     push_canonical(&mut path, piece.raw);
-                    let found = by_id.or_else(|| {
+                    let found = by_id(&piece).or_else(|| {
                         self.paths.get(path.as_str()).filter(|_| !piece.raw.is_empty())
                     });
                     // The paths of what lies below hold the ids that all sites know.
@@ -489,17 +488,23 @@ impl Known {
                         path.truncate(start);
                         path.extend([encoded(meta).to_string()]);
                     }
-                    found
+                    named.extend(found.map(|replicant| (piece, replicant)));
                 }
-                Place::Value { .. } => by_id.or_else(|| {
-                    let text = text.filter(|_| piece.is_called_id())?;
-                    let same = named.iter().find(|(piece, replicant)| {
-                        replicant.meta().is_some() && piece.decoded().is_some_and(|id| id == text)
+                Place::Value { .. } => {
+                    let in_path = |text: &str| {
+                        let same = named.iter().find(|(piece, replicant)| {
+                            replicant.meta().is_some()
+                                && piece.decoded().is_some_and(|id| id == text)
+                        });
+                        same.map(|(_, replicant)| *replicant)
+                    };
+                    let found = piece.find(|piece| {
+                        let short = || in_path(&piece.decoded().filter(|_| piece.is_called_id())?);
+                        by_id(piece).or_else(short)
                     });
-                    same.map(|(_, replicant)| *replicant)
-                }),
-            };
-            named.extend(found.map(|replicant| (piece, replicant)));
+                    named.extend(found);
+                }
+            }
         }
         named
     }
@@ -609,6 +614,8 @@ mod tests {
             ("/v2/groups/a%20b:c", "/v2/groups/4503599627370498", "/v2/groups/a%20b%3Ac"),
             ("/kv/a%2Db?x=META", "=", "/kv/a%2Db?x=UUID"),
             ("/kv/x?y=a%20b+c", "=", "="),
+            ("/i?ids=UUID,x,OTHER", "/i?ids=META,x,OTHER", "/i?ids=UUID,x,ID16"),
+            ("/i?id=in%3AMETA%2COTHER", "=", "/i?id=in%3AUUID%2CID16"),
         ] {
             let spelled = |text: &str| {
                 [("META", META), ("OTHER", OTHER), ("UUID", UUID), ("FOREIGN", FOREIGN)]
