@@ -1,33 +1,46 @@
 //! Collections of several sites, asked at once, and one answer made of theirs.
 //!
 //! What must stay true: a site that does not answer, or not to the end, is named, and keeps nothing from
-//! the others; what the answer says is about all of it; no more is kept for one request than the limit.
+//! the others; what the answer says is about all of it; no more is kept for one request than the limit,
+//! and no more for all of them than there is room for.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt,
     sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
+use axum::body::{Body as AnyBody, HttpBody};
 use bytes::{Bytes, BytesMut};
-use cheops_core::id::{SiteId, Sites};
-use futures_util::future::join_all;
+use cheops_core::id::{ResourceId, SiteId, Sites};
+use futures_util::{
+    StreamExt as _,
+    future::{self, join_all},
+    stream,
+};
 use http_body_util::BodyExt as _;
 use hyper::{
-    HeaderMap, Response, StatusCode,
+    HeaderMap, Request, Response, StatusCode,
     header::{
         ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_LOCATION,
-        CONTENT_TYPE, ETAG, EXPECT, HeaderName, HeaderValue, IF_MATCH, IF_MODIFIED_SINCE,
+        CONTENT_TYPE, ETAG, EXPECT, HOST, HeaderName, HeaderValue, IF_MATCH, IF_MODIFIED_SINCE,
         IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, LINK, RANGE,
     },
-    http::{response, uri::PathAndQuery},
+    http::{request::Parts, response, uri::PathAndQuery},
 };
 use serde_json::Value;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 
 use super::{
     Head, Service, Shared,
+    answer::{NO_ROOM, Problem},
     attempt::Came,
     body::Body,
     forward::{Attempt, Forwarded, Nothing},
@@ -35,18 +48,31 @@ use super::{
     hide::{forget_bytes, format},
     pool::Answer,
     read::Named,
-    replicated::asked,
+    replicated::{asked, retarget},
 };
-use crate::rest::{
-    gather::{lists, next_page},
-    link,
-    rewrite::Format,
+use crate::{
+    api::model,
+    rest::{
+        gather::{lists, next_page},
+        ids::resource_id,
+        link,
+        rewrite::Format,
+        same::{Held, Known, repeated},
+    },
 };
 
 /// The most bytes of answers that are kept for one request.
 pub(super) const MOST: usize = 16 << 20;
+/// The same for all requests together.
+pub(super) const MOST_OF_ALL: usize = 64 << 20;
 /// How many pages of one site are followed.
 const PAGES: usize = 1_000;
+/// Of how many resources other sites are asked what they have of them, and of how many at once.
+const MOST_ASKED: usize = 200;
+const ASKED_AT_ONCE: usize = 16;
+/// How long they may take, and how much they may say.
+const PATIENCE: Duration = Duration::from_secs(1);
+const MOST_TOLD: usize = 64 << 10;
 
 /// What a site is not asked: what the client has already is not what this site has, and there is no body.
 const NOT_ASKED: [HeaderName; 10] = [
@@ -93,15 +119,29 @@ pub(super) struct Asking<'a> {
     pub(super) named: Option<&'a Arc<Named>>,
     /// How many bytes of answers may still be kept.
     left: AtomicUsize,
+    /// Room for all requests, in bytes, and what this one has taken of it.
+    room: &'a Arc<Semaphore>,
+    taken: Mutex<Option<OwnedSemaphorePermit>>,
+    /// There was not enough of it.
+    full: AtomicBool,
 }
 
 impl<'a> Asking<'a> {
-    pub(super) fn new(service: &'a Arc<Service>, named: Option<&'a Arc<Named>>) -> Self {
-        Self { service, named, left: AtomicUsize::new(MOST) }
+    pub(super) fn new(
+        service: &'a Arc<Service>,
+        named: Option<&'a Arc<Named>>,
+        room: &'a Arc<Semaphore>,
+    ) -> Self {
+        let (left, taken, full) =
+            (AtomicUsize::new(MOST), Mutex::default(), AtomicBool::new(false));
+        Self { service, named, left, room, taken, full }
     }
 
     /// All of a body, if there is room for it.
-    async fn keep(&self, mut body: Answer) -> Result<Bytes, String> {
+    async fn keep<B>(&self, mut body: B) -> Result<Bytes, String>
+    where
+        B: HttpBody<Data = Bytes, Error: fmt::Display> + Unpin,
+    {
         let mut kept = BytesMut::new();
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| error.to_string())?;
@@ -110,9 +150,67 @@ impl<'a> Asking<'a> {
             if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
                 return Err(format!("the answers of all sites have more than {MOST} bytes"));
             }
+            self.take(data.len())?;
             kept.extend_from_slice(data);
         }
         Ok(kept.freeze())
+    }
+
+    fn take(&self, bytes: usize) -> Result<(), String> {
+        let permit = u32::try_from(bytes).ok().and_then(|bytes| {
+            let permit = self.room.clone().try_acquire_many_owned(bytes);
+            permit.ok()
+        });
+        let Some(permit) = permit else {
+            self.full.store(true, Ordering::Relaxed);
+            return Err("there is no room for its answer".to_owned());
+        };
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *taken {
+            Some(taken) => taken.merge(permit),
+            None => *taken = Some(permit),
+        }
+        Ok(())
+    }
+
+    /// Why it can't be answered now, if other requests have taken up too much.
+    pub(super) fn is_full(&self) -> Option<Box<Problem>> {
+        self.full.load(Ordering::Relaxed).then(|| {
+            Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                NO_ROOM,
+                format!(
+                    "answers of several sites that are being merged have {MOST_OF_ALL} bytes together"
+                ),
+                "send it again in a moment, or ask for shorter lists",
+            )
+        })
+    }
+
+    /// A document that was made here, of what these sites have said. One that is not whole says so. It
+    /// takes up what was kept for it until it was read.
+    pub(super) fn document(
+        &self,
+        mut head: response::Parts,
+        value: &Value,
+        sites: &[SiteId],
+        missing: &[String],
+    ) -> Response<Answer> {
+        forget_one(&mut head.headers);
+        if !missing.is_empty() {
+            head.status = StatusCode::NON_AUTHORITATIVE_INFORMATION;
+        }
+        let mut response = Response::from_parts(head, Answer::from(Bytes::from(value.to_string())));
+        let sites: Vec<String> = sites.iter().map(ToString::to_string).collect();
+        put(&mut response, SITE, &sites.join(", "));
+        if !missing.is_empty() {
+            put(&mut response, MISSING, &missing.join(", "));
+        }
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(taken) = taken.take() {
+            response.body_mut().take_up(Arc::new(taken));
+        }
+        response
     }
 }
 
@@ -133,13 +231,17 @@ impl Shared {
         across: &[Sites],
         parts: Head,
     ) -> Attempt {
-        let asking = Asking::new(service, named);
+        let asking = Asking::new(service, named, &self.gathered);
         let asked = across
             .iter()
             .map(|sites| self.pages(&asking, self.nearest(sites.iter()), parts.clone()));
         let answers = join_all(asked).await;
-        let (mut said, mut missing, mut other) = (Vec::new(), Vec::new(), None);
-        let mut whys = Vec::new();
+        if let Some(problem) = asking.is_full() {
+            return Ok(self.refuse(&problem.about(named)));
+        }
+        let (mut said, mut missing, mut whys) = (Vec::new(), Vec::new(), Vec::new());
+        // What can't be merged: that something was refused, that there is nothing, or other content.
+        let (mut refusal, mut nothing, mut contents) = (None, None, VecDeque::new());
         for (sites, answer) in across.iter().zip(answers) {
             match answer {
                 Ok(answer) => {
@@ -153,22 +255,51 @@ impl Shared {
                     missing.push(sites.to_string());
                     whys.push(why);
                 }
-                Err(Unsaid::Other(response)) => other = other.or(Some(*response)),
+                Err(Unsaid::Other(response)) => match response.status() {
+                    StatusCode::NOT_FOUND | StatusCode::GONE => {
+                        nothing = nothing.or(Some(response))
+                    }
+                    status if status.is_success() => contents.push_back((sites, response)),
+                    _ => refusal = refusal.or(Some(response)),
+                },
             }
         }
-        // What one site refuses, or what can't be merged, is the answer: the request itself is wrong.
-        if let Some(response) = other {
-            return Ok(response);
+        // What one site refuses is the answer: the request itself is wrong.
+        if let Some(response) = refusal {
+            return Ok(*response);
         }
-        if said.is_empty() || (service.config.cross.strict && !missing.is_empty()) {
-            let (came, why) = (Came::Late, whys.join("; "));
-            return Err(Nothing { came, why, body: None });
+        // Content is told of one site, and not to have something of those only that don't have it.
+        let one = if said.is_empty() {
+            contents.pop_front().map(|(_, response)| response).or(nothing)
+        } else {
+            None
+        };
+        for (sites, response) in contents {
+            missing.push(sites.to_string());
+            whys.push(format!("{sites}: it answered {}, and not in JSON", response.status()));
         }
-        Ok(merged(service, said, &missing))
+        let strict = service.config.cross.strict && !missing.is_empty();
+        match one {
+            Some(response) if !strict => Ok(of_one(*response, &missing)),
+            None if !strict && !said.is_empty() => Ok(self.merge(&asking, said, &missing).await),
+            _ => Err(Nothing { came: Came::Late, why: whys.join("; "), body: None }),
+        }
     }
 
     /// All pages of a collection at the first of these sites that answers.
     pub(super) async fn pages(
+        self: &Arc<Self>,
+        asking: &Asking<'_>,
+        sites: Vec<SiteId>,
+        parts: Head,
+    ) -> Result<Said, Unsaid> {
+        let mut said = self.first_page(asking, sites, parts.clone()).await?;
+        said.cut = self.follow(asking, parts, &mut said).await.err();
+        Ok(said)
+    }
+
+    /// A document of the first of these sites that answers.
+    pub(super) async fn first_page(
         self: &Arc<Self>,
         asking: &Asking<'_>,
         sites: Vec<SiteId>,
@@ -180,9 +311,7 @@ impl Shared {
                 Err(Unsaid::Missing(why)) => whys.push(why),
                 Err(other) => return Err(other),
                 Ok((head, value)) => {
-                    let mut said = Said { site, head, values: vec![value], cut: None };
-                    said.cut = self.follow(asking, parts, &mut said).await.err();
-                    return Ok(said);
+                    return Ok(Said { site, head, values: vec![value], cut: None });
                 }
             }
         }
@@ -196,28 +325,104 @@ impl Shared {
         mut parts: Head,
         said: &mut Said,
     ) -> Result<(), String> {
-        let next = |said: &Said| next_page(said.values.last()?, &asking.service.config.cross);
+        let service = asking.service;
+        let next = |head: &response::Parts, value: Option<&Value>, parts: &Parts| {
+            let told = value.and_then(|value| next_page(value, &service.config.cross));
+            told.map_or_else(|| in_header(service, &head.headers, parts), |link| Ok(Some(link)))
+        };
         let mut seen = BTreeSet::from([asked(&parts).to_owned()]);
-        while let Some(link) = next(said) {
-            let target = link::resolve(asked(&parts), &link);
-            let target = target.and_then(|target| target.parse::<PathAndQuery>().ok());
-            let Some(target) = target else {
-                return Err(format!("the link to its next page, `{link}`, leads nowhere"));
+        let mut link = next(&said.head, said.values.first(), &parts)?;
+        while let Some(to) = link {
+            let target = link::resolve(asked(&parts), &to);
+            let Some(target) = target.filter(|target| target.parse::<PathAndQuery>().is_ok())
+            else {
+                return Err(format!("the link to its next page, `{to}`, leads nowhere"));
             };
             // A link that leads back would never end.
-            if seen.len() >= PAGES || !seen.insert(target.to_string()) {
-                return Err(format!("its pages have no end: `{link}` after {}", seen.len()));
+            if seen.len() >= PAGES || !seen.insert(target.clone()) {
+                return Err(format!("its pages have no end: `{to}` after {}", seen.len()));
             }
-            parts.uri = target.into();
+            retarget(&mut parts, &target);
             match self.ask(asking, &said.site, parts.clone()).await {
-                Ok((_, value)) => said.values.push(value),
+                Ok((head, value)) => {
+                    link = next(&head, Some(&value), &parts)?;
+                    said.values.push(value);
+                }
                 Err(Unsaid::Missing(why)) => return Err(why),
                 Err(Unsaid::Other(response)) => {
-                    return Err(format!("`{link}` was answered with {}", response.status()));
+                    return Err(format!("`{to}` was answered with {}", response.status()));
                 }
             }
         }
         Ok(())
+    }
+
+    /// One answer of those of several sites.
+    pub(super) async fn merge(
+        &self,
+        asking: &Asking<'_>,
+        said: Vec<Said>,
+        missing: &[String],
+    ) -> Response<Answer> {
+        let sites: Vec<SiteId> = said.iter().map(|said| said.site.clone()).collect();
+        let mut head = None;
+        let mut answers = Vec::new();
+        for said in said {
+            head.get_or_insert(said.head);
+            answers.extend(said.values.into_iter().map(|value| (said.site.clone(), value)));
+        }
+        let head = head.unwrap_or_else(|| Response::new(()).into_parts().0);
+        let config = &asking.service.config;
+        let held = self.held(asking.service, &answers).await;
+        let known = Known { pointers: &config.ids.pointers, divide: &config.divide, held };
+        let merged = lists(answers, &config.cross, &known);
+        let mut missing = missing.to_vec();
+        missing.extend(merged.misfits.iter().map(ToString::to_string));
+        let mut response = asking.document(head, &merged.value, &sites, &missing);
+        let items = merged.items.iter().map(|(name, counts)| {
+            let counts: Vec<String> =
+                counts.iter().map(|(site, n)| format!("{site}={n}")).collect();
+            format!("{name}: {}", counts.join(" "))
+        });
+        put(&mut response, ITEMS, &items.collect::<Vec<_>>().join(", "));
+        response
+    }
+
+    /// What is held of the resources that more than one item is of, as far as it can be known.
+    async fn held(&self, service: &Service, answers: &[(SiteId, Value)]) -> BTreeMap<String, Held> {
+        let repeated = repeated(answers, &service.config.ids.pointers);
+        // Where nothing divides, nobody needs to be asked.
+        if service.config.divide.is_empty() {
+            return repeated.into_keys().map(|meta| (meta, Held::Copies)).collect();
+        }
+        let known = repeated.into_iter().enumerate().map(async |(n, (meta, sites))| {
+            let resource = resource_id(service.name(), &meta).ok()?;
+            let held = match self.replicants.get(&resource) {
+                Some(replicant) => of_parts(&replicant.parts),
+                None if n < MOST_ASKED => self.held_elsewhere(&sites, &resource).await?,
+                None => return None,
+            };
+            Some((meta, held))
+        });
+        stream::iter(known).buffered(ASKED_AT_ONCE).filter_map(future::ready).collect().await
+    }
+
+    /// The same of a resource that this site has no part in, asked of one that has.
+    async fn held_elsewhere(
+        &self,
+        sites: &BTreeSet<SiteId>,
+        resource: &ResourceId,
+    ) -> Option<Held> {
+        let site = self.nearest(sites).into_iter().find(|site| *site != self.here)?;
+        let path = format!("/api/v1/replicants/{resource}?local=true");
+        let request = Request::get(path).body(AnyBody::empty()).ok()?;
+        let answer = timeout(PATIENCE, self.peers.call(&site, request)).await.ok()?.ok()?;
+        let body = axum::body::to_bytes(answer.into_body(), MOST_TOLD);
+        let body = timeout(PATIENCE, body).await.ok()?.ok()?;
+        let replicant: model::Replicant = serde_json::from_slice(&body).ok()?;
+        let part = |at: &model::Replica| Some((at.site.parse().ok()?, at.part?));
+        let parts: BTreeMap<SiteId, usize> = replicant.replicas.iter().filter_map(part).collect();
+        Some(if parts.is_empty() { Held::Copies } else { Held::Parts(parts) })
     }
 
     /// Asks one site for a document.
@@ -257,46 +462,44 @@ impl Shared {
     }
 }
 
-/// One answer of those of several sites.
-pub(super) fn merged(service: &Service, said: Vec<Said>, missing: &[String]) -> Response<Answer> {
-    let sites: Vec<SiteId> = said.iter().map(|said| said.site.clone()).collect();
-    let mut head = None;
-    let mut answers = Vec::new();
-    for said in said {
-        head.get_or_insert(said.head);
-        answers.extend(said.values.into_iter().map(|value| (said.site.clone(), value)));
+/// The link to the next page that the header of an answer has. One that leads to somebody else is not
+/// followed.
+fn in_header(
+    service: &Service,
+    headers: &HeaderMap,
+    asked: &Parts,
+) -> Result<Option<String>, String> {
+    let lines = headers.get_all(LINK).iter().filter_map(|line| line.to_str().ok());
+    let Some(link) = link::next(lines) else { return Ok(None) };
+    let host = asked.uri.authority().map(|authority| authority.as_str());
+    let host = host.or_else(|| asked.headers.get(HOST)?.to_str().ok());
+    let is_ours = host.is_some_and(|host| link::is_at(link, host))
+        || link::authority(link).is_none_or(|named| service.is_at(named));
+    if is_ours {
+        return Ok(Some(link.to_owned()));
     }
-    let head = head.unwrap_or_else(|| Response::new(()).into_parts().0);
-    let merged = lists(answers, &service.config.cross);
-    let mut missing = missing.to_vec();
-    missing.extend(merged.misfits.iter().map(ToString::to_string));
-    let mut response = document(head, &merged.value, &sites, &missing);
-    let items = merged.items.iter().map(|(name, counts)| {
-        let counts: Vec<String> = counts.iter().map(|(site, n)| format!("{site}={n}")).collect();
-        format!("{name}: {}", counts.join(" "))
-    });
-    put(&mut response, ITEMS, &items.collect::<Vec<_>>().join(", "));
+    Err(format!("the link to its next page, `{link}`, leads to another host"))
+}
+
+/// The answer of one site, where those of several can't be one.
+fn of_one(mut response: Response<Answer>, missing: &[String]) -> Response<Answer> {
+    if !missing.is_empty() {
+        put(&mut response, MISSING, &missing.join(", "));
+        if response.status() == StatusCode::OK {
+            *response.status_mut() = StatusCode::NON_AUTHORITATIVE_INFORMATION;
+        }
+    }
     response
 }
 
-/// A document that was made here, of what these sites have said. One that is not whole says so.
-pub(super) fn document(
-    mut head: response::Parts,
-    value: &Value,
-    sites: &[SiteId],
-    missing: &[String],
-) -> Response<Answer> {
-    forget_one(&mut head.headers);
-    if !missing.is_empty() {
-        head.status = StatusCode::NON_AUTHORITATIVE_INFORMATION;
+/// What the sites of a resource with these parts have of it.
+fn of_parts(parts: &[Sites]) -> Held {
+    if parts.is_empty() {
+        return Held::Copies;
     }
-    let mut response = Response::from_parts(head, Answer::from(Bytes::from(value.to_string())));
-    let sites: Vec<String> = sites.iter().map(ToString::to_string).collect();
-    put(&mut response, SITE, &sites.join(", "));
-    if !missing.is_empty() {
-        put(&mut response, MISSING, &missing.join(", "));
-    }
-    response
+    let part =
+        |(n, sites): (usize, &Sites)| sites.iter().map(|s| (s.clone(), n)).collect::<Vec<_>>();
+    Held::Parts(parts.iter().enumerate().flat_map(part).collect())
 }
 
 /// Forgets what was said about another document.
@@ -310,5 +513,41 @@ fn forget_one(headers: &mut HeaderMap) {
 fn put(response: &mut Response<Answer>, name: HeaderName, text: &str) {
     if let Ok(value) = HeaderValue::from_bytes(text.as_bytes()) {
         response.headers_mut().insert(name, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{config, metrics::Metrics};
+
+    #[tokio::test]
+    async fn all_requests_share_one_room_until_their_answers_were_read() {
+        let config =
+            config::Service::new("image".parse().unwrap(), "127.0.0.1:1".parse().unwrap(), None);
+        let counts = Metrics::default().service(&config.name);
+        let service = Arc::new(Service { config, instance: None, counts });
+        let room = Arc::new(Semaphore::new(10));
+        let asking = || Asking::new(&service, None, &room);
+        let body = |bytes: usize| AnyBody::from(vec![b'x'; bytes]);
+        let one = asking();
+        one.keep(body(4)).await.unwrap();
+        one.keep(body(4)).await.unwrap();
+        let (head, ()) = Response::new(()).into_parts();
+        let answer = one.document(head, &Value::Null, &[], &[]);
+        drop(one);
+        let other = asking();
+        assert!(other.keep(body(4)).await.is_err(), "the answer was not read yet");
+        let problem = other.is_full().unwrap().response(&HeaderValue::from_static("a"));
+        assert_eq!(
+            (problem.status().as_u16(), &problem.headers()["retry-after"]),
+            (503, &"1".parse().unwrap())
+        );
+        drop(answer);
+        let third = asking();
+        third.keep(body(10)).await.unwrap();
+        assert!(third.is_full().is_none());
+        drop(third);
+        assert_eq!(room.available_permits(), 10);
     }
 }

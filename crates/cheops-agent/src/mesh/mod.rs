@@ -234,6 +234,8 @@ struct Shared {
     runner: Runner,
     replicants: Arc<Replicants>,
     strangers: Strangers,
+    /// How many bytes more of answers of several sites can be merged.
+    gathered: Arc<Semaphore>,
     /// For how many requests more there is room on the link to each site.
     room: BTreeMap<SiteId, Arc<Semaphore>>,
     /// The listeners, and the connections that are open.
@@ -274,6 +276,7 @@ impl Shared {
             runner: context.runner.clone(),
             replicants: context.replicants.clone(),
             strangers: Strangers::default(),
+            gathered: Arc::new(Semaphore::new(across::MOST_OF_ALL)),
             room: config
                 .sites
                 .keys()

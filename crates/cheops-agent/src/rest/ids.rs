@@ -86,6 +86,12 @@ pub fn is_meta(text: &str) -> bool {
         && &text[9..13] == GROUP
 }
 
+/// Whether the text is an id that Cheops made, of either sort.
+pub fn is_made(text: &str) -> bool {
+    let number = || text.parse().is_ok_and(|n| NUMBERS.contains(&n)) && text.len() == 16;
+    is_meta(text) || number()
+}
+
 /// Whether text that equals the id can hardly mean anything else.
 pub fn is_distinctive(id: &str) -> bool {
     let mut digit = false;
@@ -105,8 +111,7 @@ pub fn resource_id(service: &ServiceName, meta: &str) -> Result<ResourceId, Name
 /// The service and the meta id of a resource, if it has one.
 pub fn parse_resource(resource: &ResourceId) -> Option<(ServiceName, &str)> {
     let (service, meta) = resource.as_str().split_once('~')?;
-    let number = || meta.parse().is_ok_and(|n| NUMBERS.contains(&n)) && meta.len() == 16;
-    if is_meta(meta) || number() { Some((service.parse().ok()?, meta)) } else { None }
+    if is_made(meta) { Some((service.parse().ok()?, meta)) } else { None }
 }
 
 /// The resource of what has the same path at all sites: `{service}~{its last segment}~{hash}`.
