@@ -30,7 +30,11 @@ use hyper::{
         CONTENT_TYPE, ETAG, EXPECT, HOST, HeaderName, HeaderValue, IF_MATCH, IF_MODIFIED_SINCE,
         IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, LINK, RANGE,
     },
-    http::{request::Parts, response, uri::PathAndQuery},
+    http::{
+        request::Parts,
+        response,
+        uri::{Authority, PathAndQuery},
+    },
 };
 use serde_json::Value;
 use tokio::{
@@ -257,7 +261,7 @@ impl Shared {
                 }
                 Err(Unsaid::Other(response)) => match response.status() {
                     StatusCode::NOT_FOUND | StatusCode::GONE => {
-                        nothing = nothing.or(Some(response))
+                        nothing = nothing.or(Some(response));
                     }
                     status if status.is_success() => contents.push_back((sites, response)),
                     _ => refusal = refusal.or(Some(response)),
@@ -373,8 +377,7 @@ impl Shared {
         }
         let head = head.unwrap_or_else(|| Response::new(()).into_parts().0);
         let config = &asking.service.config;
-        let held = self.held(asking.service, &answers).await;
-        let known = Known { pointers: &config.ids.pointers, divide: &config.divide, held };
+        let known = self.known(asking.service, &answers).await;
         let merged = lists(answers, &config.cross, &known);
         let mut missing = missing.to_vec();
         missing.extend(merged.misfits.iter().map(ToString::to_string));
@@ -389,11 +392,13 @@ impl Shared {
     }
 
     /// What is held of the resources that more than one item is of, as far as it can be known.
-    async fn held(&self, service: &Service, answers: &[(SiteId, Value)]) -> BTreeMap<String, Held> {
-        let repeated = repeated(answers, &service.config.ids.pointers);
+    async fn known<'s>(&self, service: &'s Service, answers: &[(SiteId, Value)]) -> Known<'s> {
+        let (pointers, divide) = (&service.config.ids.pointers, &service.config.divide);
+        let repeated = repeated(answers, pointers);
         // Where nothing divides, nobody needs to be asked.
-        if service.config.divide.is_empty() {
-            return repeated.into_keys().map(|meta| (meta, Held::Copies)).collect();
+        if divide.is_empty() {
+            let held = repeated.into_keys().map(|meta| (meta, Held::Copies)).collect();
+            return Known { pointers, divide, held };
         }
         let known = repeated.into_iter().enumerate().map(async |(n, (meta, sites))| {
             let resource = resource_id(service.name(), &meta).ok()?;
@@ -404,7 +409,8 @@ impl Shared {
             };
             Some((meta, held))
         });
-        stream::iter(known).buffered(ASKED_AT_ONCE).filter_map(future::ready).collect().await
+        let known = stream::iter(known).buffered(ASKED_AT_ONCE).filter_map(future::ready);
+        Known { pointers, divide, held: known.collect().await }
     }
 
     /// The same of a resource that this site has no part in, asked of one that has.
@@ -471,7 +477,7 @@ fn in_header(
 ) -> Result<Option<String>, String> {
     let lines = headers.get_all(LINK).iter().filter_map(|line| line.to_str().ok());
     let Some(link) = link::next(lines) else { return Ok(None) };
-    let host = asked.uri.authority().map(|authority| authority.as_str());
+    let host = asked.uri.authority().map(Authority::as_str);
     let host = host.or_else(|| asked.headers.get(HOST)?.to_str().ok());
     let is_ours = host.is_some_and(|host| link::is_at(link, host))
         || link::authority(link).is_none_or(|named| service.is_at(named));

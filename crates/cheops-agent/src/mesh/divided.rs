@@ -3,7 +3,7 @@
 //! What must stay true: nothing is created where a name that may exist only once is there already, as
 //! far as sites can be asked; an answer that lacks a part says so.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::body::Body as AnyBody;
 use bytes::{Bytes, BytesMut};
@@ -11,10 +11,13 @@ use cheops_core::id::{SiteId, Sites};
 use futures_util::{future::join_all, stream};
 use http_body_util::BodyExt as _;
 use hyper::{
-    HeaderMap, Method, Response, StatusCode, Uri, header::CONTENT_TYPE, http::request::Parts,
+    HeaderMap, Method, Response, StatusCode, Uri,
+    header::{CONTENT_TYPE, EXPECT},
+    http::request::Parts,
 };
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
+use tokio::time::timeout;
 
 use super::{
     Head, Service, Shared,
@@ -38,6 +41,9 @@ use crate::{
     },
     run::answer as kept,
 };
+
+/// How long the rest of a body that is refused may take.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Shared {
     /// Reads a divided resource: all of it, from all of its parts.
@@ -137,6 +143,10 @@ impl Shared {
         let body = body.keep(DIVISIBLE, service.config.limits.idle).await;
         let body = body.map_err(|error| broken_body(&error.to_string()))?;
         if body.again().is_none() && (strict || format(headers) == Some(Format::Json)) {
+            // Who waits to be told to go on has sent nothing.
+            if !headers.contains_key(EXPECT) {
+                let _ = timeout(PATIENCE, drain(body)).await;
+            }
             return Err(Problem::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "too-large",
@@ -348,6 +358,17 @@ async fn begun(mut body: Answer) -> (Bytes, Option<AnyBody>) {
         }
     }
     (kept.freeze(), None)
+}
+
+/// Reads the rest of a body that is refused, if it is not much: clients look for an answer when they have
+/// sent all of it, and may not see one that comes before.
+async fn drain(mut body: Body) {
+    let mut left = MOST;
+    while let Some(Ok(frame)) = body.frame().await {
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        let Some(less) = left.checked_sub(length) else { return };
+        left = less;
+    }
 }
 
 /// What a request says about a divided resource, if each site can take its part of it.

@@ -132,6 +132,18 @@ fn answers_to_writes_hide_the_ids_of_all_that_they_mention() {
 }
 
 #[test]
+fn an_answer_whose_end_was_dropped_does_not_end_as_if_it_were_whole() {
+    let sections = "[runs]\noutput_file = 300000\n".to_owned();
+    let world = World::with(2, Setup { sections, ..Setup::default() });
+    let path = format!("/v2/images/{}", create(&world, 0, "debian"));
+    for (length, whole) in [(200_000, true), (400_000, false)] {
+        let change = json!({ "pad": "x".repeat(length) });
+        let answer = world.image(0, "PATCH", &path).json(&change).try_send();
+        assert_eq!(answer.is_some_and(|answer| answer.body.len() > length), whole);
+    }
+}
+
+#[test]
 fn the_mapping_can_be_looked_up_at_its_sites() {
     let world = World::with(3, Setup { numbers: true, ..Setup::default() });
     let meta = create(&world, 0, "debian");
