@@ -1,28 +1,22 @@
 //! Collections of several sites, asked at once, and one answer made of theirs.
 //!
 //! What must stay true: a site that does not answer, or not to the end, is named, and keeps nothing from
-//! the others; what the answer says is about all of it; no more is kept for one request than the limit,
-//! and no more for all of them than there is room for.
+//! the others; what the answer says is about all of it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    fmt,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
-use axum::body::{Body as AnyBody, HttpBody};
-use bytes::{Bytes, BytesMut};
+use axum::body::Body as AnyBody;
+use bytes::Bytes;
 use cheops_core::id::{ResourceId, SiteId, Sites};
 use futures_util::{
     StreamExt as _,
     future::{self, join_all},
     stream,
 };
-use http_body_util::BodyExt as _;
 use hyper::{
     HeaderMap, Request, Response, StatusCode,
     header::{
@@ -37,14 +31,11 @@ use hyper::{
     },
 };
 use serde_json::Value;
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::timeout,
-};
+use tokio::time::timeout;
 
 use super::{
     Head, Service, Shared,
-    answer::{NO_ROOM, Problem},
+    asking::Asking,
     attempt::Came,
     body::Body,
     forward::{Attempt, Forwarded, Nothing},
@@ -65,10 +56,6 @@ use crate::{
     },
 };
 
-/// The most bytes of answers that are kept for one request.
-pub(super) const MOST: usize = 16 << 20;
-/// The same for all requests together.
-pub(super) const MOST_OF_ALL: usize = 64 << 20;
 /// How many pages of one site are followed.
 const PAGES: usize = 1_000;
 /// Of how many resources other sites are asked what they have of them, and of how many at once.
@@ -115,107 +102,6 @@ pub(super) struct Said {
     pub(super) values: Vec<Value>,
     /// Why these are not all of its pages, if they are not.
     pub(super) cut: Option<String>,
-}
-
-/// A request for which several sites are asked.
-pub(super) struct Asking<'a> {
-    pub(super) service: &'a Arc<Service>,
-    pub(super) named: Option<&'a Arc<Named>>,
-    /// How many bytes of answers may still be kept.
-    left: AtomicUsize,
-    /// Room for all requests, in bytes, and what this one has taken of it.
-    room: &'a Arc<Semaphore>,
-    taken: Mutex<Option<OwnedSemaphorePermit>>,
-    /// There was not enough of it.
-    full: AtomicBool,
-}
-
-impl<'a> Asking<'a> {
-    pub(super) fn new(
-        service: &'a Arc<Service>,
-        named: Option<&'a Arc<Named>>,
-        room: &'a Arc<Semaphore>,
-    ) -> Self {
-        let (left, taken, full) =
-            (AtomicUsize::new(MOST), Mutex::default(), AtomicBool::new(false));
-        Self { service, named, left, room, taken, full }
-    }
-
-    /// All of a body, if there is room for it.
-    async fn keep<B>(&self, mut body: B) -> Result<Bytes, String>
-    where
-        B: HttpBody<Data = Bytes, Error: fmt::Display> + Unpin,
-    {
-        let mut kept = BytesMut::new();
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| error.to_string())?;
-            let Some(data) = frame.data_ref() else { continue };
-            let take = |left: usize| left.checked_sub(data.len());
-            if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
-                return Err(format!("the answers of all sites have more than {MOST} bytes"));
-            }
-            self.take(data.len())?;
-            kept.extend_from_slice(data);
-        }
-        Ok(kept.freeze())
-    }
-
-    fn take(&self, bytes: usize) -> Result<(), String> {
-        let permit = u32::try_from(bytes).ok().and_then(|bytes| {
-            let permit = self.room.clone().try_acquire_many_owned(bytes);
-            permit.ok()
-        });
-        let Some(permit) = permit else {
-            self.full.store(true, Ordering::Relaxed);
-            return Err("there is no room for its answer".to_owned());
-        };
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *taken {
-            Some(taken) => taken.merge(permit),
-            None => *taken = Some(permit),
-        }
-        Ok(())
-    }
-
-    /// Why it can't be answered now, if other requests have taken up too much.
-    pub(super) fn is_full(&self) -> Option<Box<Problem>> {
-        self.full.load(Ordering::Relaxed).then(|| {
-            Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                NO_ROOM,
-                format!(
-                    "answers of several sites that are being merged have {MOST_OF_ALL} bytes together"
-                ),
-                "send it again in a moment, or ask for shorter lists",
-            )
-        })
-    }
-
-    /// A document that was made here, of what these sites have said. One that is not whole says so. It
-    /// takes up what was kept for it until it was read.
-    pub(super) fn document(
-        &self,
-        mut head: response::Parts,
-        value: &Value,
-        sites: &[SiteId],
-        missing: &[String],
-    ) -> Response<Answer> {
-        forget_one(&mut head.headers);
-        if !missing.is_empty() {
-            head.status = StatusCode::NON_AUTHORITATIVE_INFORMATION;
-        }
-        let mut response = Response::from_parts(head, Answer::from(Bytes::from(value.to_string())));
-        let sites: Vec<String> = sites.iter().map(ToString::to_string).collect();
-        put(&mut response, SITE, &sites.join(", "));
-        if !missing.is_empty() {
-            put(&mut response, MISSING, &missing.join(", "));
-        }
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(taken) = taken.take() {
-            response.body_mut().take_up(Arc::new(taken));
-        }
-        response
-    }
 }
 
 /// Why there is nothing to merge of a site.
@@ -381,7 +267,7 @@ impl Shared {
         let merged = lists(answers, &config.cross, &known);
         let mut missing = missing.to_vec();
         missing.extend(merged.misfits.iter().map(ToString::to_string));
-        let mut response = asking.document(head, &merged.value, &sites, &missing);
+        let mut response = document(asking, head, &merged.value, &sites, &missing);
         let items = merged.items.iter().map(|(name, counts)| {
             let counts: Vec<String> =
                 counts.iter().map(|(site, n)| format!("{site}={n}")).collect();
@@ -508,6 +394,29 @@ fn of_parts(parts: &[Sites]) -> Held {
     Held::Parts(parts.iter().enumerate().flat_map(part).collect())
 }
 
+/// A document that was made here, of what these sites have said. One that is not whole says so. It
+/// takes up what was kept for it until it was read.
+pub(super) fn document(
+    asking: &Asking<'_>,
+    mut head: response::Parts,
+    value: &Value,
+    sites: &[SiteId],
+    missing: &[String],
+) -> Response<Answer> {
+    forget_one(&mut head.headers);
+    if !missing.is_empty() {
+        head.status = StatusCode::NON_AUTHORITATIVE_INFORMATION;
+    }
+    let mut response = Response::from_parts(head, Answer::from(Bytes::from(value.to_string())));
+    let sites: Vec<String> = sites.iter().map(ToString::to_string).collect();
+    put(&mut response, SITE, &sites.join(", "));
+    if !missing.is_empty() {
+        put(&mut response, MISSING, &missing.join(", "));
+    }
+    asking.hand_over(response.body_mut());
+    response
+}
+
 /// Forgets what was said about another document.
 fn forget_one(headers: &mut HeaderMap) {
     forget_bytes(headers);
@@ -519,41 +428,5 @@ fn forget_one(headers: &mut HeaderMap) {
 fn put(response: &mut Response<Answer>, name: HeaderName, text: &str) {
     if let Ok(value) = HeaderValue::from_bytes(text.as_bytes()) {
         response.headers_mut().insert(name, value);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{config, metrics::Metrics};
-
-    #[tokio::test]
-    async fn all_requests_share_one_room_until_their_answers_were_read() {
-        let config =
-            config::Service::new("image".parse().unwrap(), "127.0.0.1:1".parse().unwrap(), None);
-        let counts = Metrics::default().service(&config.name);
-        let service = Arc::new(Service { config, instance: None, counts });
-        let room = Arc::new(Semaphore::new(10));
-        let asking = || Asking::new(&service, None, &room);
-        let body = |bytes: usize| AnyBody::from(vec![b'x'; bytes]);
-        let one = asking();
-        one.keep(body(4)).await.unwrap();
-        one.keep(body(4)).await.unwrap();
-        let (head, ()) = Response::new(()).into_parts();
-        let answer = one.document(head, &Value::Null, &[], &[]);
-        drop(one);
-        let other = asking();
-        assert!(other.keep(body(4)).await.is_err(), "the answer was not read yet");
-        let problem = other.is_full().unwrap().response(&HeaderValue::from_static("a"));
-        assert_eq!(
-            (problem.status().as_u16(), &problem.headers()["retry-after"]),
-            (503, &"1".parse().unwrap())
-        );
-        drop(answer);
-        let third = asking();
-        third.keep(body(10)).await.unwrap();
-        assert!(third.is_full().is_none());
-        drop(third);
-        assert_eq!(room.available_permits(), 10);
     }
 }

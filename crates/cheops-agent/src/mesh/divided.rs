@@ -21,8 +21,9 @@ use tokio::time::timeout;
 
 use super::{
     Head, Service, Shared,
-    across::{Asking, MOST, Said, Unsaid},
+    across::{Said, Unsaid, document},
     answer::Problem,
+    asking::{Asking, MOST},
     body::Body,
     heard::Told,
     hide::{forget_bytes, format},
@@ -120,7 +121,7 @@ impl Shared {
         let values = first.values.into_iter().map(|value| (first.site.clone(), value));
         let others = said.filter_map(|said| Some((said.site, said.values.into_iter().next()?)));
         match gather::whole(values.take(1).chain(others).collect(), &service.config.divide) {
-            Ok(value) => asking.document(head, &value, &sites, &missing),
+            Ok(value) => document(&asking, head, &value, &sites, &missing),
             Err(differs) => self.refuse(&Problem::new(
                 StatusCode::CONFLICT,
                 "parts-differ",
@@ -226,7 +227,7 @@ impl Shared {
         let field = at.rsplit('/').next().unwrap_or_default();
         let query = utf8_percent_encode(&text, NON_ALPHANUMERIC);
         let target = format!("{}?{field}={query}", path(parts));
-        let looked = self.look_at(asking, sites, parts, &target).await;
+        let looked = self.look_at(asking, sites, parts, &target, true).await;
         let taken = |(site, looked): (SiteId, Looked)| {
             let mut pages = looked.ok()?.values.into_iter();
             pages.any(|page| gather::names(&page, at, wanted)).then_some(site)
@@ -243,25 +244,32 @@ impl Shared {
         parts: &Parts,
     ) -> Option<(SiteId, String)> {
         let target = path(parts);
-        let looked = self.look_at(asking, sites, parts, target).await;
+        let looked = self.look_at(asking, sites, parts, target, false).await;
         let taken = |(site, looked): (SiteId, Looked)| is_there(&looked).then_some(site);
         let site = looked.into_iter().find_map(taken)?;
         Some((site, format!("`{target}`")))
     }
 
-    /// What each site has at a target, on all pages.
+    /// What each site has at a target, on all pages or on the first.
     async fn look_at(
         self: &Arc<Self>,
         asking: &Asking<'_>,
         sites: &Sites,
         parts: &Parts,
         target: &str,
+        all: bool,
     ) -> Vec<(SiteId, Looked)> {
         let Ok(uri) = target.parse::<Uri>() else { return Vec::new() };
         let mut look = Box::new(parts.clone());
         (look.method, look.uri) = (Method::GET, uri);
         let asked = sites.iter().map(async |site| {
-            (site.clone(), self.pages(asking, vec![site.clone()], look.clone()).await)
+            let (sites, look) = (vec![site.clone()], look.clone());
+            let looked = if all {
+                self.pages(asking, sites, look).await
+            } else {
+                self.first_page(asking, sites, look).await
+            };
+            (site.clone(), looked)
         });
         join_all(asked).await
     }

@@ -28,6 +28,7 @@
 //! | `heard` | what is known of it when the client is answered? |
 //! | `told` | how does a reply become an answer? |
 //! | `hide` | which ids does a client see? |
+//! | `asking` | how much of the answers of several sites is kept? |
 //! | `across` | how do collections of several sites become one? |
 //! | `divided` | and the parts of one resource? |
 //! | `once` | what is sent to several sites, and not recorded? |
@@ -39,6 +40,7 @@
 
 mod across;
 mod answer;
+mod asking;
 mod attempt;
 mod body;
 mod clock;
@@ -276,7 +278,7 @@ impl Shared {
             runner: context.runner.clone(),
             replicants: context.replicants.clone(),
             strangers: Strangers::default(),
-            gathered: Arc::new(Semaphore::new(across::MOST_OF_ALL)),
+            gathered: Arc::new(Semaphore::new(asking::MOST_OF_ALL)),
             room: config
                 .sites
                 .keys()

@@ -3,8 +3,8 @@
 //! Each site lists what it has of a resource under the id that Cheops made. Copies of it are shown once;
 //! parts of it are gathered, as if the resource was read by its id.
 //!
-//! What must stay true: only items with the same such id are taken for one, and only if it is known
-//! whether they are copies or parts; all others stay as they came, in their order.
+//! What must stay true: only items with the same such id, each of another site, are taken for one, and
+//! only if it is known whether they are copies or parts; all others stay as they came, in their order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,21 +41,19 @@ pub(super) struct Item {
     pub(super) value: Value,
 }
 
-/// The ids that Cheops made which more than one item has, and the sites that have such items.
+/// The ids that Cheops made which items of more than one site have, and these sites.
 pub fn repeated(
     answers: &[(SiteId, Value)],
     pointers: &[String],
 ) -> BTreeMap<String, BTreeSet<SiteId>> {
-    let mut seen: BTreeMap<String, (usize, BTreeSet<SiteId>)> = BTreeMap::new();
+    let mut seen: BTreeMap<String, BTreeSet<SiteId>> = BTreeMap::new();
     for (site, answer) in answers {
         for meta in items(answer).filter_map(|item| meta(item, pointers)) {
-            let (count, sites) = seen.entry(meta).or_default();
-            *count += 1;
-            sites.insert(site.clone());
+            seen.entry(meta).or_default().insert(site.clone());
         }
     }
-    seen.retain(|_, (count, _)| *count > 1);
-    seen.into_iter().map(|(meta, (_, sites))| (meta, sites)).collect()
+    seen.retain(|_, sites| sites.len() > 1);
+    seen
 }
 
 /// The items of a collection.
@@ -98,7 +96,12 @@ pub(super) fn united(
     let alone = |(site, value): (SiteId, Value)| Some(Item { place: site.to_string(), value });
     let mut result: Vec<Option<Item>> = list.into_iter().map(alone).collect();
     let mut misfits = BTreeSet::new();
-    for (meta, group) in groups.iter().filter(|(_, group)| group.len() > 1) {
+    // What one site lists several times is no list of resources: something has them.
+    let of_each = |group: &[usize]| {
+        let distinct: BTreeSet<&SiteId> = group.iter().map(|&n| &sites[n]).collect();
+        group.len() > 1 && distinct.len() == group.len()
+    };
+    for (meta, group) in groups.iter().filter(|(_, group)| of_each(group)) {
         let Some((held, first)) = known.held.get(meta).zip(group.first()) else { continue };
         let part = |n: usize| match held {
             Held::Copies => 0,
@@ -214,7 +217,7 @@ mod tests {
             (
                 Some(two()),
                 vec![("a", item(json!(4))), ("a", item(json!(4)))],
-                vec![Some(("a", item(json!(4)))), None],
+                vec![Some(("a", item(json!(4)))), Some(("a", item(json!(4))))],
                 None,
             ),
             (

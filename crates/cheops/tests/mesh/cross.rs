@@ -108,6 +108,7 @@ fn pages_are_followed_to_their_end_or_said_to_be_missing() {
         for entry in world.log(n, Service::Image) {
             let has = |name: &str| !entry["headers"][name].is_null();
             assert!(!has("if-modified-since") && !has("if-none-match") && !has("range"), "{entry}");
+            assert_eq!(entry["headers"]["accept-encoding"], "identity", "{entry}");
         }
     }
 }
