@@ -287,14 +287,14 @@ fn what_divides_does_so_whatever_its_type_and_its_length() {
     post().body(group).send().problem(409, "name-taken");
     let path = format!("/v2/groups/{}", text(&made["id"]));
     let change = json!({ "replicas": 7, "pad": pad }).to_string();
-    let patch = || call("PATCH", &path).header("Content-Type", form);
-    assert_eq!(patch().body(change).send().expect(200).json()["replicas"], 7);
+    let change_it = || call("PATCH", &path).header("Content-Type", form);
+    assert_eq!(change_it().body(change).send().expect(200).json()["replicas"], 7);
     eventually("each has its new part", || replicas(&world, "web") == [3, 2, 2]);
 
     // What can't be divided is refused, and changes nothing.
     let long = json!({ "replicas": 7, "pad": "x".repeat(1 << 20) }).to_string();
-    patch().body(long).send().problem(413, "too-large");
-    patch().body("replicas=7").send().problem(415, "no-document");
+    change_it().body(long).send().problem(413, "too-large");
+    change_it().body("replicas=7").send().problem(415, "no-document");
     post().body("name=new").send().problem(415, "no-document");
     let operations = json!([{ "op": "replace", "path": "/replicas", "value": 9 }]).to_string();
     let json_patch = call("PATCH", &path).header("Content-Type", "application/json-patch+json");
