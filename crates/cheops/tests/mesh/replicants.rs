@@ -143,7 +143,9 @@ fn an_answer_whose_end_was_dropped_does_not_end_as_if_it_were_whole() {
     for (length, whole) in [(200_000, true), (400_000, false)] {
         let change = json!({ "pad": "x".repeat(length) });
         let answer = world.image(0, "PATCH", &path).json(&change).try_send();
-        assert_eq!(answer.is_some_and(|answer| answer.body.len() > length), whole);
+        // What breaks off is no answer to the client, however much of it came.
+        let length = answer.map(|answer| answer.body.len());
+        assert_eq!(length.is_some(), whole, "{length:?}");
     }
 }
 
