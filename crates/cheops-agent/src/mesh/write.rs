@@ -33,7 +33,6 @@ use super::{
     body::{Body, Timed},
     headers::{FOR, end_hop},
     heard::{Told, Waiting},
-    hide::format,
     linked::give_ids,
     pool::Answer,
     read::Named,
@@ -44,7 +43,7 @@ use crate::{
     replicants::{Name, Replicant},
     rest::{
         ids, kinds,
-        rewrite::{Format, canonical, is_own},
+        rewrite::{canonical, is_own},
     },
 };
 
@@ -220,7 +219,7 @@ impl Shared {
             self.link_runs(&mut request.headers, named);
         }
         let divided = !wanted.parts.is_empty();
-        let inline = if divided { divisible(&request.headers) } else { INLINE };
+        let inline = if divided && is_document(&body) { DIVISIBLE } else { INLINE };
         let headers = kept(&request.headers)?;
         let body = self.stored(body, inline, limits.idle).await?;
         let action = Action::Http(Box::new(HttpRequest {
@@ -334,9 +333,10 @@ impl Shared {
     }
 }
 
-/// How many bytes of a body that is divided the operation holds.
-pub(super) fn divisible(headers: &HeaderMap) -> usize {
-    if format(headers) == Some(Format::Json) { DIVISIBLE } else { INLINE }
+/// Whether a body is JSON, whatever it is said to be, and can be divided.
+fn is_document(body: &Body) -> bool {
+    let Body::Whole(bytes, _) = body else { return false };
+    serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok()
 }
 
 /// What the client calls its request.
