@@ -8,6 +8,9 @@ use hyper::{
     header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TE, UPGRADE},
 };
 
+/// What agents say to each other begins with this.
+pub(crate) const OURS: &str = "x-cheops-";
+
 /// Whether a field is about one connection.
 fn is_of_hop(name: &HeaderName) -> bool {
     // As text, since this is asked of every field of every message, and quicker than eight comparisons.

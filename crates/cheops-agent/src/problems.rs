@@ -9,6 +9,7 @@ use std::{
 
 use cheops_core::{
     id::{ResourceId, SiteId},
+    operation::{Action, Operation},
     replica::{self, Replica},
 };
 
@@ -19,6 +20,8 @@ use crate::{
     },
     node::{Health, Stopping},
     peers::State as Reach,
+    replicants::Replicant,
+    run::answer,
 };
 
 /// How many different refusals are remembered.
@@ -251,9 +254,58 @@ fn withheld(here: &SiteId, id: &ResourceId, known: bool) -> Trouble {
     trouble(Urgency::High, here, Some(id), "damaged", text, next)
 }
 
+/// The status with which the application has answered, if it has.
+pub(crate) fn answered(reply: &replica::Reply) -> Option<u16> {
+    answer::Answer::of_reply(&reply.output).map(|answer| answer.status)
+}
+
+/// How the state of a resource is declared anew: of one that is made of the application's requests, by
+/// a request.
+struct Remedy<'a> {
+    id: &'a ResourceId,
+    replicant: Option<Replicant>,
+}
+
+impl Remedy<'_> {
+    /// Whatever has happened.
+    fn of_all(&self) -> String {
+        match &self.replicant {
+            None => "then declare the state with an operation and --force".to_owned(),
+            Some(replicant) => format!(
+                "then send DELETE {} to the service `{}`, and create it again",
+                replicant.path(),
+                replicant.service
+            ),
+        }
+    }
+
+    /// What an operation has left at only some sites.
+    fn of(&self, op: &Operation) -> String {
+        match (&op.action, &self.replicant) {
+            (Action::Http(request), Some(_)) if op.action.is_repeatable() => format!(
+                "then send a PUT of the whole document to {}: it makes good what failed there",
+                request.target
+            ),
+            (Action::Http(_), Some(_)) => format!(
+                "{}: a POST is not sent again by itself, since it may have been carried out",
+                self.of_all()
+            ),
+            _ => self.of_all(),
+        }
+    }
+
+    fn compare(&self) -> String {
+        match self.replicant {
+            None => format!("compare: cheops diff {}", self.id),
+            Some(_) => format!("see why: cheops describe {}", self.id),
+        }
+    }
+}
+
 /// What needs a person about a resource.
 fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
     let id = resource.id();
+    let remedy = Remedy { id, replicant: Replicant::of(resource) };
     if resource.is_stuck() {
         return Some(trouble(
             Urgency::High,
@@ -263,21 +315,24 @@ fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
             format!(
                 "something that was run at `{here}` has left the block of `{id}`, and there is no way back"
             ),
-            format!(
-                "look at `cheops describe {id}`, then declare the state with an operation and --force"
-            ),
+            format!("look at `cheops describe {id}`, {}", remedy.of_all()),
         ));
     }
     if let Some((op, site)) = resource.in_doubt() {
+        let next = match remedy.replicant {
+            Some(_) => format!("look there, {}", remedy.of_all()),
+            None => format!(
+                "look there, {}; a Check command in the configuration of `{id}` can tell by itself next time",
+                remedy.of_all()
+            ),
+        };
         return Some(trouble(
             Urgency::High,
             here,
             Some(id),
             "unknown",
             format!("nobody knows whether operation {op} of `{id}` took effect at `{site}`"),
-            format!(
-                "look there, then declare the state with an operation and --force; a Check command in the configuration of `{id}` can tell by itself next time"
-            ),
+            next,
         ));
     }
     let (urgency, what, text, next) = match resource.state() {
@@ -292,7 +347,7 @@ fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
             } else {
                 format!("what was asked for last of `{id}` has failed everywhere")
             },
-            format!("see why: cheops describe {id}"),
+            format!("see why: cheops describe {id}; then send a better one"),
         ),
         replica::State::Diverged if resource.replied() != replica::State::Diverged => (
             Urgency::High,
@@ -300,20 +355,189 @@ fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
             format!(
                 "the sites of `{id}` have run the same, and `Show` prints different things or fails at some: the matrix is wrong, or somebody changed it from outside"
             ),
-            format!(
-                "compare: cheops diff {id}; then declare the state with an operation and --force"
-            ),
+            format!("{}; {}", remedy.compare(), remedy.of_all()),
         ),
-        replica::State::Diverged => (
-            Urgency::High,
-            "diverged",
-            format!(
-                "the sites of `{id}` differ: an operation succeeded at one and failed at another, or one has run what is not in the block"
-            ),
-            format!(
-                "compare: cheops diff {id}; then declare the state with an operation and --force"
-            ),
-        ),
+        replica::State::Diverged => {
+            let (text, next) = match resource.apart() {
+                Some((op, site)) => (failed_at(resource, op, site), remedy.of(op)),
+                None => (
+                    format!(
+                        "a site of `{id}` has run what is not in the block, or what others never will"
+                    ),
+                    remedy.of_all(),
+                ),
+            };
+            (Urgency::High, "diverged", text, format!("{}; {next}", remedy.compare()))
+        }
     };
     Some(trouble(urgency, here, Some(id), what, text, next))
+}
+
+/// That an operation went well at one site and failed at another.
+fn failed_at(resource: &replica::Resource, op: &Operation, site: &SiteId) -> String {
+    let status = resource.reply(&op.id, site).and_then(answered);
+    let answered = status.map(|status| format!(" (answered {status})")).unwrap_or_default();
+    let (kind, number, id) = (&op.kind, &op.id, resource.id());
+    format!(
+        "the sites of `{id}` differ: {kind} {number} failed at `{site}`{answered} and went well at another, and nothing has made it good since"
+    )
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use cheops_core::{
+        id::{OpId, Sites},
+        matrix::Config,
+        operation::{Declaration, HttpBody, HttpRequest, Names},
+        plan::Outcome,
+        replica::{Durable, Record, Reply, Settings, Version},
+        time::{Millis, Timestamp},
+    };
+
+    use super::*;
+    use crate::rest::kinds;
+
+    const META: &str = "0a1b2c3d-ce05-8123-9abc-0123456789ab";
+
+    pub(crate) fn site(n: u64) -> SiteId {
+        format!("site{n}").parse().unwrap()
+    }
+
+    /// A request that site1 has taken down, and what came of it at site1 and site2.
+    #[derive(Debug, Clone)]
+    pub(crate) struct Sent {
+        pub(crate) makes: bool,
+        pub(crate) method: &'static str,
+        pub(crate) key: Option<&'static str>,
+        /// The status of each answer; 0 if nobody knows.
+        pub(crate) answers: Vec<u16>,
+        /// What each site calls what it made.
+        pub(crate) made: [Option<&'static str>; 2],
+    }
+
+    impl Sent {
+        pub(crate) fn makes<const N: usize>(answers: [u16; N]) -> Self {
+            Self { makes: true, ..Self::uses("POST", answers) }
+        }
+
+        pub(crate) fn uses<const N: usize>(method: &'static str, answers: [u16; N]) -> Self {
+            let answers = answers.to_vec();
+            Self { makes: false, method, key: None, answers, made: [None; 2] }
+        }
+
+        fn operation(&self, resource: &ResourceId, n: u64) -> Operation {
+            let id = |n: u64| OpId { site: site(1), number: 2 * n - 1 };
+            let declares = Declaration {
+                sites: Sites::new([site(1), site(2)]).unwrap(),
+                config: Config { matrix: kinds::made(), ..Config::default() },
+                base: Version::new(),
+            };
+            let (target, names) = if self.makes {
+                ("/v2/images".to_owned(), Names::Makes(META.into()))
+            } else {
+                (format!("/v2/images/{META}"), Names::Uses(META.into()))
+            };
+            Operation {
+                id: id(n),
+                parents: (n > 1).then(|| id(n - 1)).into_iter().collect(),
+                at: Timestamp::at(Millis(1_000 * n)),
+                resource: resource.clone(),
+                kind: if self.makes { "create" } else { "merge" }.parse().unwrap(),
+                author: "mesh".parse().unwrap(),
+                action: Action::Http(Box::new(HttpRequest {
+                    service: "image".parse().unwrap(),
+                    method: self.method.into(),
+                    target: target.into(),
+                    headers: [].into(),
+                    body: HttpBody::None,
+                    names,
+                })),
+                keep_going: true,
+                reset: false,
+                key: self.key.map(|key| key.parse().unwrap()),
+                declares: (n == 1).then(|| Box::new(declares)),
+            }
+        }
+
+        fn replies(&self, op: &Operation, n: u64) -> Vec<Reply> {
+            let reply = |(of, (&status, made)): (u64, (&u16, Option<&str>))| Reply {
+                id: OpId { site: site(of), number: if of == 1 { 2 * n } else { n } },
+                resource: op.resource.clone(),
+                op: op.id.clone(),
+                attempt: 1,
+                outcome: match status {
+                    200..300 => Outcome::Ok,
+                    0 => Outcome::Unknown,
+                    _ => Outcome::Ko,
+                },
+                era: 1,
+                took: Millis(1),
+                output: format!("HTTP/1.1 {status} X\r\n\r\n").into(),
+                made: made.map(Into::into),
+            };
+            (1..).zip(self.answers.iter().zip(self.made)).map(reply).collect()
+        }
+    }
+
+    /// site1, with a replicant of which these requests were made.
+    pub(crate) fn replicant_after(requests: &[Sent]) -> (Replica, ResourceId) {
+        let id: ResourceId = format!("image~{META}").parse().unwrap();
+        let mut written = Vec::new();
+        for (n, sent) in (1..).zip(requests) {
+            let op = sent.operation(&id, n);
+            let replies = sent.replies(&op, n).into_iter();
+            written.push(Durable::Record(Record::Operation(Arc::new(op))));
+            written.extend(replies.map(|reply| Durable::Record(Record::Reply(Arc::new(reply)))));
+        }
+        let replica = Replica::restore(site(1), Settings::default(), written);
+        assert_eq!(replica.resource(&id).unwrap().log().len(), requests.len());
+        (replica, id)
+    }
+
+    #[test]
+    fn what_to_do_about_a_resource_made_of_requests_is_a_request() {
+        let (made, sent) = (Sent::makes, Sent::uses);
+        let target = format!("/v2/images/{META}");
+        let again =
+            format!("then send DELETE {target} to the service `image`, and create it again");
+        let put = format!("then send a PUT of the whole document to {target}");
+        let table = [
+            (vec![made([201, 201]), sent("PATCH", [422, 422]), sent("PATCH", [200, 200])], None),
+            (
+                vec![made([201, 201]), sent("PATCH", [422, 422])],
+                Some(("failed", "has failed everywhere", "send a better one")),
+            ),
+            (
+                vec![made([201, 201]), sent("PATCH", [200, 500])],
+                Some(("diverged", "merge site1:3 failed at `site2` (answered 500)", put.as_str())),
+            ),
+            (vec![made([201, 201]), sent("PATCH", [200, 500]), sent("PUT", [200, 200])], None),
+            (
+                vec![made([201, 503])],
+                Some((
+                    "diverged",
+                    "create site1:1 failed at `site2` (answered 503)",
+                    again.as_str(),
+                )),
+            ),
+            (
+                vec![made([201, 201]), sent("POST", [500, 200])],
+                Some(("diverged", "failed at `site1`", "a POST is not sent again by itself")),
+            ),
+            (vec![made([201, 0])], Some(("unknown", "took effect at `site2`", again.as_str()))),
+        ];
+        for (requests, expected) in table {
+            let (replica, id) = replicant_after(&requests);
+            let found = of(&site(1), replica.resource(&id).unwrap());
+            let Some((what, text, next)) = expected else {
+                assert!(found.is_none(), "{requests:?}: {found:?}");
+                continue;
+            };
+            let found = found.unwrap_or_else(|| panic!("{requests:?}"));
+            assert_eq!(found.what, what, "{requests:?}");
+            assert!(found.text.contains(text), "{}", found.text);
+            assert!(found.next.contains(next), "{}", found.next);
+            assert!(!found.next.contains("--force"), "{}", found.next);
+        }
+    }
 }

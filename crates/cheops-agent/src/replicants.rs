@@ -109,6 +109,14 @@ impl Replicant {
         }
     }
 
+    /// Its path, as clients know it.
+    pub fn path(&self) -> Box<str> {
+        match &self.name {
+            Name::Meta { id, collection } => below(collection, id),
+            Name::Path(path) => path.clone(),
+        }
+    }
+
     /// Whether a text is one of its names: its id, that of a site, its path or its resource.
     pub fn is_called(&self, name: &str) -> bool {
         let own = match &self.name {
@@ -262,6 +270,17 @@ impl Replicants {
 
     /// The id that Cheops made for what this site calls by another, in an answer about a path.
     pub fn meta_of(&self, service: &ServiceName, path: &str, local: &str) -> Option<Arc<str>> {
+        self.meta_at(service, &self.here, path, local)
+    }
+
+    /// The same for an answer of any site. A short id of another site counts nowhere.
+    pub fn meta_at(
+        &self,
+        service: &ServiceName,
+        site: &SiteId,
+        path: &str,
+        local: &str,
+    ) -> Option<Arc<str>> {
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
         let known = index.services.get(service)?;
         let found = if is_distinctive(local) {
@@ -273,9 +292,9 @@ impl Replicants {
             collections.find_map(|collection| known.paths.get(&below(collection, local)))
         };
         let replicant = found?;
-        // Only its own ids are hidden: those of other sites do not come from here.
-        let is_ours = replicant.locals.get(&self.here).is_some_and(|own| **own == *local);
-        replicant.meta().filter(|_| is_ours).map(Arc::from)
+        // Only its own ids are hidden: those of other sites do not come from there.
+        let is_its_own = replicant.locals.get(site).is_some_and(|own| **own == *local);
+        replicant.meta().filter(|_| is_its_own).map(Arc::from)
     }
 
     /// Whether there are any of a service.
@@ -455,22 +474,21 @@ impl Known {
     }
 
     /// All in a target that names a replicant, in order: segments of the path by their id or by the path
-    /// that ends with them, values of the query by their id. A short id counts in the query if the path
-    /// has it as well, and the name of the value speaks of an id.
+    /// that ends with them, values of the query and the items of lists there by their id. A short id
+    /// counts in the query if the path has it as well, and the name of the value speaks of an id.
     fn named<'t>(&self, target: &'t str) -> Vec<(Piece<'t>, &Arc<Replicant>)> {
         let mut named: Vec<(Piece<'t>, &Arc<Replicant>)> = Vec::new();
         let mut path = String::with_capacity(target.len());
         for piece in pieces(target) {
-            let text = piece.decoded();
-            let by_id = text.as_deref().and_then(|id| self.ids.get(id));
-            let found = match piece.place {
+            let by_id = |piece: &Piece<'_>| piece.decoded().and_then(|id| self.ids.get(&*id));
+            match piece.place {
                 Place::Segment { .. } => {
                     if piece.at > 0 {
                         path.push('/');
                     }
                     let start = path.len();
                     push_canonical(&mut path, piece.raw);
-                    let found = by_id.or_else(|| {
+                    let found = by_id(&piece).or_else(|| {
                         self.paths.get(path.as_str()).filter(|_| !piece.raw.is_empty())
                     });
                     // The paths of what lies below hold the ids that all sites know.
@@ -478,17 +496,23 @@ impl Known {
                         path.truncate(start);
                         path.extend([encoded(meta).to_string()]);
                     }
-                    found
+                    named.extend(found.map(|replicant| (piece, replicant)));
                 }
-                Place::Value { .. } => by_id.or_else(|| {
-                    let text = text.filter(|_| piece.is_called_id())?;
-                    let same = named.iter().find(|(piece, replicant)| {
-                        replicant.meta().is_some() && piece.decoded().is_some_and(|id| id == text)
+                Place::Value { .. } => {
+                    let in_path = |text: &str| {
+                        let same = named.iter().find(|(piece, replicant)| {
+                            replicant.meta().is_some()
+                                && piece.decoded().is_some_and(|id| id == text)
+                        });
+                        same.map(|(_, replicant)| *replicant)
+                    };
+                    let found = piece.find(|piece| {
+                        let short = || in_path(&piece.decoded().filter(|_| piece.is_called_id())?);
+                        by_id(piece).or_else(short)
                     });
-                    same.map(|(_, replicant)| *replicant)
-                }),
-            };
-            named.extend(found.map(|replicant| (piece, replicant)));
+                    named.extend(found);
+                }
+            }
         }
         named
     }
@@ -598,6 +622,8 @@ mod tests {
             ("/v2/groups/a%20b:c", "/v2/groups/4503599627370498", "/v2/groups/a%20b%3Ac"),
             ("/kv/a%2Db?x=META", "=", "/kv/a%2Db?x=UUID"),
             ("/kv/x?y=a%20b+c", "=", "="),
+            ("/i?ids=UUID,x,OTHER", "/i?ids=META,x,OTHER", "/i?ids=UUID,x,ID16"),
+            ("/i?id=in%3AMETA%2COTHER", "=", "/i?id=in%3AUUID%2CID16"),
         ] {
             let spelled = |text: &str| {
                 [("META", META), ("OTHER", OTHER), ("UUID", UUID), ("FOREIGN", FOREIGN)]
@@ -626,6 +652,11 @@ mod tests {
         assert_eq!(meta("/v2/groups/?x=y", "42").as_deref(), Some(NUMBER));
         assert_eq!(meta("/v2/groups/42", "42").as_deref(), Some(NUMBER));
         assert_eq!(meta("/v2/images", "42"), None);
+        // The same of what another site has answered.
+        let other = "b".parse().unwrap();
+        let meta = |path, local| all.meta_at(&service, &other, path, local);
+        assert_eq!(meta("/v2/groups", UUID).as_deref(), Some(META));
+        assert_eq!(meta("/v2/groups", "42"), None);
     }
 
     /// What was read of some resources.

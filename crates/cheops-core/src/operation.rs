@@ -235,6 +235,17 @@ impl Action {
         }
     }
 
+    /// Whether it says all about what an earlier one wrote to: a `PUT` or a `DELETE` of the same
+    /// target. An earlier `POST` may have done anything, anywhere.
+    pub fn stands_for(&self, earlier: &Self) -> bool {
+        let (Self::Http(later), Self::Http(request)) = (self, earlier) else { return false };
+        let is_whole = |method: &str| later.method.eq_ignore_ascii_case(method);
+        (is_whole("PUT") || is_whole("DELETE"))
+            && later.service == request.service
+            && later.target == request.target
+            && earlier.is_repeatable()
+    }
+
     fn weight(&self) -> usize {
         match self {
             Self::Command { line, files } => {

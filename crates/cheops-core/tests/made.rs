@@ -363,3 +363,30 @@ fn a_post_that_was_not_to_be_sent_again_is_in_no_doubt() {
     let requests = &two.places[0].requests;
     assert_eq!(requests.iter().filter(|request| request.starts_with("POST")).count(), 1);
 }
+
+#[test]
+fn a_delete_of_what_nobody_has_told_of_is_sent_to_each_site_and_forgotten() {
+    let natural = |kind: &str, method: &str| Submission {
+        resource: resource(),
+        ..submission(kind, http(method, "/kv/x", Names::Nothing))
+    };
+    let mut two = Two::new();
+    two.submit(0, natural("delete", "DELETE"));
+    two.talk();
+    for place in &two.places {
+        assert_eq!(place.requests, ["DELETE /kv/x"]);
+        assert!(place.replica.resource(&resource()).is_none(), "it is forgotten");
+    }
+    // What comes later works on it.
+    two.submit(1, natural("replace", "PUT"));
+    two.talk();
+    for place in &two.places {
+        assert_eq!(place.requests, ["DELETE /kv/x", "PUT /kv/x"]);
+        assert!(place.replica.resource(&resource()).is_some());
+    }
+    // A command deletes what is known, and nothing else.
+    let mut two = Two::new();
+    two.submit(0, submission("delete", Action::command("true")));
+    assert!(two.places[0].replica.resource(&resource()).is_none());
+    assert!(two.places[0].disk.is_empty(), "it was not taken down");
+}

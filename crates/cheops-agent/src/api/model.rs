@@ -502,6 +502,9 @@ pub struct DeleteQuery {
     pub author: Option<String>,
     /// The same key again is the same operation.
     pub key: Option<String>,
+    /// Also what is made of the application's own requests: it is forgotten, and its copies stay.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// What to show of a resource, and where.

@@ -16,7 +16,7 @@ use super::{
     error::{ApiError, ApiResult},
     model::{Dropped, PlannedStep, Rehearsal, Submit},
     pass,
-    submit::{hear_first, known_elsewhere, submission},
+    submit::{hear_first, known_elsewhere, spare_copies, submission},
     view,
 };
 
@@ -33,6 +33,7 @@ pub(super) async fn rehearse(
         return pass::post(context, site, &path, "application/json", asked, pass::ANSWER).await;
     }
     hear_first(context, &submission).await?;
+    spare_copies(context, &submission).await?;
     let now = context.node.now();
     let look = move |replica: &Replica| {
         let rehearsal = replica.rehearse(&submission, now)?;

@@ -20,10 +20,7 @@ use super::{
     model::{Problem, Replica as Copy, Replicant, ReplicantQuery, Replicants, ReplicantsQuery},
     pass, resource_id, view,
 };
-use crate::{
-    replicants::{self, Name},
-    rest::ids::parse_resource,
-};
+use crate::{problems::answered, replicants, rest::ids::parse_resource};
 
 /// How many resources are looked at before others get a turn at the replica.
 const ROUND: usize = 1_000;
@@ -128,33 +125,35 @@ pub(super) async fn get(
 
 fn view_of(resource: &replica::Resource, replicant: &replicants::Replicant) -> Replicant {
     let first = resource.log().iter().next().map(|(_, op)| op.id.clone());
-    let created = |site: &SiteId| {
-        let reply = first.as_ref().and_then(|first| resource.reply(first, site));
-        reply.is_some_and(|reply| reply.outcome == Outcome::Ok)
-    };
     let part = |site: &SiteId| replicant.parts.iter().position(|part| part.contains(site));
-    let copy = |site: &SiteId| Copy {
-        site: site.to_string(),
-        id: replicant.locals.get(site).map(ToString::to_string),
-        part: part(site).map(|part| part + 1),
-        created: created(site),
-        pending: resource.unanswered(site),
-    };
-    let (id, collection) = match &replicant.name {
-        Name::Meta { id, collection } => (Some(id.to_string()), collection.to_string()),
-        Name::Path(path) => (None, path.to_string()),
-    };
-    let path = match &id {
-        Some(id) => format!("{}/{id}", collection.trim_end_matches('/')),
-        None => collection,
+    let copy = |site: &SiteId| {
+        let reply = first.as_ref().and_then(|first| resource.reply(first, site));
+        let id = replicant.locals.get(site);
+        Copy {
+            site: site.to_string(),
+            id: id.map(ToString::to_string),
+            part: part(site).map(|part| part + 1),
+            created: reply.is_some_and(|reply| reply.outcome == Outcome::Ok),
+            failed: reply.filter(|_| id.is_none()).and_then(failure),
+            pending: resource.unanswered(site),
+        }
     };
     Replicant {
         service: replicant.service.to_string(),
-        id,
-        path,
+        id: replicant.meta().map(ToOwned::to_owned),
+        path: replicant.path().into(),
         resource: replicant.resource.to_string(),
         state: view::state(resource),
         deleting: resource.is_deleting(),
         replicas: replicant.sites.iter().map(copy).collect(),
     }
+}
+
+/// Why a creation failed at a site, in a few words.
+fn failure(reply: &replica::Reply) -> Option<String> {
+    let words = || match answered(reply) {
+        Some(status) => format!("answered {status}"),
+        None => "did not answer".to_owned(),
+    };
+    (reply.outcome == Outcome::Ko).then(words)
 }

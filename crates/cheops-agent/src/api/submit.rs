@@ -40,6 +40,7 @@ use super::{
 };
 use crate::{
     node::{Busy, Health, Stopping},
+    replicants::Replicant,
     run::check_splits,
 };
 
@@ -125,6 +126,7 @@ pub(super) async fn delete(
         wait: query.wait,
         author: query.author,
         key: query.key,
+        force: query.force,
         ..Submit::default()
     };
     let (passed, progress) = (pass::was_passed(&headers), accepts(&headers, NDJSON));
@@ -262,6 +264,7 @@ pub(super) async fn converse(
         }
     }
     hear_first(&context, &submission).await?;
+    spare_copies(&context, &submission).await?;
     let mut answers = context.node.submit(submission).await?;
     let first = time::timeout(patience, answers.recv()).await.map_err(|_| unconfirmed())?;
     match first {
@@ -349,6 +352,28 @@ pub(super) async fn hear_first(context: &Context, submission: &Submission) -> Ap
             "records were lost at this site, and nobody knows of which resources; before `{id}` is created here, this site must hear what others have of it: {unheard}"
         ),
         "see to it that these sites can be reached, or ask one of them",
+    ))
+}
+
+/// Refuses to delete what is made of the application's own requests with a command: the application
+/// would keep its copies, and nobody would know that they are one.
+pub(super) async fn spare_copies(context: &Context, submission: &Submission) -> ApiResult<()> {
+    if !submission.kind.is_delete() || submission.force {
+        return Ok(());
+    }
+    let id = submission.resource.clone();
+    let look = move |replica: &Replica| replica.resource(&id).and_then(Replicant::of);
+    let Some(replicant) = context.node.read(look).await? else { return Ok(()) };
+    let (id, path, service) = (&submission.resource, replicant.path(), &replicant.service);
+    Err(ApiError::new(
+        StatusCode::CONFLICT,
+        "made-of-requests",
+        format!(
+            "`{id}` is made of requests to the service `{service}`: deleted from here it would be forgotten, and its copies would stay"
+        ),
+        format!(
+            "send DELETE {path} to the service `{service}`; with --force (force=true) it is only forgotten"
+        ),
     ))
 }
 

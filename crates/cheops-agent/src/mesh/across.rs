@@ -1,33 +1,41 @@
 //! Collections of several sites, asked at once, and one answer made of theirs.
 //!
 //! What must stay true: a site that does not answer, or not to the end, is named, and keeps nothing from
-//! the others; what the answer says is about all of it; no more is kept for one request than the limit.
+//! the others; what the answer says is about all of it.
 
 use std::{
-    collections::BTreeSet,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
-use cheops_core::id::{SiteId, Sites};
-use futures_util::future::join_all;
-use http_body_util::BodyExt as _;
+use axum::body::Body as AnyBody;
+use bytes::Bytes;
+use cheops_core::id::{ResourceId, SiteId, Sites};
+use futures_util::{
+    StreamExt as _,
+    future::{self, join_all},
+    stream,
+};
 use hyper::{
-    HeaderMap, Response, StatusCode,
+    HeaderMap, Request, Response, StatusCode,
     header::{
         ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_LOCATION,
-        CONTENT_TYPE, ETAG, EXPECT, HeaderName, HeaderValue, IF_MATCH, IF_MODIFIED_SINCE,
+        CONTENT_TYPE, ETAG, EXPECT, HOST, HeaderName, HeaderValue, IF_MATCH, IF_MODIFIED_SINCE,
         IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, LINK, RANGE,
     },
-    http::{response, uri::PathAndQuery},
+    http::{
+        request::Parts,
+        response,
+        uri::{Authority, PathAndQuery},
+    },
 };
 use serde_json::Value;
+use tokio::time::timeout;
 
 use super::{
     Head, Service, Shared,
+    asking::Asking,
     attempt::Came,
     body::Body,
     forward::{Attempt, Forwarded, Nothing},
@@ -35,22 +43,30 @@ use super::{
     hide::{forget_bytes, format},
     pool::Answer,
     read::Named,
-    replicated::asked,
+    replicated::{asked, retarget},
 };
-use crate::rest::{
-    gather::{lists, next_page},
-    link,
-    rewrite::Format,
+use crate::{
+    api::model,
+    rest::{
+        gather::{lists, next_page},
+        ids::resource_id,
+        link,
+        rewrite::Format,
+        same::{Held, Known, repeated},
+    },
 };
 
-/// The most bytes of answers that are kept for one request.
-pub(super) const MOST: usize = 16 << 20;
 /// How many pages of one site are followed.
 const PAGES: usize = 1_000;
+/// Of how many resources other sites are asked what they have of them, and of how many at once.
+const MOST_ASKED: usize = 200;
+const ASKED_AT_ONCE: usize = 16;
+/// How long they may take, and how much they may say.
+const PATIENCE: Duration = Duration::from_secs(1);
+const MOST_TOLD: usize = 64 << 10;
 
 /// What a site is not asked: what the client has already is not what this site has, and there is no body.
-const NOT_ASKED: [HeaderName; 11] = [
-    ACCEPT_ENCODING,
+const NOT_ASKED: [HeaderName; 10] = [
     CONTENT_ENCODING,
     CONTENT_LENGTH,
     CONTENT_TYPE,
@@ -88,35 +104,6 @@ pub(super) struct Said {
     pub(super) cut: Option<String>,
 }
 
-/// A request for which several sites are asked.
-pub(super) struct Asking<'a> {
-    pub(super) service: &'a Arc<Service>,
-    pub(super) named: Option<&'a Arc<Named>>,
-    /// How many bytes of answers may still be kept.
-    left: AtomicUsize,
-}
-
-impl<'a> Asking<'a> {
-    pub(super) fn new(service: &'a Arc<Service>, named: Option<&'a Arc<Named>>) -> Self {
-        Self { service, named, left: AtomicUsize::new(MOST) }
-    }
-
-    /// All of a body, if there is room for it.
-    async fn keep(&self, mut body: Answer) -> Result<Bytes, String> {
-        let mut kept = BytesMut::new();
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| error.to_string())?;
-            let Some(data) = frame.data_ref() else { continue };
-            let take = |left: usize| left.checked_sub(data.len());
-            if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
-                return Err(format!("the answers of all sites have more than {MOST} bytes"));
-            }
-            kept.extend_from_slice(data);
-        }
-        Ok(kept.freeze())
-    }
-}
-
 /// Why there is nothing to merge of a site.
 pub(super) enum Unsaid {
     /// It did not answer.
@@ -134,13 +121,17 @@ impl Shared {
         across: &[Sites],
         parts: Head,
     ) -> Attempt {
-        let asking = Asking::new(service, named);
+        let asking = Asking::new(service, named, &self.gathered);
         let asked = across
             .iter()
             .map(|sites| self.pages(&asking, self.nearest(sites.iter()), parts.clone()));
         let answers = join_all(asked).await;
-        let (mut said, mut missing, mut other) = (Vec::new(), Vec::new(), None);
-        let mut whys = Vec::new();
+        if let Some(problem) = asking.is_full() {
+            return Ok(self.refuse(&problem.about(named)));
+        }
+        let (mut said, mut missing, mut whys) = (Vec::new(), Vec::new(), Vec::new());
+        // What can't be merged: that something was refused, that there is nothing, or other content.
+        let (mut refusal, mut nothing, mut contents) = (None, None, VecDeque::new());
         for (sites, answer) in across.iter().zip(answers) {
             match answer {
                 Ok(answer) => {
@@ -154,22 +145,51 @@ impl Shared {
                     missing.push(sites.to_string());
                     whys.push(why);
                 }
-                Err(Unsaid::Other(response)) => other = other.or(Some(*response)),
+                Err(Unsaid::Other(response)) => match response.status() {
+                    StatusCode::NOT_FOUND | StatusCode::GONE => {
+                        nothing = nothing.or(Some(response));
+                    }
+                    status if status.is_success() => contents.push_back((sites, response)),
+                    _ => refusal = refusal.or(Some(response)),
+                },
             }
         }
-        // What one site refuses, or what can't be merged, is the answer: the request itself is wrong.
-        if let Some(response) = other {
-            return Ok(response);
+        // What one site refuses is the answer: the request itself is wrong.
+        if let Some(response) = refusal {
+            return Ok(*response);
         }
-        if said.is_empty() || (service.config.cross.strict && !missing.is_empty()) {
-            let (came, why) = (Came::Late, whys.join("; "));
-            return Err(Nothing { came, why, body: None });
+        // Content is told of one site, and not to have something of those only that don't have it.
+        let one = if said.is_empty() {
+            contents.pop_front().map(|(_, response)| response).or(nothing)
+        } else {
+            None
+        };
+        for (sites, response) in contents {
+            missing.push(sites.to_string());
+            whys.push(format!("{sites}: it answered {}, and not in JSON", response.status()));
         }
-        Ok(merged(service, said, &missing))
+        let strict = service.config.cross.strict && !missing.is_empty();
+        match one {
+            Some(response) if !strict => Ok(of_one(*response, &missing)),
+            None if !strict && !said.is_empty() => Ok(self.merge(&asking, said, &missing).await),
+            _ => Err(Nothing { came: Came::Late, why: whys.join("; "), body: None }),
+        }
     }
 
     /// All pages of a collection at the first of these sites that answers.
     pub(super) async fn pages(
+        self: &Arc<Self>,
+        asking: &Asking<'_>,
+        sites: Vec<SiteId>,
+        parts: Head,
+    ) -> Result<Said, Unsaid> {
+        let mut said = self.first_page(asking, sites, parts.clone()).await?;
+        said.cut = self.follow(asking, parts, &mut said).await.err();
+        Ok(said)
+    }
+
+    /// A document of the first of these sites that answers.
+    pub(super) async fn first_page(
         self: &Arc<Self>,
         asking: &Asking<'_>,
         sites: Vec<SiteId>,
@@ -181,9 +201,7 @@ impl Shared {
                 Err(Unsaid::Missing(why)) => whys.push(why),
                 Err(other) => return Err(other),
                 Ok((head, value)) => {
-                    let mut said = Said { site, head, values: vec![value], cut: None };
-                    said.cut = self.follow(asking, parts, &mut said).await.err();
-                    return Ok(said);
+                    return Ok(Said { site, head, values: vec![value], cut: None });
                 }
             }
         }
@@ -197,28 +215,106 @@ impl Shared {
         mut parts: Head,
         said: &mut Said,
     ) -> Result<(), String> {
-        let next = |said: &Said| next_page(said.values.last()?, &asking.service.config.cross);
+        let service = asking.service;
+        let next = |head: &response::Parts, value: Option<&Value>, parts: &Parts| {
+            let told = value.and_then(|value| next_page(value, &service.config.cross));
+            told.map_or_else(|| in_header(service, &head.headers, parts), |link| Ok(Some(link)))
+        };
         let mut seen = BTreeSet::from([asked(&parts).to_owned()]);
-        while let Some(link) = next(said) {
-            let target = link::resolve(asked(&parts), &link);
-            let target = target.and_then(|target| target.parse::<PathAndQuery>().ok());
-            let Some(target) = target else {
-                return Err(format!("the link to its next page, `{link}`, leads nowhere"));
+        let mut link = next(&said.head, said.values.first(), &parts)?;
+        while let Some(to) = link {
+            let target = link::resolve(asked(&parts), &to);
+            let Some(target) = target.filter(|target| target.parse::<PathAndQuery>().is_ok())
+            else {
+                return Err(format!("the link to its next page, `{to}`, leads nowhere"));
             };
             // A link that leads back would never end.
-            if seen.len() >= PAGES || !seen.insert(target.to_string()) {
-                return Err(format!("its pages have no end: `{link}` after {}", seen.len()));
+            if seen.len() >= PAGES || !seen.insert(target.clone()) {
+                return Err(format!("its pages have no end: `{to}` after {}", seen.len()));
             }
-            parts.uri = target.into();
+            retarget(&mut parts, &target);
             match self.ask(asking, &said.site, parts.clone()).await {
-                Ok((_, value)) => said.values.push(value),
+                Ok((head, value)) => {
+                    link = next(&head, Some(&value), &parts)?;
+                    said.values.push(value);
+                }
                 Err(Unsaid::Missing(why)) => return Err(why),
                 Err(Unsaid::Other(response)) => {
-                    return Err(format!("`{link}` was answered with {}", response.status()));
+                    return Err(format!("`{to}` was answered with {}", response.status()));
                 }
             }
         }
         Ok(())
+    }
+
+    /// One answer of those of several sites.
+    pub(super) async fn merge(
+        &self,
+        asking: &Asking<'_>,
+        said: Vec<Said>,
+        missing: &[String],
+    ) -> Response<Answer> {
+        let sites: Vec<SiteId> = said.iter().map(|said| said.site.clone()).collect();
+        let mut head = None;
+        let mut answers = Vec::new();
+        for said in said {
+            head.get_or_insert(said.head);
+            answers.extend(said.values.into_iter().map(|value| (said.site.clone(), value)));
+        }
+        let head = head.unwrap_or_else(|| Response::new(()).into_parts().0);
+        let config = &asking.service.config;
+        let known = self.known(asking.service, &answers).await;
+        let merged = lists(answers, &config.cross, &known);
+        let mut missing = missing.to_vec();
+        missing.extend(merged.misfits.iter().map(ToString::to_string));
+        let mut response = document(asking, head, &merged.value, &sites, &missing);
+        let items = merged.items.iter().map(|(name, counts)| {
+            let counts: Vec<String> =
+                counts.iter().map(|(site, n)| format!("{site}={n}")).collect();
+            format!("{name}: {}", counts.join(" "))
+        });
+        put(&mut response, ITEMS, &items.collect::<Vec<_>>().join(", "));
+        response
+    }
+
+    /// What is held of the resources that more than one item is of, as far as it can be known.
+    async fn known<'s>(&self, service: &'s Service, answers: &[(SiteId, Value)]) -> Known<'s> {
+        let (pointers, divide) = (&service.config.ids.pointers, &service.config.divide);
+        let repeated = repeated(answers, pointers);
+        // Where nothing divides, nobody needs to be asked.
+        if divide.is_empty() {
+            let held = repeated.into_keys().map(|meta| (meta, Held::Copies)).collect();
+            return Known { pointers, divide, held };
+        }
+        let known = repeated.into_iter().enumerate().map(async |(n, (meta, sites))| {
+            let resource = resource_id(service.name(), &meta).ok()?;
+            let held = match self.replicants.get(&resource) {
+                Some(replicant) => of_parts(&replicant.parts),
+                None if n < MOST_ASKED => self.held_elsewhere(&sites, &resource).await?,
+                None => return None,
+            };
+            Some((meta, held))
+        });
+        let known = stream::iter(known).buffered(ASKED_AT_ONCE).filter_map(future::ready);
+        Known { pointers, divide, held: known.collect().await }
+    }
+
+    /// The same of a resource that this site has no part in, asked of one that has.
+    async fn held_elsewhere(
+        &self,
+        sites: &BTreeSet<SiteId>,
+        resource: &ResourceId,
+    ) -> Option<Held> {
+        let site = self.nearest(sites).into_iter().find(|site| *site != self.here)?;
+        let path = format!("/api/v1/replicants/{resource}?local=true");
+        let request = Request::get(path).body(AnyBody::empty()).ok()?;
+        let answer = timeout(PATIENCE, self.peers.call(&site, request)).await.ok()?.ok()?;
+        let body = axum::body::to_bytes(answer.into_body(), MOST_TOLD);
+        let body = timeout(PATIENCE, body).await.ok()?.ok()?;
+        let replicant: model::Replicant = serde_json::from_slice(&body).ok()?;
+        let part = |at: &model::Replica| Some((at.site.parse().ok()?, at.part?));
+        let parts: BTreeMap<SiteId, usize> = replicant.replicas.iter().filter_map(part).collect();
+        Some(if parts.is_empty() { Held::Copies } else { Held::Parts(parts) })
     }
 
     /// Asks one site for a document.
@@ -231,6 +327,8 @@ impl Shared {
         for name in &NOT_ASKED {
             parts.headers.remove(name);
         }
+        // What is compressed can't be merged.
+        parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         let (service, named) = (asking.service, asking.named);
         let answer = if *site == self.here {
             self.local(service, named, parts, Body::Empty).await
@@ -256,30 +354,50 @@ impl Shared {
     }
 }
 
-/// One answer of those of several sites.
-pub(super) fn merged(service: &Service, said: Vec<Said>, missing: &[String]) -> Response<Answer> {
-    let sites: Vec<SiteId> = said.iter().map(|said| said.site.clone()).collect();
-    let mut head = None;
-    let mut answers = Vec::new();
-    for said in said {
-        head.get_or_insert(said.head);
-        answers.extend(said.values.into_iter().map(|value| (said.site.clone(), value)));
+/// The link to the next page that the header of an answer has. One that leads to somebody else is not
+/// followed.
+fn in_header(
+    service: &Service,
+    headers: &HeaderMap,
+    asked: &Parts,
+) -> Result<Option<String>, String> {
+    let lines = headers.get_all(LINK).iter().filter_map(|line| line.to_str().ok());
+    let Some(link) = link::next(lines) else { return Ok(None) };
+    let host = asked.uri.authority().map(Authority::as_str);
+    let host = host.or_else(|| asked.headers.get(HOST)?.to_str().ok());
+    let is_ours = host.is_some_and(|host| link::is_at(link, host))
+        || link::authority(link).is_none_or(|named| service.is_at(named));
+    if is_ours {
+        return Ok(Some(link.to_owned()));
     }
-    let head = head.unwrap_or_else(|| Response::new(()).into_parts().0);
-    let merged = lists(answers, &service.config.cross);
-    let mut missing = missing.to_vec();
-    missing.extend(merged.misfits.iter().map(ToString::to_string));
-    let mut response = document(head, &merged.value, &sites, &missing);
-    let items = merged.items.iter().map(|(name, counts)| {
-        let counts: Vec<String> = counts.iter().map(|(site, n)| format!("{site}={n}")).collect();
-        format!("{name}: {}", counts.join(" "))
-    });
-    put(&mut response, ITEMS, &items.collect::<Vec<_>>().join(", "));
+    Err(format!("the link to its next page, `{link}`, leads to another host"))
+}
+
+/// The answer of one site, where those of several can't be one.
+fn of_one(mut response: Response<Answer>, missing: &[String]) -> Response<Answer> {
+    if !missing.is_empty() {
+        put(&mut response, MISSING, &missing.join(", "));
+        if response.status() == StatusCode::OK {
+            *response.status_mut() = StatusCode::NON_AUTHORITATIVE_INFORMATION;
+        }
+    }
     response
 }
 
-/// A document that was made here, of what these sites have said. One that is not whole says so.
+/// What the sites of a resource with these parts have of it.
+fn of_parts(parts: &[Sites]) -> Held {
+    if parts.is_empty() {
+        return Held::Copies;
+    }
+    let part =
+        |(n, sites): (usize, &Sites)| sites.iter().map(|s| (s.clone(), n)).collect::<Vec<_>>();
+    Held::Parts(parts.iter().enumerate().flat_map(part).collect())
+}
+
+/// A document that was made here, of what these sites have said. One that is not whole says so. It
+/// takes up what was kept for it until it was read.
 pub(super) fn document(
+    asking: &Asking<'_>,
     mut head: response::Parts,
     value: &Value,
     sites: &[SiteId],
@@ -295,6 +413,7 @@ pub(super) fn document(
     if !missing.is_empty() {
         put(&mut response, MISSING, &missing.join(", "));
     }
+    asking.hand_over(response.body_mut());
     response
 }
 

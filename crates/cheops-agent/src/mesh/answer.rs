@@ -7,7 +7,7 @@ use bytes::Bytes;
 use cheops_core::id::SiteId;
 use hyper::{
     HeaderMap, Response, StatusCode,
-    header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue},
+    header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER},
 };
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::Serialize;
@@ -18,6 +18,9 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// The kind of problem of a request that can be read in two ways.
 pub(super) const UNSOUND: &str = "unsound-request";
+
+/// The kind of problem of a request for which there is no room now, and soon may be.
+pub(super) const NO_ROOM: &str = "no-room";
 
 /// What must not stand in a header as it is.
 const UNSAFE: &AsciiSet = &CONTROLS.add(b'"').add(b'\\');
@@ -88,6 +91,9 @@ impl Problem {
         // Nobody can tell where the next request would begin (RFC 9112, 6.3).
         if self.kind == UNSOUND {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if self.kind == NO_ROOM {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response
     }

@@ -3,23 +3,27 @@
 //! What must stay true: nothing is created where a name that may exist only once is there already, as
 //! far as sites can be asked; an answer that lacks a part says so.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
+use axum::body::Body as AnyBody;
+use bytes::{Bytes, BytesMut};
 use cheops_core::id::{SiteId, Sites};
-use futures_util::future::join_all;
-use http_body_util::{BodyExt as _, Limited};
+use futures_util::{future::join_all, stream};
+use http_body_util::BodyExt as _;
 use hyper::{
     HeaderMap, Method, Response, StatusCode, Uri,
-    http::{request::Parts, response},
+    header::{CONTENT_TYPE, EXPECT},
+    http::request::Parts,
 };
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
+use tokio::time::timeout;
 
 use super::{
     Head, Service, Shared,
-    across::{Asking, MOST, Unsaid, document, merged},
+    across::{Said, Unsaid, document},
     answer::Problem,
+    asking::{Asking, MOST},
     body::Body,
     heard::Told,
     hide::{forget_bytes, format},
@@ -27,16 +31,20 @@ use super::{
     read::Named,
     replicated::{asked, path},
     serve::broken_body,
-    write::{DIVISIBLE, Operated, divisible},
+    write::{DIVISIBLE, Operated},
 };
 use crate::{
-    replicants::Replicant,
+    config::Divide,
+    replicants::{Name, Replicant},
     rest::{
         divide, gather,
-        rewrite::{Format, is_own},
+        rewrite::{Format, canonical, is_own},
     },
     run::answer as kept,
 };
+
+/// How long the rest of a body that is refused may take.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Shared {
     /// Reads a divided resource: all of it, from all of its parts.
@@ -65,11 +73,21 @@ impl Shared {
         }
         let asked_for = asked(&parts).to_owned();
         let whole = replicant.meta().is_none_or(|meta| is_own(&asked_for, meta));
-        let asking = Asking::new(service, named);
-        let asked =
-            there.iter().map(|(_, sites)| self.pages(&asking, sites.clone(), parts.clone()));
+        let asking = Asking::new(service, named, &self.gathered);
+        let asked = there.iter().map(async |(_, sites)| {
+            // A resource is one document, whatever it says is next.
+            if whole {
+                self.first_page(&asking, sites.clone(), parts.clone()).await
+            } else {
+                self.pages(&asking, sites.clone(), parts.clone()).await
+            }
+        });
+        let answers = join_all(asked).await;
+        if let Some(problem) = asking.is_full() {
+            return self.refuse(&problem.about(named));
+        }
         let (mut said, mut whys) = (Vec::new(), Vec::new());
-        for ((part, _), answer) in there.iter().zip(join_all(asked).await) {
+        for ((part, _), answer) in there.iter().zip(answers) {
             match answer {
                 Ok(answer) => {
                     if let Some(why) = &answer.cut {
@@ -94,7 +112,7 @@ impl Shared {
             ));
         }
         if !whole {
-            return merged(service, said, &missing);
+            return self.merge(&asking, said, &missing).await;
         }
         let sites: Vec<SiteId> = said.iter().map(|said| said.site.clone()).collect();
         let mut said = said.into_iter();
@@ -103,7 +121,7 @@ impl Shared {
         let values = first.values.into_iter().map(|value| (first.site.clone(), value));
         let others = said.filter_map(|said| Some((said.site, said.values.into_iter().next()?)));
         match gather::whole(values.take(1).chain(others).collect(), &service.config.divide) {
-            Ok(value) => document(head, &value, &sites, &missing),
+            Ok(value) => document(&asking, head, &value, &sites, &missing),
             Err(differs) => self.refuse(&Problem::new(
                 StatusCode::CONFLICT,
                 "parts-differ",
@@ -113,17 +131,23 @@ impl Shared {
         }
     }
 
-    /// Reads the whole body of a request, so that it can be divided, if it is a document. What is none
-    /// passes as it comes.
+    /// Reads the whole body of a request about a divided resource, so that each site can take its part of
+    /// it. What is written below the resource may be anything, and passes as it comes.
     pub(super) async fn whole_body(
         &self,
         service: &Service,
-        headers: &HeaderMap,
+        parts: &Parts,
         body: Body,
     ) -> Result<Sent, Box<Problem>> {
-        let body = body.keep(divisible(headers), service.config.limits.idle).await;
+        let (headers, divide) = (&parts.headers, &service.config.divide);
+        let strict = !divide.is_empty() && self.is_about_own(service, parts);
+        let body = body.keep(DIVISIBLE, service.config.limits.idle).await;
         let body = body.map_err(|error| broken_body(&error.to_string()))?;
-        if body.again().is_none() && format(headers) == Some(Format::Json) {
+        if body.again().is_none() && (strict || format(headers) == Some(Format::Json)) {
+            // Who waits to be told to go on has sent nothing.
+            if !headers.contains_key(EXPECT) {
+                let _ = timeout(PATIENCE, drain(body)).await;
+            }
             return Err(Problem::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "too-large",
@@ -132,9 +156,11 @@ impl Shared {
             ));
         }
         let Body::Whole(bytes, _) = &body else { return Ok(body.into()) };
-        // What is broken is refused by the application, in its own words.
-        let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return Ok(body.into()) };
-        divide::check(&value, &service.config.divide).map_err(|indivisible| {
+        let document = serde_json::from_slice::<Value>(bytes).ok();
+        let document = if strict { Some(divisible(document, headers, divide)?) } else { document };
+        // Below a resource, what is broken is refused by the application, in its own words.
+        let Some(value) = document else { return Ok(body.into()) };
+        divide::check(&value, divide).map_err(|indivisible| {
             Problem::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "indivisible",
@@ -143,6 +169,19 @@ impl Shared {
             )
         })?;
         Ok(Sent { body, document: Some(value) })
+    }
+
+    /// Whether a request is about a resource itself, and not about what lies below one that is known.
+    fn is_about_own(&self, service: &Service, parts: &Parts) -> bool {
+        let target = asked(parts);
+        let Some(known) = self.replicants.in_path(service.name(), target) else { return true };
+        match &known.name {
+            Name::Meta { id, .. } => is_own(
+                self.replicants.common(service.name(), target).as_deref().unwrap_or(target),
+                id,
+            ),
+            Name::Path(path) => canonical(target) == **path,
+        }
     }
 
     /// Makes sure that what is to be created can be: that it divides, and that its name is free at all
@@ -155,16 +194,18 @@ impl Shared {
         parts: &Parts,
         body: Body,
     ) -> Result<Sent, Box<Problem>> {
-        let sent = self.whole_body(service, &parts.headers, body).await?;
-        let asking = Asking::new(service, named);
+        let sent = self.whole_body(service, parts, body).await?;
+        let asking = Asking::new(service, named, &self.gathered);
         let taken = if parts.method == Method::POST {
             self.name_taken(&asking, sites, parts, sent.document.as_ref()).await
         } else {
             self.path_taken(&asking, sites, parts).await
         };
-        match taken {
-            None => Ok(sent),
-            Some((site, what)) => Err(Problem::new(
+        match (taken, asking.is_full()) {
+            (None, None) => Ok(sent),
+            // What could not be looked at may be there.
+            (None, Some(full)) => Err(full),
+            (Some((site, what)), _) => Err(Problem::new(
                 StatusCode::CONFLICT,
                 "name-taken",
                 format!("{what} exists at `{site}` already; nothing was created"),
@@ -186,10 +227,10 @@ impl Shared {
         let field = at.rsplit('/').next().unwrap_or_default();
         let query = utf8_percent_encode(&text, NON_ALPHANUMERIC);
         let target = format!("{}?{field}={query}", path(parts));
-        let looked = self.look_at(asking, sites, parts, &target).await;
+        let looked = self.look_at(asking, sites, parts, &target, true).await;
         let taken = |(site, looked): (SiteId, Looked)| {
-            let (_, value) = looked.ok()?;
-            gather::names(&value, at, wanted).then_some(site)
+            let mut pages = looked.ok()?.values.into_iter();
+            pages.any(|page| gather::names(&page, at, wanted)).then_some(site)
         };
         let site = looked.into_iter().find_map(taken)?;
         Some((site, format!("`{text}`")))
@@ -203,32 +244,39 @@ impl Shared {
         parts: &Parts,
     ) -> Option<(SiteId, String)> {
         let target = path(parts);
-        let looked = self.look_at(asking, sites, parts, target).await;
+        let looked = self.look_at(asking, sites, parts, target, false).await;
         let taken = |(site, looked): (SiteId, Looked)| is_there(&looked).then_some(site);
         let site = looked.into_iter().find_map(taken)?;
         Some((site, format!("`{target}`")))
     }
 
-    /// What each site has at a target.
+    /// What each site has at a target, on all pages or on the first.
     async fn look_at(
         self: &Arc<Self>,
         asking: &Asking<'_>,
         sites: &Sites,
         parts: &Parts,
         target: &str,
+        all: bool,
     ) -> Vec<(SiteId, Looked)> {
         let Ok(uri) = target.parse::<Uri>() else { return Vec::new() };
         let mut look = Box::new(parts.clone());
         (look.method, look.uri) = (Method::GET, uri);
-        let asked = sites
-            .iter()
-            .map(async |site| (site.clone(), self.ask(asking, site, look.clone()).await));
+        let asked = sites.iter().map(async |site| {
+            let (sites, look) = (vec![site.clone()], look.clone());
+            let looked = if all {
+                self.pages(asking, sites, look).await
+            } else {
+                self.first_page(asking, sites, look).await
+            };
+            (site.clone(), looked)
+        });
         join_all(asked).await
     }
 }
 
 /// What a site said when it was asked for a document.
-type Looked = Result<(response::Parts, Value), Unsaid>;
+type Looked = Result<Said, Unsaid>;
 
 /// Whether there is something where a site was asked: a document, or anything else, or a way to it.
 fn is_there(looked: &Looked) -> bool {
@@ -267,12 +315,15 @@ pub(super) async fn undivided(
         return response;
     }
     let (mut head, body) = response.into_parts();
-    let Ok(body) = Limited::new(body, MOST).collect().await else {
-        return Response::from_parts(head, Answer::from(Bytes::new()));
+    // What is too long to be read, or breaks off, is passed on as the one part says it.
+    let (body, rest) = begun(body).await;
+    let answer = match &rest {
+        None => serde_json::from_slice::<Value>(&body).ok(),
+        Some(_) => None,
     };
-    let body = body.to_bytes();
-    let Ok(answer) = serde_json::from_slice::<Value>(&body) else {
-        return Response::from_parts(head, Answer::from(body));
+    let Some(answer) = answer else {
+        let rest = Body::from(rest.unwrap_or_else(AnyBody::empty));
+        return Response::from_parts(head, Answer::from(Body::Begun(body, Box::new(rest))));
     };
     forget_bytes(&mut head.headers);
     let divide = &service.config.divide;
@@ -299,9 +350,119 @@ pub(super) async fn undivided(
     Response::from_parts(head, Answer::from(Bytes::from(whole.to_string())))
 }
 
+/// The beginning of an answer, and the rest of it if there is more than can be kept, or if it broke off.
+async fn begun(mut body: Answer) -> (Bytes, Option<AnyBody>) {
+    let mut kept = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        match frame {
+            Ok(frame) => kept.extend(frame.into_data().ok()),
+            Err(error) => {
+                let broken = stream::iter([Err::<Bytes, _>(error)]);
+                return (kept.freeze(), Some(AnyBody::from_stream(broken)));
+            }
+        }
+        if kept.len() > MOST {
+            return (kept.freeze(), Some(body.any()));
+        }
+    }
+    (kept.freeze(), None)
+}
+
+/// Reads the rest of a body that is refused, if it is not much: clients look for an answer when they have
+/// sent all of it, and may not see one that comes before.
+async fn drain(mut body: Body) {
+    let mut left = MOST;
+    while let Some(Ok(frame)) = body.frame().await {
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        let Some(less) = left.checked_sub(length) else { return };
+        left = less;
+    }
+}
+
+/// What a request says about a divided resource, if each site can take its part of it.
+fn divisible(
+    document: Option<Value>,
+    headers: &HeaderMap,
+    divide: &[Divide],
+) -> Result<Value, Box<Problem>> {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let says_patch = kind.ends_with("json-patch+json") || kind.ends_with("-json-patch");
+    let unread = |what: &str| {
+        Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "no-document",
+            format!("what is divided among sites is written to with JSON, and this is {what}"),
+            "send a JSON document that is not compressed, or name one site",
+        )
+    };
+    let document = document.ok_or_else(|| unread("none"))?;
+    if says_patch && !divide::is_patch(&document) {
+        return Err(unread("a JSON Patch that can't be read"));
+    }
+    match divide::patched(&document, divide) {
+        None => Ok(document),
+        Some(pointer) => Err(Problem::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "indivisible",
+            format!("a JSON Patch of `{pointer}` can't be divided among sites"),
+            "send the new value of all of it in a document, like a JSON Merge Patch",
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::config::{self, Split};
+
+    #[tokio::test]
+    async fn an_answer_that_is_too_long_or_breaks_off_loses_nothing() {
+        let piece = Bytes::from(vec![b'x'; 1 << 20]);
+        for (pieces, breaks) in [(3, false), (40, false), (3, true)] {
+            let whole = (0..pieces).map(|_| Ok(piece.clone()));
+            let end = breaks.then(|| Err(std::io::Error::other("gone")));
+            let body = AnyBody::from_stream(stream::iter(whole.chain(end).collect::<Vec<_>>()));
+            let (first, rest) = begun(Answer::from(body)).await;
+            assert_eq!(rest.is_some(), pieces > 16 || breaks);
+            let rest = rest.unwrap_or_else(AnyBody::empty).collect().await;
+            assert_eq!(rest.is_err(), breaks);
+            let rest = rest.map_or(0, |rest| rest.to_bytes().len());
+            assert_eq!(first.len() + rest, pieces << 20);
+        }
+    }
+
+    #[test]
+    fn only_what_each_site_can_take_its_part_of_is_taken() {
+        let divide =
+            [Divide { pointer: "/n".into(), split: Split::Even, gather: config::Gather::Sum }];
+        let patch = |path: &str| json!([{"op": "replace", "path": path, "value": 7}]);
+        for (kind, document, refused) in [
+            ("application/json", Some(json!({"n": 1})), None),
+            ("application/x-www-form-urlencoded", Some(json!({"n": 1})), None),
+            ("application/merge-patch+json", Some(json!({"n": 1})), None),
+            ("", Some(json!([1])), None),
+            ("application/json", None, Some(415)),
+            ("application/octet-stream", None, Some(415)),
+            ("application/json-patch+json", Some(patch("/x")), None),
+            ("application/json-patch+json; charset=utf-8", Some(patch("/n")), Some(422)),
+            ("application/openstack-images-v2.1-json-patch", Some(patch("/n")), Some(422)),
+            (
+                "application/openstack-images-v2.0-json-patch",
+                Some(json!([{"add": "/n"}])),
+                Some(415),
+            ),
+            ("application/json", Some(patch("/n")), Some(422)),
+            ("application/json-patch+json", Some(json!({"n": 1})), Some(415)),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_TYPE, kind.parse().unwrap());
+            let taken = divisible(document.clone(), &headers, &divide);
+            assert_eq!(taken.err().map(|problem| problem.status), refused, "{kind} {document:?}");
+        }
+    }
 
     #[test]
     fn whatever_is_at_a_path_is_there() {
@@ -311,8 +472,9 @@ mod tests {
             Err(Unsaid::Other(Box::new(response)))
         };
         let (head, ()) = Response::new(()).into_parts();
+        let site = "a".parse().unwrap();
         for (looked, expected) in [
-            (Ok((head, Value::Null)), true),
+            (Ok(Said { site, head, values: vec![Value::Null], cut: None }), true),
             (other(200), true),
             (other(204), true),
             (other(302), true),

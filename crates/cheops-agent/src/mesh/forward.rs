@@ -125,8 +125,8 @@ impl Shared {
             retarget(parts, &own);
         }
         self.hides(service).then(|| {
-            // What is compressed can't be read.
-            parts.headers.remove(ACCEPT_ENCODING);
+            // What is compressed can't be read. Where nothing is asked for, anything may come (RFC 9110, 12.5.3).
+            parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             asked(parts).to_owned()
         })
     }

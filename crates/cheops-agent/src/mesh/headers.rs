@@ -13,6 +13,7 @@ use hyper::{
     header::{CONTENT_LENGTH, FORWARDED, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING, VIA},
 };
 
+use crate::hop::OURS;
 pub(super) use crate::hop::end_hop;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -29,9 +30,6 @@ pub(super) const SITE: HeaderName = HeaderName::from_static("x-cheops-site");
 pub(super) const CAME: HeaderName = HeaderName::from_static("x-cheops-came");
 /// How many proxies may have passed a request on before it is taken to go round in circles.
 const MOST_HOPS: usize = 32;
-/// What begins with this is ours.
-const OURS: &str = "x-cheops-";
-
 /// How many bytes the header fields of a request may have.
 const MOST: usize = 64 << 10;
 

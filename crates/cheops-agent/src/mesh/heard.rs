@@ -70,11 +70,6 @@ impl Heard {
         self.replies.iter().any(|reply| reply.id.site == *site)
     }
 
-    /// Whether there are replies, and none of them is good.
-    pub(super) fn all_failed(&self) -> bool {
-        !self.replies.is_empty() && self.replies.iter().all(|reply| reply.outcome == Outcome::Ko)
-    }
-
     /// The reply that a client is told of, the good one or the first, and the others.
     pub(super) fn told(mut self) -> (Told, Vec<Reply>) {
         let first = (!self.replies.is_empty()).then_some(0);

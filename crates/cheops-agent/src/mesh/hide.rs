@@ -97,11 +97,17 @@ pub(super) fn replace(response: &mut Response<Answer>, lookup: &Lookup, context:
 }
 
 fn replace_links(headers: &mut HeaderMap, lookup: &Lookup, context: &Arc<Context>) {
+    let replaced = |value: &HeaderValue| {
+        let replaced = header(value.to_str().ok()?, |id: &str| lookup(id), context)?;
+        HeaderValue::from_str(&replaced).ok()
+    };
     for name in &LINKS {
-        let Some(value) = headers.get(name).and_then(|value| value.to_str().ok()) else { continue };
-        let replaced = header(value, |id: &str| lookup(id), context);
-        if let Some(value) = replaced.and_then(|value| HeaderValue::from_str(&value).ok()) {
-            headers.insert(name, value);
+        // A field may have several lines.
+        let hyper::header::Entry::Occupied(mut lines) = headers.entry(name) else { continue };
+        for line in lines.iter_mut() {
+            if let Some(value) = replaced(line) {
+                *line = value;
+            }
         }
     }
 }
@@ -136,6 +142,22 @@ mod tests {
     use super::*;
 
     const LOCAL: &str = "0b1e7a52-8c3d-4f7e-9d11-2a5b6c7d8e9f";
+
+    #[test]
+    fn every_line_of_a_header_stays_and_has_its_ids_hidden() {
+        let lookup: Lookup = Arc::new(|id| (id == LOCAL).then(|| "meta".into()));
+        let mut headers = HeaderMap::new();
+        for line in ["<https://other/help>; rel=help", "</i/ID>; rel=self", "</i>; rel=up, </i/ID>"]
+        {
+            headers.append(LINK, line.replace("ID", LOCAL).parse().unwrap());
+        }
+        replace_links(&mut headers, &lookup, &Arc::new(Context::default()));
+        let lines: Vec<_> = headers.get_all(LINK).iter().collect();
+        let expected =
+            ["<https://other/help>; rel=help", "</i/meta>; rel=self", "</i>; rel=up, </i/meta>"];
+        assert_eq!(lines, expected);
+        assert_eq!(headers.len(), 3);
+    }
 
     #[tokio::test]
     async fn ids_are_hidden_in_documents_and_content_passes_as_it_is() {

@@ -26,8 +26,10 @@
 //! | `strangers` | and where is what this site has no part in? |
 //! | `write` | how does a write become an operation? |
 //! | `heard` | what is known of it when the client is answered? |
+//! | `nothing` | and if nothing has come of it? |
 //! | `told` | how does a reply become an answer? |
 //! | `hide` | which ids does a client see? |
+//! | `asking` | how much of the answers of several sites is kept? |
 //! | `across` | how do collections of several sites become one? |
 //! | `divided` | and the parts of one resource? |
 //! | `once` | what is sent to several sites, and not recorded? |
@@ -39,6 +41,7 @@
 
 mod across;
 mod answer;
+mod asking;
 mod attempt;
 mod body;
 mod clock;
@@ -50,6 +53,7 @@ mod hide;
 mod legs;
 mod linked;
 mod listen;
+mod nothing;
 mod once;
 mod pool;
 pub mod read;
@@ -168,6 +172,9 @@ impl Mesh {
             let accepting = listen::accept(shared.clone(), door, listener);
             shared.tasks.spawn(accepting);
         }
+        if !shared.services.is_empty() {
+            shared.tasks.spawn(shared.clone().forget_nothing());
+        }
         Self { shared, addresses: Arc::new(addresses) }
     }
 
@@ -234,6 +241,8 @@ struct Shared {
     runner: Runner,
     replicants: Arc<Replicants>,
     strangers: Strangers,
+    /// How many bytes more of answers of several sites can be merged.
+    gathered: Arc<Semaphore>,
     /// For how many requests more there is room on the link to each site.
     room: BTreeMap<SiteId, Arc<Semaphore>>,
     /// The listeners, and the connections that are open.
@@ -274,6 +283,7 @@ impl Shared {
             runner: context.runner.clone(),
             replicants: context.replicants.clone(),
             strangers: Strangers::default(),
+            gathered: Arc::new(Semaphore::new(asking::MOST_OF_ALL)),
             room: config
                 .sites
                 .keys()

@@ -13,6 +13,7 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, HashMap},
+    fmt,
     sync::{Arc, PoisonError, RwLock},
 };
 
@@ -23,6 +24,10 @@ use hyper::{
     http::{request::Parts, uri::PathAndQuery},
 };
 use percent_encoding::percent_decode_str;
+use serde::{
+    Deserialize,
+    de::{Deserializer, Error as _, MapAccess, Visitor},
+};
 
 /// The header that names the scope.
 pub(super) const SCOPE: HeaderName = HeaderName::from_static("x-scope");
@@ -153,7 +158,7 @@ fn read(way: &'static str, text: &str) -> Result<Scope, Unreadable> {
         let wrong = |error| Unreadable::Wrong { way, text: text.into(), error };
         return parse(text).map_err(wrong);
     }
-    let places: BTreeMap<String, String> = serde_json::from_str(text).map_err(|error| {
+    let Places(places) = serde_json::from_str(text).map_err(|error| {
         malformed(format!("{error}; it is an object with a text for each service"))
     })?;
     let mut services = BTreeMap::new();
@@ -163,6 +168,36 @@ fn read(way: &'static str, text: &str) -> Result<Scope, Unreadable> {
         services.insert(name, parse_place(&place).map_err(wrong)?);
     }
     Scope::new(services).ok_or_else(|| malformed("it names no service".to_owned()))
+}
+
+/// An object with a place for each service. One that names a service twice could mean either.
+struct Places(BTreeMap<String, String>);
+
+impl<'de> Deserialize<'de> for Places {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(EachOnce)
+    }
+}
+
+struct EachOnce;
+
+impl<'de> Visitor<'de> for EachOnce {
+    type Value = Places;
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Places, A::Error> {
+        let mut places = BTreeMap::new();
+        while let Some((service, place)) = members.next_entry::<String, String>()? {
+            if places.contains_key(&service) {
+                return Err(A::Error::custom(format!("`{service}` is named twice")));
+            }
+            places.insert(service, place);
+        }
+        Ok(Places(places))
+    }
 }
 
 fn decoded(way: &'static str, text: &str) -> Result<String, Unreadable> {
@@ -323,6 +358,11 @@ mod tests {
             ("/", &[("x-scope", "image site1")][..], "the header X-Scope can't be read"),
             ("/", &[("x-scope", r#"{"image": 3}"#)], "an object with a text for each service"),
             ("/", &[("x-scope", r#"{"a&b": "site1"}"#)], "the header X-Scope"),
+            (
+                "/",
+                &[("x-scope", r#"{"image": "site1", "im\u0061ge": "site2"}"#)],
+                "`image` is named twice",
+            ),
             ("/", &[("x-scope", r#"{"image": "site1 &"}"#)], "the header X-Scope can't be read"),
             ("/", &[("baggage", "scope=%ff")], "the header baggage can't be read: it is not UTF-8"),
             ("/~image:/v2", &[], "the path can't be read"),

@@ -182,7 +182,7 @@ impl Shared {
         let body = if replicant.parts.is_empty() {
             Sent::from(body)
         } else {
-            self.whole_body(service, &parts.headers, body).await?
+            self.whole_body(service, &parts, body).await?
         };
         let wanted = Wanted::change(replicant, &parts.method, self.common(service, &parts))?;
         self.carry_out(service, named, wanted, parts, body).await

@@ -1,15 +1,16 @@
 //! From a reply to the answer that a client gets.
 //!
 //! A reply holds the beginning of what a site's instance answered; all of it is kept in a file at that
-//! site. What must stay true: a client sees the id that Cheops made, whichever site has answered; a
-//! site that is gone meanwhile costs the end of a long answer, and never the answer.
+//! site. What must stay true: a client sees the ids that Cheops made, whichever site has answered; a
+//! site that is gone meanwhile costs the end of a long answer, and never the answer; an answer whose end
+//! is missing breaks off, and does not end as if it were whole.
 
 use std::{io, pin::Pin, sync::Arc, time::Duration};
 
 use axum::body::Body as AnyBody;
 use bytes::{Bytes, BytesMut};
 use cheops_core::replica::{Reply, RunId};
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use hyper::{
     HeaderMap, Request, Response, StatusCode,
     header::{CONTENT_LENGTH, HeaderName, HeaderValue},
@@ -79,13 +80,17 @@ impl Shared {
         meta: Option<&str>,
     ) -> Response<Answer> {
         let site = &reply.id.site;
+        let begun = kept::Answer::of_reply(&reply.output);
+        let lost = begun.as_ref().is_some_and(|begun| begun.lost);
         let whole = match self.whole(reply).await {
-            Some(reader) => read(reader).await,
+            Some(reader) => read(reader, lost).await,
             None => None,
         };
         let short = || {
-            let kept = kept::Answer::of_reply(&reply.output)?;
-            let body = AnyBody::from(Bytes::copy_from_slice(kept.body));
+            let kept = begun?;
+            let body = Bytes::copy_from_slice(kept.body);
+            let body =
+                if kept.whole { AnyBody::from(body) } else { broken_off(body, stream::empty()) };
             Some((StatusCode::from_u16(kept.status).ok()?, kept.headers, body))
         };
         let Some((status, mut headers, body)) = whole.or_else(short) else {
@@ -104,16 +109,38 @@ impl Shared {
         let mut response = Response::new(Answer::from(body));
         *response.status_mut() = status;
         *response.headers_mut() = headers;
-        if let Some(meta) = meta {
-            let called = || self.replicants.get(&reply.resource)?.locals.get(site).cloned();
-            let made = reply.made.clone().or_else(called);
-            if let Some(local) = made {
-                let meta: Arc<str> = meta.into();
-                let lookup: Lookup = Arc::new(move |id| (*id == *local).then(|| meta.clone()));
-                replace(&mut response, &lookup, &context(service, target));
-            }
+        if let Some(lookup) = self.known_to(service, reply, target, meta) {
+            replace(&mut response, &lookup, &context(service, target));
         }
         response
+    }
+
+    /// What stands in place of the ids that the site of a reply has: of what the reply is about, and of
+    /// all else that it may mention. Nothing, if there is nothing to replace.
+    fn known_to(
+        &self,
+        service: &Service,
+        reply: &Reply,
+        target: &str,
+        meta: Option<&str>,
+    ) -> Option<Lookup> {
+        let site = reply.id.site.clone();
+        let called = || self.replicants.get(&reply.resource)?.locals.get(&site).cloned();
+        // What was made just now may not be known yet.
+        let own = meta.and_then(|meta| {
+            let local = reply.made.clone().or_else(called)?;
+            Some((local, Arc::<str>::from(meta)))
+        });
+        let others = self.hides(service).then(|| (self.replicants.clone(), service.name().clone()));
+        if own.is_none() && others.is_none() {
+            return None;
+        }
+        let about: Box<str> = target.into();
+        Some(Arc::new(move |id| match (&own, &others) {
+            (Some((local, meta)), _) if **local == *id => Some(meta.clone()),
+            (_, Some((replicants, name))) => replicants.meta_at(name, &site, &about, id),
+            (_, None) => None,
+        }))
     }
 
     /// All that a site's instance answered, if it can be had.
@@ -146,19 +173,56 @@ impl Shared {
     }
 }
 
-/// The head of a kept answer, and its body as it is read.
-async fn read(mut reader: Reader) -> Option<(StatusCode, HeaderMap, AnyBody)> {
+/// The head of a kept answer, and its body as it is read. `lost`: there was more of it than was kept.
+async fn read(mut reader: Reader, lost: bool) -> Option<(StatusCode, HeaderMap, AnyBody)> {
     let mut begun = BytesMut::with_capacity(8 << 10);
     loop {
         if let Some(kept::Answer { status, headers, body, .. }) = kept::Answer::read(&begun) {
             let status = StatusCode::from_u16(status).ok()?;
             let first = Bytes::copy_from_slice(body);
             let rest = ReaderStream::with_capacity(reader, 64 << 10);
-            let body = stream::iter([Ok(first)]).chain(rest);
-            return Some((status, headers, AnyBody::from_stream(body)));
+            let body = if lost {
+                broken_off(first, rest)
+            } else {
+                AnyBody::from_stream(stream::iter([Ok(first)]).chain(rest))
+            };
+            return Some((status, headers, body));
         }
         if begun.len() > HEAD || reader.read_buf(&mut begun).await.ok()? == 0 {
             return None;
+        }
+    }
+}
+
+/// A body whose end is not to be had.
+fn broken_off(
+    first: Bytes,
+    rest: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+) -> AnyBody {
+    let end = io::Error::other("the end of the answer was not kept");
+    AnyBody::from_stream(stream::iter([Ok(first)]).chain(rest).chain(stream::iter([Err(end)])))
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_whose_end_was_dropped_breaks_off() {
+        for lost in [false, true] {
+            let kept: &[u8] = b"HTTP/1.1 200 OK\nx-a: b\n\nall that was kept";
+            let (status, headers, mut body) = read(Box::pin(kept), lost).await.unwrap();
+            assert_eq!((status.as_u16(), &headers["x-a"]), (200, &HeaderValue::from_static("b")));
+            let (mut seen, mut broke) = (Vec::new(), false);
+            while let Some(frame) = body.frame().await {
+                match frame {
+                    Ok(frame) => seen.extend_from_slice(&frame.into_data().unwrap()),
+                    Err(_) => broke = true,
+                }
+            }
+            assert_eq!((seen.as_slice(), broke), (&b"all that was kept"[..], lost));
         }
     }
 }

@@ -13,10 +13,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use cheops_core::{
     id::{Author, Key, Kind, OpId, ResourceId, Sites},
-    matrix,
+    matrix::{self, Matrix},
     operation::{Action, Attachment, HttpBody, HttpRequest, Names},
-    plan::Outcome,
-    replica::{self, Refusal, Replica, Reply, Submission, Ticket},
+    replica::{self, Refusal, Reply, Submission, Ticket},
     time::Millis,
 };
 use futures_util::{StreamExt as _, stream};
@@ -34,7 +33,6 @@ use super::{
     body::{Body, Timed},
     headers::{FOR, end_hop},
     heard::{Told, Waiting},
-    hide::format,
     linked::give_ids,
     pool::Answer,
     read::Named,
@@ -45,7 +43,7 @@ use crate::{
     replicants::{Name, Replicant},
     rest::{
         ids, kinds,
-        rewrite::{Format, canonical, is_own},
+        rewrite::{canonical, is_own},
     },
 };
 
@@ -54,7 +52,7 @@ const INLINE: usize = 32 << 10;
 /// How many of a document that is divided: each site takes its part of what the operation holds.
 pub(super) const DIVISIBLE: usize = 1 << 20;
 /// Who asks, in the operation.
-const AUTHOR: &str = "mesh";
+pub(super) const AUTHOR: &str = "mesh";
 /// How long the disk may take to write an operation down.
 const ACCEPT: Duration = Duration::from_secs(10);
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -76,11 +74,17 @@ const ON_THE_WAY: [HeaderName; 6] = [
 /// A header field, as an operation holds it.
 type Field = (Box<str>, Box<str>);
 
+/// An operation that was taken down, and what is heard of it.
+type Accepted = (OpId, UnboundedReceiver<replica::Answer>);
+
 /// What an operation is to do.
 pub(super) struct Wanted {
     resource: ResourceId,
     /// Where to create it, and how; none if it exists.
     creates: Option<(Sites, matrix::Config)>,
+    /// Where it exists, if it has the same path at all sites: a delete may be over, and it may be
+    /// forgotten, before anything is written down.
+    natural: Option<Sites>,
     /// How it is divided, if it is.
     pub(super) parts: Vec<Sites>,
     kind: Kind,
@@ -122,11 +126,10 @@ impl Wanted {
         } else {
             (kinds::Place::Own, kinds::natural())
         };
-        let matrix = service.config.matrix.clone().unwrap_or(matrix);
-        let config = matrix::Config { matrix, parts: parts.clone(), ..matrix::Config::default() };
         Ok(Self {
             resource,
-            creates: Some((sites, config)),
+            creates: Some((sites, configured(service, matrix, parts.clone()))),
+            natural: None,
             parts,
             kind: kind(&request.method, place)?,
             names,
@@ -148,6 +151,8 @@ impl Wanted {
         Ok(Self {
             resource: replicant.resource.clone(),
             creates: None,
+            natural: (names == Names::Nothing && *method != Method::POST)
+                .then(|| replicant.sites.clone()),
             parts: replicant.parts.clone(),
             kind: kind(method, place)?,
             names,
@@ -162,6 +167,12 @@ impl Wanted {
             Names::Nothing => None,
         }
     }
+}
+
+/// How operations on what a service has meet, and how it is divided.
+fn configured(service: &Service, matrix: Matrix, parts: Vec<Sites>) -> matrix::Config {
+    let matrix = service.config.matrix.clone().unwrap_or(matrix);
+    matrix::Config { matrix, parts, ..matrix::Config::default() }
 }
 
 fn kind(method: &Method, place: kinds::Place) -> Result<Kind, Box<Problem>> {
@@ -208,7 +219,7 @@ impl Shared {
             self.link_runs(&mut request.headers, named);
         }
         let divided = !wanted.parts.is_empty();
-        let inline = if divided { divisible(&request.headers) } else { INLINE };
+        let inline = if divided && is_document(&body) { DIVISIBLE } else { INLINE };
         let headers = kept(&request.headers)?;
         let body = self.stored(body, inline, limits.idle).await?;
         let action = Action::Http(Box::new(HttpRequest {
@@ -221,7 +232,6 @@ impl Shared {
         }));
         let author: Author = AUTHOR.parse().map_err(|error| refused(&ApiError::from(error)))?;
         let (sites, config) = wanted.creates.unzip();
-        let creates = sites.is_some();
         let resource = wanted.resource;
         let submission = Submission {
             ticket: Ticket(0),
@@ -237,26 +247,17 @@ impl Shared {
             key,
             wait: Millis::from(limits.answer),
         };
-        let mut answers =
-            self.node.submit(submission).await.map_err(|busy| refused(&busy.into()))?;
-        let accepted = tokio::time::timeout(limits.answer + ACCEPT, answers.recv()).await;
-        let (op, sites) = match accepted {
-            Ok(Some(replica::Answer::Accepted(op, sites))) => (op, sites),
-            Ok(Some(replica::Answer::Refused(refusal))) => return Err(unwilling(refusal)),
-            Ok(Some(_) | None) => {
-                return Err(refused(&match self.node.health() {
-                    Health::Stalled { why } => Busy::Stalled(why).into(),
-                    Health::Well | Health::Full { .. } => Stopping.into(),
-                }));
+        let anew = wanted.natural.map(|sites| Submission {
+            sites: Some(sites),
+            config: Some(configured(service, kinds::natural(), wanted.parts.clone())),
+            ..submission.clone()
+        });
+        let limit = limits.answer + ACCEPT;
+        let (op, mut answers) = match (self.accept(submission, limit).await?, anew) {
+            (Err(Refusal::NoSites(_)), Some(anew)) => {
+                self.accept(anew, limit).await?.map_err(unwilling)?
             }
-            Err(_) => {
-                return Err(Problem::new(
-                    StatusCode::INSUFFICIENT_STORAGE,
-                    "not-confirmed",
-                    "the agent could not write the request down in time; it may still, when the disk lets it",
-                    "send it again with the same Idempotency-Key, and it is not carried out twice",
-                ));
-            }
+            (accepted, _) => accepted.map_err(unwilling)?,
         };
         let catalogue = self.catalogue();
         let parts = wanted.parts.iter().flat_map(Sites::iter);
@@ -267,13 +268,34 @@ impl Shared {
             all: parts.filter(|site| catalogue.is_reachable(site)).cloned().collect(),
         };
         let heard = waiting.hear(&mut answers).await;
-        if creates && heard.all_failed() {
-            self.give_up_later(resource.clone(), sites.len(), heard.replies.len(), answers);
-        }
         // Nobody is told of a name that can't be found here yet.
         let _ = self.replicants.look(&self.node, &resource).await;
         let (outcome, others) = heard.told();
         Ok(Operated { resource, op, outcome, others })
+    }
+
+    /// Has an operation taken down, if the core does not refuse it.
+    async fn accept(
+        &self,
+        submission: Submission,
+        limit: Duration,
+    ) -> Result<Result<Accepted, Refusal>, Box<Problem>> {
+        let mut answers =
+            self.node.submit(submission).await.map_err(|busy| refused(&busy.into()))?;
+        match tokio::time::timeout(limit, answers.recv()).await {
+            Ok(Some(replica::Answer::Accepted(op, _))) => Ok(Ok((op, answers))),
+            Ok(Some(replica::Answer::Refused(refusal))) => Ok(Err(refusal)),
+            Ok(Some(_) | None) => Err(refused(&match self.node.health() {
+                Health::Stalled { why } => Busy::Stalled(why).into(),
+                Health::Well | Health::Full { .. } => Stopping.into(),
+            })),
+            Err(_) => Err(Problem::new(
+                StatusCode::INSUFFICIENT_STORAGE,
+                "not-confirmed",
+                "the agent could not write the request down in time; it may still, when the disk lets it",
+                "send it again with the same Idempotency-Key, and it is not carried out twice",
+            )),
+        }
     }
 
     /// Has calls that the application makes while it carries out the request linked to its scope, at
@@ -282,51 +304,6 @@ impl Shared {
         let scope = HeaderValue::from_bytes(named.scope.to_string().as_bytes());
         headers.extend(scope.ok().map(|scope| (FOR, scope)));
         give_ids(&self.config.link_by, headers, fastrand::u128(..));
-    }
-
-    /// Forgets a resource if none of its sites could create it: there is nothing of it.
-    fn give_up_later(
-        &self,
-        resource: ResourceId,
-        sites: usize,
-        mut failed: usize,
-        mut answers: UnboundedReceiver<replica::Answer>,
-    ) {
-        let node = self.node.clone();
-        let (Ok(kind), Ok(author)) = (Kind::DELETE.parse(), AUTHOR.parse()) else { return };
-        let submission = Submission {
-            ticket: Ticket(0),
-            resource,
-            sites: None,
-            config: None,
-            kind,
-            author,
-            action: Action::Steps([].into()),
-            force: false,
-            keep_going: true,
-            key: None,
-            wait: Millis(0),
-        };
-        self.tasks.spawn(async move {
-            while failed < sites {
-                match answers.recv().await {
-                    Some(replica::Answer::Reply(reply)) if reply.outcome == Outcome::Ko => {
-                        failed += 1;
-                    }
-                    _ => return,
-                }
-            }
-            let id = submission.resource.clone();
-            let alone = move |replica: &Replica| {
-                replica.resource(&id).is_some_and(|resource| resource.log().len() == 1)
-            };
-            // What was there before is there still.
-            if node.read(alone).await != Ok(true) {
-                return;
-            }
-            // If this is lost, the resource is shown as failed, and can be deleted.
-            let _ = node.submit(submission).await;
-        });
     }
 
     /// A body as an operation holds it.
@@ -356,9 +333,10 @@ impl Shared {
     }
 }
 
-/// How many bytes of a body that is divided the operation holds.
-pub(super) fn divisible(headers: &HeaderMap) -> usize {
-    if format(headers) == Some(Format::Json) { DIVISIBLE } else { INLINE }
+/// Whether a body is JSON, whatever it is said to be, and can be divided.
+fn is_document(body: &Body) -> bool {
+    let Body::Whole(bytes, _) = body else { return false };
+    serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok()
 }
 
 /// What the client calls its request.
@@ -405,7 +383,15 @@ pub(super) fn refused(error: &ApiError) -> Box<Problem> {
 }
 
 fn unwilling(refusal: Refusal) -> Box<Problem> {
-    refused(&refusal.into())
+    match refusal {
+        Refusal::NoSites(id) => Problem::new(
+            StatusCode::NOT_FOUND,
+            "unknown-resource",
+            format!("`{id}` was deleted, and is forgotten at this site"),
+            "look at what there is now, and create it again if it is still wanted",
+        ),
+        other => refused(&other.into()),
+    }
 }
 
 impl Operated {
@@ -464,6 +450,20 @@ mod tests {
             ("POST", "/v2/images", &[one]),
         ] {
             assert_ne!(made(method, target, headers), first, "{method} {target} {headers:?}");
+        }
+    }
+
+    #[test]
+    fn a_client_is_told_what_a_client_can_do() {
+        let id: ResourceId = "image~m".parse().unwrap();
+        let op: OpId = "site1:7".parse().unwrap();
+        for (refusal, status, kind) in [
+            (Refusal::NoSites(id), 404, "unknown-resource"),
+            (Refusal::KeyReused { key: "k".parse().unwrap(), op }, 409, "key-reused"),
+        ] {
+            let problem = unwilling(refusal);
+            assert_eq!((problem.status, &*problem.kind), (status, kind));
+            assert!(!problem.hint.contains("cheops exec"), "{problem:?}");
         }
     }
 

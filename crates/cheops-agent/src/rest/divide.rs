@@ -65,6 +65,29 @@ pub fn check(body: &Value, divide: &[Divide]) -> Result<(), Indivisible> {
     Ok(())
 }
 
+/// What is divided and is touched by a patch, if the body is one (RFC 6902). Each part would be patched
+/// as if it was the whole.
+pub fn patched<'d>(body: &Value, divide: &'d [Divide]) -> Option<&'d str> {
+    let operations = operations(body)?;
+    let places =
+        || operations.iter().flat_map(|op| ["path", "from"].map(|name| op.get(name)?.as_str()));
+    let divided = divide.iter().filter(|rule| rule.split != Split::Each);
+    let mut pointers = divided.map(|rule| rule.pointer.as_str());
+    pointers.find(|at| places().flatten().any(|place| pointer::meet(at, place)))
+}
+
+/// Whether the body is a list of operations that patch a document.
+pub fn is_patch(body: &Value) -> bool {
+    operations(body).is_some()
+}
+
+fn operations(body: &Value) -> Option<&[Value]> {
+    let is_text = |op: &Value, name: &str| op.get(name).is_some_and(Value::is_string);
+    let operations = body.as_array()?;
+    let all = operations.iter().all(|op| is_text(op, "op") && is_text(op, "path"));
+    all.then_some(operations)
+}
+
 /// The answer of one part, with what was asked for in place of the part's own share.
 pub fn restore(mut answer: Value, asked: &Value, divide: &[Divide]) -> Value {
     for rule in divide {
@@ -203,6 +226,35 @@ mod tests {
             error.to_string(),
             "`0.5` at `/spec/cost` can't be divided among sites: integers and lists can"
         );
+    }
+
+    #[test]
+    fn patches_of_what_divides_are_found() {
+        let rules = [
+            rule("/replicas", Split::Even),
+            rule("/*/members", Split::Even),
+            rule("/labels", Split::Each),
+        ];
+        let op = |op: &str, path: &str| json!([{"op": op, "path": path, "value": 1}]);
+        let table = [
+            (op("replace", "/replicas"), Some("/replicas")),
+            (op("test", "/replicas"), Some("/replicas")),
+            (op("add", "/group/members/-"), Some("/*/members")),
+            (op("replace", "/group"), Some("/*/members")),
+            (op("replace", ""), Some("/replicas")),
+            (json!([{"op": "copy", "from": "/replicas", "path": "/x/y"}]), Some("/replicas")),
+            (op("replace", "/labels/a"), None),
+            (json!([]), None),
+            (json!({"op": "replace", "path": "/replicas"}), None),
+            (json!([{"op": "replace", "path": "/replicas"}, 7]), None),
+            (json!({"replicas": 7}), None),
+        ];
+        for (body, expected) in table {
+            assert_eq!(patched(&body, &rules), expected, "{body}");
+        }
+        assert_eq!(patched(&op("replace", "/labels/a"), &rules[2..]), None);
+        assert_eq!(patched(&op("replace", "/replicas2"), &rules[..1]), None);
+        assert!(is_patch(&json!([])) && !is_patch(&json!([1])) && !is_patch(&json!({})));
     }
 
     #[test]

@@ -1,18 +1,22 @@
 //! One answer from those of several sites.
 //!
 //! [`whole`] makes one resource of its parts, [`lists`] one collection of those of several sites, in
-//! the shape of the service's own.
+//! the shape of the service's own. Items that are one resource (see [`same`](super::same)) are one.
 //!
 //! What must stay true: the first answer says what the result looks like; what is not declared to be
 //! summed or is no list comes from it alone. Nothing is lost in silence: a site whose answer does
 //! not fit is named.
 
-use std::{collections::BTreeSet, fmt, mem};
+use std::{collections::BTreeSet, fmt, iter, mem};
 
 use cheops_core::id::SiteId;
 use serde_json::{Map, Value};
 
-use super::{divide::integer, pointer};
+use super::{
+    divide::integer,
+    pointer,
+    same::{Item, Known, united},
+};
 use crate::config::{Cross, Divide, Gather};
 
 /// Parts of a resource that should say the same and don't.
@@ -98,8 +102,8 @@ pub fn whole(parts: Vec<(SiteId, Value)>, divide: &[Divide]) -> Result<Value, Di
 /// counters summed, links to the next page left out, and all else is as the first has it.
 ///
 /// Several answers of one site are pages of one collection: a counter, which counts what is on all
-/// pages, is taken from the first of them.
-pub fn lists(answers: Vec<(SiteId, Value)>, cross: &Cross) -> Merged {
+/// pages, is taken from the first of them. One that counts what is in a list counts what is one as one.
+pub fn lists(answers: Vec<(SiteId, Value)>, cross: &Cross, known: &Known<'_>) -> Merged {
     let mut merged = Merged { value: Value::Null, items: Vec::new(), misfits: Vec::new() };
     let mut counted: BTreeSet<SiteId> = BTreeSet::new();
     let mut counters: Vec<Vec<Value>> = vec![Vec::new(); cross.counters.len()];
@@ -109,19 +113,21 @@ pub fn lists(answers: Vec<(SiteId, Value)>, cross: &Cross) -> Merged {
         }
         let numbers: Vec<Option<Value>> =
             cross.counters.iter().map(|at| pointer::find(&answer, at).cloned()).collect();
-        let mark = cross.mark.as_deref();
         let fits = if n == 0 {
-            merged.start(&site, answer, mark);
+            merged.start(&site, answer);
             true
         } else {
-            merged.add(&site, answer, mark)
+            merged.add(&site, answer)
         };
         if fits && counted.insert(site) {
             counters.iter_mut().zip(numbers).for_each(|(values, number)| values.extend(number));
         }
     }
+    let lengths = merged.unite(known, cross.mark.as_deref());
     for (values, at) in counters.iter().zip(&cross.counters) {
         if let Some(sum) = sum(values.iter()) {
+            let counts = |length: &&(usize, usize)| sum.as_u64() == Some(length.0 as u64);
+            let sum = lengths.iter().find(counts).map_or(sum.clone(), |(_, now)| (*now).into());
             pointer::set(&mut merged.value, at, sum);
         }
     }
@@ -156,17 +162,13 @@ pub fn names(collection: &Value, at: &str, wanted: &Value) -> bool {
 }
 
 impl Merged {
-    fn start(&mut self, site: &SiteId, mut answer: Value, mark: Option<&str>) {
-        match &mut answer {
-            Value::Array(items) => {
-                let count = marked(items, site, mark);
-                self.note("", site, count);
-            }
+    fn start(&mut self, site: &SiteId, answer: Value) {
+        match &answer {
+            Value::Array(items) => self.note("", site, items.len()),
             Value::Object(members) => {
                 for (name, member) in members {
                     if let Value::Array(items) = member {
-                        let count = marked(items, site, mark);
-                        self.note(name, site, count);
+                        self.note(name, site, items.len());
                     }
                 }
             }
@@ -176,18 +178,17 @@ impl Merged {
     }
 
     /// Whether the answer has the shape of the first, its lists aside.
-    fn add(&mut self, site: &SiteId, answer: Value, mark: Option<&str>) -> bool {
+    fn add(&mut self, site: &SiteId, answer: Value) -> bool {
         let mut value = mem::take(&mut self.value);
         let fits = match (&mut value, answer) {
             (Value::Array(all), Value::Array(mut items)) => {
-                let count = marked(&mut items, site, mark);
-                self.note("", site, count);
+                self.note("", site, items.len());
                 all.append(&mut items);
                 true
             }
             (Value::Object(all), Value::Object(members)) => {
                 for (name, member) in members {
-                    self.add_member(all, name, member, site, mark);
+                    self.add_member(all, name, member, site);
                 }
                 true
             }
@@ -206,24 +207,58 @@ impl Merged {
         name: String,
         member: Value,
         site: &SiteId,
-        mark: Option<&str>,
     ) {
         match (all.get_mut(&name), member) {
             (Some(Value::Array(list)), Value::Array(mut items)) => {
-                let count = marked(&mut items, site, mark);
-                self.note(&name, site, count);
+                self.note(&name, site, items.len());
                 list.append(&mut items);
             }
             // Some applications leave a list out, or say `null`, if it is empty.
-            (None | Some(Value::Null), Value::Array(mut items)) => {
-                let count = marked(&mut items, site, mark);
-                self.note(&name, site, count);
+            (None | Some(Value::Null), Value::Array(items)) => {
+                self.note(&name, site, items.len());
                 all.insert(name, Value::Array(items));
             }
             (Some(Value::Array(_)), Value::Null) => {}
             (Some(Value::Array(_)), _) | (Some(_), Value::Array(_)) => self.misfit(site),
             _ => {}
         }
+    }
+
+    /// Makes one of items that are, in each list, and writes into each where it is. Gives how many items
+    /// each list had, and how many it has now.
+    fn unite(&mut self, known: &Known<'_>, mark: Option<&str>) -> Vec<(usize, usize)> {
+        let mut lengths = Vec::new();
+        let mut misfits = BTreeSet::new();
+        for (name, counts) in &mut self.items {
+            let list = match &mut self.value {
+                Value::Array(items) => items,
+                Value::Object(members) => match members.get_mut(name) {
+                    Some(Value::Array(items)) => items,
+                    _ => continue,
+                },
+                _ => continue,
+            };
+            let before = list.len();
+            let sites = counts.iter().flat_map(|(site, n)| iter::repeat_n(site.clone(), *n));
+            let (items, wrong) = united(sites.zip(mem::take(list)).collect(), known);
+            misfits.extend(wrong);
+            let mut items = items.into_iter();
+            for (_, count) in counts {
+                let of_site = items.by_ref().take(mem::take(count));
+                for Item { place, mut value } in of_site.flatten() {
+                    if let (Some(field), Some(members)) = (mark, value.as_object_mut()) {
+                        members.insert(field.to_owned(), place.into());
+                    }
+                    *count += 1;
+                    list.push(value);
+                }
+            }
+            lengths.push((before, list.len()));
+        }
+        for site in &misfits {
+            self.misfit(site);
+        }
+        lengths
     }
 
     fn note(&mut self, list: &str, site: &SiteId, count: usize) {
@@ -243,16 +278,6 @@ impl Merged {
             self.misfits.push(site.clone());
         }
     }
-}
-
-/// Writes the site into each item that can hold it; how many items there are.
-fn marked(items: &mut [Value], site: &SiteId, mark: Option<&str>) -> usize {
-    if let Some(field) = mark {
-        for item in items.iter_mut().filter_map(Value::as_object_mut) {
-            item.insert(field.to_owned(), site.as_str().into());
-        }
-    }
-    items.len()
 }
 
 /// Exact if all are integers and the sum fits one.
@@ -283,6 +308,8 @@ fn concat<'v>(values: impl Iterator<Item = &'v Value>) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use cheops_core::matrix::Share;
     use proptest::prelude::*;
     use serde_json::json;
@@ -290,7 +317,10 @@ mod tests {
     use super::*;
     use crate::{
         config::Split,
-        rest::divide::{Part, part},
+        rest::{
+            divide::{Part, part},
+            same::Held,
+        },
     };
 
     fn site(name: &str) -> SiteId {
@@ -312,6 +342,35 @@ mod tests {
             mark: None,
             unique: None,
             strict: false,
+        }
+    }
+
+    fn nothing() -> Known<'static> {
+        Known { pointers: &[], divide: &[], held: BTreeMap::new() }
+    }
+
+    #[test]
+    fn items_that_are_one_are_counted_and_marked_as_one() {
+        let meta = "0a1b2c3d-ce05-8123-9abc-0123456789ab";
+        let held = [(meta.to_owned(), Held::Copies)].into();
+        let known = Known { pointers: &["/id".to_owned()], divide: &[], held };
+        let cross = Cross { mark: Some("at".into()), ..cross() };
+        let page = |total: u64, more: &[u64]| {
+            let more = more.iter().map(|n| json!({"id": n}));
+            let all: Vec<Value> = [json!({"id": meta})].into_iter().chain(more).collect();
+            json!({"a": all, "b": [], "total": total})
+        };
+        // Where a counter counts more than the list has, it can't be told how many of that are one.
+        for (totals, expected) in [([2, 1], 2), ([7, 8], 15)] {
+            let pages = [page(totals[0], &[1]), page(totals[1], &[])];
+            let merged = lists(at_sites(&pages), &cross, &known);
+            let items = json!([{"id": meta, "at": "site1 & site2"}, {"id": 1, "at": "site1"}]);
+            assert_eq!(merged.value, json!({"a": items, "b": [], "total": expected}));
+            let (name, counts) = &merged.items[0];
+            assert_eq!(
+                (name.as_str(), counts.as_slice()),
+                ("a", &[(site("site1"), 2), (site("site2"), 0)][..])
+            );
         }
     }
 
@@ -381,7 +440,7 @@ mod tests {
 
     /// The merged value, the counts as text, and the misfits.
     fn merged(values: &[Value], cross: &Cross) -> (Value, String, Vec<String>) {
-        let merged = lists(at_sites(values), cross);
+        let merged = lists(at_sites(values), cross, &nothing());
         let counts = merged.items.iter().map(|(list, counts)| {
             let counts: Vec<String> = counts.iter().map(|(s, n)| format!("{s}={n}")).collect();
             format!("{list}:{}", counts.join(","))
@@ -459,7 +518,7 @@ mod tests {
             page("a", json!({"items": [2], "total": 2})),
             page("b", json!({"items": [3], "total": 1})),
         ];
-        let merged = lists(answers, &cross());
+        let merged = lists(answers, &cross(), &nothing());
         assert_eq!(merged.value, json!({"items": [1, 2, 3], "total": 3}));
         assert_eq!(merged.items, [("items".to_owned(), vec![(site("a"), 2), (site("b"), 1)])]);
     }

@@ -104,6 +104,11 @@ fn is_number(text: &str) -> bool {
     text.len() == DIGITS && text.parse().is_ok_and(|number| NUMBERS.contains(&number))
 }
 
+/// Whether the text is an id that Cheops made, of either sort.
+pub fn is_made(text: &str) -> bool {
+    is_meta(text) || is_number(text)
+}
+
 /// Whether text that equals the id can hardly mean anything else.
 pub fn is_distinctive(id: &str) -> bool {
     let mut digit = false;
@@ -123,7 +128,7 @@ pub fn resource_id(service: &ServiceName, meta: &str) -> Result<ResourceId, Name
 /// The service and the meta id of a resource, if it has one.
 pub fn parse_resource(resource: &ResourceId) -> Option<(ServiceName, &str)> {
     let (service, meta) = resource.as_str().split_once('~')?;
-    if is_meta(meta) || is_number(meta) { Some((service.parse().ok()?, meta)) } else { None }
+    if is_made(meta) { Some((service.parse().ok()?, meta)) } else { None }
 }
 
 /// The resource of what has the same path at all sites: `{service}~{its last segment}~{hash}`.

@@ -7,6 +7,7 @@
 //! | [`rewrite`] | how does one id take the place of another, in a target, a header or a body? |
 //! | [`divide`] | what is a site's part of what is divided? |
 //! | [`gather`] | how do answers of several sites become one? |
+//! | [`same`] | which items of several sites are one? |
 //! | [`link`] | where does a link in an answer lead? |
 //! | [`kinds`] | what kind of operation is a request, and how do two of them meet? |
 //! | `pointer` | what is at a place in a JSON document? |
@@ -21,3 +22,4 @@ pub mod kinds;
 pub mod link;
 mod pointer;
 pub mod rewrite;
+pub mod same;

@@ -70,6 +70,12 @@ pub(super) fn remove(value: &mut Value, pointer: &str) {
     }
 }
 
+/// Whether one of two pointers leads to what the other does, or to what lies in it. A `*` of the first may
+/// be anything.
+pub(super) fn meet(pointer: &str, place: &str) -> bool {
+    tokens(pointer).zip(tokens(place)).all(|(one, other)| one == "*" || one == other)
+}
+
 /// The last token: the name of the member that the pointer leads to.
 pub(super) fn last(pointer: &str) -> Cow<'_, str> {
     unescaped(pointer.rsplit_once('/').map_or(pointer, |(_, last)| last))
@@ -164,6 +170,24 @@ mod tests {
                 json!({"links": [{"href": 1}, {"href": 2}], "next": 0, "only": {"x": 1}});
             remove(&mut value, pointer);
             assert_eq!(value, expected, "{pointer}");
+        }
+    }
+
+    #[test]
+    fn pointers_meet_where_one_leads_into_the_other() {
+        for (pointer, place, expected) in [
+            ("/a/b", "/a/b", true),
+            ("/a/b", "/a", true),
+            ("/a", "/a/b/0", true),
+            ("/a", "", true),
+            ("", "/a", true),
+            ("/*/b", "/x/b/-", true),
+            ("/a~1b", "/a~1b", true),
+            ("/a", "/b", false),
+            ("/a/b", "/a/c", false),
+            ("/*/b", "/x/c", false),
+        ] {
+            assert_eq!(meet(pointer, place), expected, "{pointer} {place}");
         }
     }
 

@@ -12,7 +12,7 @@ use hyper::{
     http::response::Parts,
 };
 
-use super::left_out::LeftOut;
+use super::left_out::{Kept, LeftOut};
 
 /// What the words begin with that say how a request ended.
 const ENDED: &str = "answered with ";
@@ -28,6 +28,8 @@ pub struct Answer<'a> {
     pub body: &'a [u8],
     /// Whether all of the body is there.
     pub whole: bool,
+    /// Whether there is more of it than its site has kept.
+    pub lost: bool,
 }
 
 impl<'a> Answer<'a> {
@@ -48,25 +50,27 @@ impl<'a> Answer<'a> {
             let value = HeaderValue::from_bytes(field[colon + 1..].trim_ascii_start()).ok()?;
             headers.append(name, value);
         }
-        let whole = true;
-        version.starts_with(b"HTTP/").then_some(Self { status, headers, body: rest, whole })
+        let (whole, lost) = (true, false);
+        version.starts_with(b"HTTP/").then_some(Self { status, headers, body: rest, whole, lost })
     }
 
     /// The answer that the output of a reply tells of, without what was added to it.
     pub fn of_reply(output: &'a str) -> Option<Self> {
-        let (mut text, mut whole, mut cut) = (output, true, false);
+        let (mut text, mut left_out, mut cut) = (output, None, false);
         if let Some((rest, words)) = last_line(text)
             && words.starts_with(ENDED)
         {
             (text, cut) = (rest, true);
         }
         if let Some((rest, words)) = last_line(text.strip_suffix('\n').unwrap_or(text))
-            && LeftOut::read(words).is_some()
+            && let Some(said) = LeftOut::read(words)
         {
-            (text, whole, cut) = (rest, false, true);
+            (text, left_out, cut) = (rest, Some(said), true);
         }
         let mut answer = Self::read(text.as_bytes())?;
+        let whole = left_out.is_none();
         answer.whole = whole;
+        answer.lost = left_out.is_some_and(|left_out| left_out.kept != Kept::All);
         // What was added begins a line of its own, for which the body may have got an end of line.
         let length = answer.headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
         if cut && whole && length != Some(answer.body.len()) {
@@ -157,18 +161,22 @@ mod tests {
     #[test]
     fn what_was_added_to_a_reply_is_no_part_of_the_answer() {
         let left_out = "[2 more bytes were printed; all of it is in a file at this site]";
-        for (body, added, whole) in [
-            ("", "", true),
-            ("no\n", "", true),
-            ("no", "\nanswered with 404 Not Found", true),
-            ("", "answered with 404 Not Found", true),
-            ("no", &format!("\n{left_out}"), false),
-            ("no", &format!("\n{left_out}\nanswered with 404 Not Found"), false),
+        let lost = "[9 more bytes were printed; the first 90 bytes are in a file at this site, and 2 were dropped]";
+        for (body, added, whole, is_lost) in [
+            ("", "", true, false),
+            ("no\n", "", true, false),
+            ("no", "\nanswered with 404 Not Found", true, false),
+            ("", "answered with 404 Not Found", true, false),
+            ("no", &format!("\n{left_out}"), false, false),
+            ("no", &format!("\n{left_out}\nanswered with 404 Not Found"), false, false),
+            ("no", &format!("\n{lost}"), false, true),
+            ("no", "\n[2 more bytes were printed]", false, true),
         ] {
             let text = written(body) + added;
             let answer = Answer::of_reply(&text).unwrap();
             let expected = if whole { body.to_owned() } else { format!("{body}\n") };
             assert_eq!((answer.body, answer.whole), (expected.as_bytes(), whole), "{text}");
+            assert_eq!(answer.lost, is_lost, "{text}");
         }
     }
 }

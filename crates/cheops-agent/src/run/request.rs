@@ -19,16 +19,13 @@ use hyper::{
 use super::job::Request;
 use crate::{
     config::Service,
-    hop::end_hop,
+    hop::{OURS, end_hop},
     rest::{divide, ids, rewrite},
 };
 
-/// What we decide ourselves. An answer in an encoding could not be read, and the body is there whole, so
-/// nobody needs to be asked before it is sent, and nothing comes after it.
-const NOT_SENT: [HeaderName; 5] = [TE, TRAILER, CONTENT_LENGTH, EXPECT, ACCEPT_ENCODING];
-
-/// What agents say to each other begins with this.
-const OURS: &str = "x-cheops-";
+/// What we decide ourselves. The body is there whole, so nobody needs to be asked before it is sent, and
+/// nothing comes after it.
+const NOT_SENT: [HeaderName; 4] = [TE, TRAILER, CONTENT_LENGTH, EXPECT];
 
 /// What requests need to know of this site.
 #[derive(Debug, Clone, Copy)]
@@ -163,6 +160,8 @@ fn headers(
     for name in &NOT_SENT {
         headers.remove(name);
     }
+    // An answer in an encoding could not be read.
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     for (name, value) in &service.headers {
         headers.insert(name, value.clone());
     }
@@ -383,6 +382,7 @@ mod tests {
                 .collect();
             sent.sort_unstable();
             let expected = [
+                ("accept-encoding", "identity"),
                 ("content-length", length),
                 ("host", "elsewhere"),
                 ("x-auth-token", "local"),

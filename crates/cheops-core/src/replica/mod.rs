@@ -22,6 +22,7 @@ mod rehearse;
 mod resource;
 mod run;
 mod shown;
+mod state;
 mod stream;
 mod sync;
 mod wait;
@@ -46,8 +47,9 @@ pub use self::{
     effect::{Answer, Effect, Event, Input, Refusal, Report, RunId, Submission, Ticket},
     message::{Durable, Message, Record, Reply, Sent, Stretch, Version},
     rehearse::{Planned, Rehearsal},
-    resource::{Resource, State},
+    resource::Resource,
     shown::{Print, Shown},
+    state::State,
     withhold::Lost,
 };
 use crate::{
@@ -380,8 +382,10 @@ impl Replica {
             return Err(refusal);
         }
         let known = resource.map(Resource::sites);
-        // There is nothing to delete of what does not exist.
-        let named = submission.sites.as_ref().filter(|_| !submission.kind.is_delete());
+        // There is nothing to delete of what does not exist; but the application may have what nobody
+        // has told us of, and a request is for the application.
+        let may_begin = !submission.kind.is_delete() || submission.action.is_request();
+        let named = submission.sites.as_ref().filter(|_| may_begin);
         let Some(sites) = known.or(named).cloned() else {
             return Err(Refusal::NoSites(submission.resource.clone()));
         };

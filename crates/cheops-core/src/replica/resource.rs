@@ -15,6 +15,7 @@ use super::{
     message::{Record, Reply, Sent, Version},
     run::Work,
     shown::{Look, Shown},
+    state::tail_of,
     stream::{Item, Streams, digest, mark},
     wait::News,
     waiting::Waiting,
@@ -70,20 +71,6 @@ pub struct Resource {
     pub(super) floor: Option<u64>,
     /// Up to where another site has forgotten the resource's records, if this one has yet to.
     pub(super) due: Version,
-}
-
-/// A resource's state at a glance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
-    /// All sites have run the block.
-    Settled,
-    /// Some site has not answered yet.
-    Pending,
-    /// What was asked for last has failed everywhere.
-    Failed,
-    /// An operation succeeded here and failed there; or a site has run what is not in the block, and
-    /// has no way back; or what `Show` prints differs.
-    Diverged,
 }
 
 /// Whether a record can be taken in.
@@ -173,26 +160,10 @@ impl Resource {
         self.replies.get(&(op, site.clone()))
     }
 
-    /// How many operations at the end of the block a site has not answered, as far as is known here.
-    /// What has no influence on the state any more is not counted, and what the site has yet to replay
-    /// is.
-    pub fn unanswered(&self, site: &SiteId) -> usize {
-        let tail = self.tail();
-        tail.iter().rev().take_while(|&&op| self.standing(tail, op, site).is_none()).count()
-    }
-
     /// The block from its last replacing operation on: what came before has no influence on the state
     /// any more.
     pub(super) fn tail(&self) -> &[Ix] {
-        &self.resolution.block()[self.resolution.last_replacing().unwrap_or(0)..]
-    }
-
-    /// The last known reply of a site to an operation of the tail. What a site ran before it made the
-    /// state anew is gone, and it has yet to replay it. A replacing operation that failed has made
-    /// nothing anew: it counts in the era that there was.
-    fn standing(&self, tail: &[Ix], op: Ix, site: &SiteId) -> Option<&Reply> {
-        let anew = tail.first().and_then(|&first| self.reply_to(first, site)).map(|r| r.era);
-        self.reply_to(op, site).filter(|reply| Some(reply.era) >= anew)
+        tail_of(&self.resolution)
     }
 
     /// What became of an operation; nothing if it is not known here.
@@ -266,74 +237,6 @@ impl Resource {
     /// Whether a person must decide.
     pub fn is_stuck(&self) -> bool {
         self.work == Work::Stuck
-    }
-
-    /// The resource's state at a glance, as far as it is known here.
-    pub fn state(&self) -> State {
-        match self.replied() {
-            State::Settled | State::Failed if self.shows_differ() => State::Diverged,
-            state => state,
-        }
-    }
-
-    /// The state that the replies tell of, whatever `Show` prints.
-    pub fn replied(&self) -> State {
-        let tail = self.tail();
-        let nothing_left = tail.is_empty() && !self.log.is_empty();
-        let (mut pending, mut failed) = (false, nothing_left);
-        for &op in tail {
-            let (mut good, mut bad) = (false, false);
-            for site in self.sites.iter() {
-                match self.standing(tail, op, site).map(|reply| reply.outcome) {
-                    Some(Outcome::Ok) => good = true,
-                    Some(Outcome::Ko) => bad = true,
-                    Some(Outcome::Unknown) | None => pending = true,
-                }
-            }
-            if good && bad {
-                return State::Diverged;
-            }
-            failed |= bad;
-        }
-        let strays = self.sites.iter().any(|site| self.has_strays(site));
-        let way_back = self.resolution.last_replacing().is_some() || self.config.reset.is_some();
-        // Where nothing is left to replay, a site that finds its way back has nothing to say of it.
-        let replays = strays && way_back && !nothing_left;
-        match (pending || replays, failed) {
-            _ if strays && !way_back => State::Diverged,
-            (true, _) => State::Pending,
-            (false, true) => State::Failed,
-            (false, false) => State::Settled,
-        }
-    }
-
-    /// An operation of which a site can't say whether it took effect, and the site, if that still
-    /// matters.
-    pub fn in_doubt(&self) -> Option<(&OpId, &SiteId)> {
-        self.tail().iter().find_map(|&op| {
-            let unknown = |site: &&SiteId| {
-                self.reply_to(op, site).is_some_and(|reply| reply.outcome == Outcome::Unknown)
-            };
-            let site = self.sites.iter().find(unknown)?;
-            Some((&self.log.op(op).id, site))
-        })
-    }
-
-    /// Whether something that a site has run and that has left the block is still in its state.
-    fn has_strays(&self, site: &SiteId) -> bool {
-        let replies = self.streams.replied(site).filter_map(|(number, op)| {
-            self.reply_to(op, site).filter(|reply| reply.id.number == number).map(|r| (op, r))
-        });
-        // What was run before the state was last made anew is gone; or, if that failed, it is what
-        // is reported.
-        let block = self.resolution.block();
-        let anew = self.resolution.last_replacing().map(|place| block[place]);
-        let mut era = None;
-        replies
-            .take_while(|&(op, reply)| {
-                *era.get_or_insert(reply.era) == reply.era && Some(op) != anew
-            })
-            .any(|(op, reply)| reply.outcome != Outcome::Ko && self.fate(op) != Fate::Kept)
     }
 
     /// Whether a record can be taken in now.
@@ -533,7 +436,7 @@ impl Resource {
 
     /// An operation is void if it failed at the site that received it, when it was first run there:
     /// a later run is a replay, of one that had succeeded.
-    fn is_void(&self, ix: Ix) -> bool {
+    pub(super) fn is_void(&self, ix: Ix) -> bool {
         let op = self.log.op(ix);
         !op.keep_going
             && self

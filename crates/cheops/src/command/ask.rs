@@ -12,9 +12,13 @@ use cheops_core::{
 
 use crate::{client::Path, report::Failure};
 
-/// The id of a resource.
+/// What `-o name` puts before the id of a resource, which holds no slash.
+const KINDS: [&str; 2] = ["resource/", "replicant/"];
+
+/// The id of a resource, as it is or as `-o name` writes it.
 pub(crate) fn resource(text: &str) -> Result<ResourceId, Failure> {
-    text.parse().map_err(|error| {
+    let id = KINDS.iter().find_map(|kind| text.strip_prefix(kind)).unwrap_or(text);
+    id.parse().map_err(|error| {
         Failure::input("invalid id of a resource").at(text, 0..text.len()).caused_by(error)
     })
 }

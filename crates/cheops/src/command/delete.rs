@@ -13,7 +13,8 @@ use crate::{client::Ask, interrupt::Interrupt, report::Failure};
 /// Delete a resource on all of its sites
 ///
 /// Deletion is an operation of the kind `delete`: what is concurrent with it meets it by the matrix.
-/// The resource is forgotten once all sites have run it.
+/// The resource is forgotten once all sites have run it. One that is made of the application's own
+/// requests is deleted by a DELETE to its service.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// The resource
@@ -22,6 +23,9 @@ pub(crate) struct Arguments {
     /// The command that removes it from the application, at each site
     #[arg(long, allow_hyphen_values = true)]
     command: Option<String>,
+    /// Also what is made of the application's own requests: it is forgotten, and its copies stay
+    #[arg(long)]
+    force: bool,
     /// How long to wait for the replies of all sites; `0s` not at all
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     wait: String,
@@ -38,6 +42,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
     let wait = ask::duration("--wait", &arguments.wait)?;
     let path = ask::resource_path(&id)
         .query("command", arguments.command.as_deref())
+        .query("force", arguments.force.then_some(true))
         .query("wait", Some(&arguments.wait))
         .query("author", ask::author(arguments.author.as_deref())?)
         .query("key", arguments.key.as_deref());

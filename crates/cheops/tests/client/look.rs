@@ -2,8 +2,8 @@
 
 use cheops_agent::{
     api::model::{
-        Fate, Operation, Receipt, Resource, Resources, RunStatus, Shown, ShownAt, Sites, State,
-        Trouble, Troubles, Urgency,
+        Fate, Operation, Receipt, Replica, Replicant, Replicants, Resource, Resources, RunStatus,
+        Shown, ShownAt, Sites, State, Trouble, Troubles, Urgency,
     },
     run::left_out::{Kept, LeftOut},
 };
@@ -25,6 +25,42 @@ fn shown(outputs: &[(&str, &str, &str)]) -> Shown {
     }
 }
 
+const LONG: usize = 5_000;
+
+/// One that has no copy at the last of its sites, and one with a long path.
+fn replicants() -> Replicants {
+    let replica = |site: &str, id: Option<&str>, failed: Option<&str>| Replica {
+        site: site.into(),
+        id: id.map(Into::into),
+        part: None,
+        created: failed.is_none(),
+        failed: failed.map(Into::into),
+        pending: 0,
+    };
+    let made = vec![
+        replica("site1", Some("8c1d52f0-aaaa"), None),
+        replica("site2", None, Some("answered 503")),
+    ];
+    let put = vec![replica("site1", None, None)];
+    let replicant = |id: Option<&str>, path: String, resource: &str, state, replicas| Replicant {
+        service: "image".into(),
+        id: id.map(Into::into),
+        path,
+        resource: resource.into(),
+        state,
+        deleting: false,
+        replicas,
+    };
+    Replicants {
+        site: "site1".into(),
+        replicants: vec![
+            replicant(Some("4f0c"), "/v2/images/4f0c".into(), "image~4f0c", State::Diverged, made),
+            replicant(None, "/".repeat(LONG), "image~a~0123456789ab", State::Settled, put),
+        ],
+        next: None,
+    }
+}
+
 fn agent() -> Agent {
     Agent::start(answer)
 }
@@ -43,6 +79,7 @@ fn answer(seen: &Seen) -> Reply {
             resources: vec![summary("counter", State::Settled)],
             next: Some("counter".into()),
         }),
+        "/api/v1/replicants" => json(&replicants()),
         "/api/v1/resources/counter" => json(&counter()),
         "/api/v1/resources/counter/show" => {
             json(&shown(&[("site1", "OK", "29\n"), ("site2", "OK", "29\n")]))
@@ -54,6 +91,33 @@ fn answer(seen: &Seen) -> Reply {
             &format!("there is no {path}"),
             "look with `cheops get resources`",
         ),
+    }
+}
+
+#[test]
+fn replicants_are_shortened_for_people_and_whole_for_programs() {
+    let agent = agent();
+    let told = agent.cheops(&["get", "replicants"]).fine();
+    let path = format!("{}…", "/".repeat(60));
+    let rows: Vec<Vec<&str>> = told
+        .lines()
+        .map(|line| line.split("  ").filter(|cell| !cell.is_empty()).collect())
+        .collect();
+    let row = |line: usize| rows[line].iter().map(|cell| cell.trim()).collect::<Vec<_>>().join("|");
+    assert_eq!(row(1), "image|4f0c|diverged|0|site1 8c1d52f0…, site2 (failed: answered 503)");
+    assert_eq!(row(2), format!("image|{path}|settled|0|site1"));
+    let json = agent.cheops(&["get", "replicants", "-o", "json"]).fine();
+    assert!(json.contains(&"/".repeat(LONG)));
+    let names = agent.cheops(&["get", "replicants", "-o", "name"]).fine();
+    assert_eq!(names, "replicant/image~4f0c\nreplicant/image~a~0123456789ab\n");
+}
+
+#[test]
+fn what_name_prints_is_taken_by_other_verbs() {
+    let agent = agent();
+    for name in ["counter", "resource/counter", "replicant/counter"] {
+        let told = agent.cheops(&["describe", name]).fine();
+        assert!(told.starts_with("Resource     counter\n"), "{told}");
     }
 }
 

@@ -90,10 +90,16 @@ fn pages_are_followed_to_their_end_or_said_to_be_missing() {
     world.mode(1, Service::Image, &json!({ "next": "relative" }));
     let answer = read().send().expect(200);
     assert_eq!(answer.json()["images"].as_array().unwrap().len(), 9, "{}", answer.text());
-    world.mode(2, Service::Image, &json!({ "next": "same" }));
-    let answer = read().send().expect(203);
-    assert_eq!(answer.json()["images"].as_array().unwrap().len(), 7, "{}", answer.text());
-    assert_eq!(answer.header("x-cheops-missing"), "site3");
+    world.mode(2, Service::Image, &json!({ "next": "header" }));
+    let answer = read().send().expect(200);
+    assert_eq!(answer.json()["images"].as_array().unwrap().len(), 9, "{}", answer.text());
+    assert_eq!(answer.header("link"), "", "it is about one site's page");
+    for wrong in ["elsewhere", "same"] {
+        world.mode(2, Service::Image, &json!({ "next": wrong }));
+        let answer = read().send().expect(203);
+        assert_eq!(answer.json()["images"].as_array().unwrap().len(), 7, "{}", answer.text());
+        assert_eq!(answer.header("x-cheops-missing"), "site3", "{wrong}");
+    }
     // What the client has already is not what each site has.
     world.forget();
     let old = read().header("If-Modified-Since", "x").header("If-None-Match", "*");
@@ -102,6 +108,7 @@ fn pages_are_followed_to_their_end_or_said_to_be_missing() {
         for entry in world.log(n, Service::Image) {
             let has = |name: &str| !entry["headers"][name].is_null();
             assert!(!has("if-modified-since") && !has("if-none-match") && !has("range"), "{entry}");
+            assert_eq!(entry["headers"]["accept-encoding"], "identity", "{entry}");
         }
     }
 }
@@ -196,6 +203,14 @@ fn a_name_that_exists_is_refused_before_anything_is_created() {
         assert!(world.asked(n, Service::Image).iter().all(|line| !line.starts_with("POST")));
     }
     create(&world, 0, "free").expect(201);
+    // Also where it is on a later page.
+    for n in 1..=3 {
+        let group = json!({ "name": format!("more{n}") });
+        world.client.call("POST", &url).json(&group).send().expect(201);
+    }
+    world.mode(2, Service::Image, &json!({ "filter": false, "page": 1 }));
+    create(&world, 0, "more3").problem(409, "name-taken");
+    world.mode(2, Service::Image, &json!({}));
     // The same for a path that exists.
     let at_third = world.instance(2, Service::Image, "/kv/here");
     world.client.call("PUT", &at_third).json(&json!({})).send().expect(201);
@@ -255,4 +270,97 @@ fn what_does_not_divide_is_at_the_prime_site_and_known_at_all() {
     assert_eq!((count(0), count(1)), (json!(0), json!(1)));
     world.image(0, "DELETE", &path).send().expect(204);
     eventually("it is gone", || count(1) == 0);
+}
+
+#[test]
+fn what_divides_does_so_whatever_its_type_and_its_length() {
+    let world = world("");
+    let pad = "x".repeat(40_000);
+    let group = json!({ "name": "web", "replicas": 10, "pad": pad }).to_string();
+    let call = |method: &str, path: &str| world.image(0, method, path).scope(ALL);
+    // As `curl -d` sends it.
+    let form = "application/x-www-form-urlencoded";
+    let post = || call("POST", "/v2/groups").header("Content-Type", form);
+    let made = post().body(group.clone()).send().expect(201).json();
+    assert_eq!(made["replicas"], 10, "{}", made["replicas"]);
+    eventually("each has its part", || replicas(&world, "web") == [4, 3, 3]);
+    post().body(group).send().problem(409, "name-taken");
+    let path = format!("/v2/groups/{}", text(&made["id"]));
+    let change = json!({ "replicas": 7, "pad": pad }).to_string();
+    let change_it = || call("PATCH", &path).header("Content-Type", form);
+    assert_eq!(change_it().body(change).send().expect(200).json()["replicas"], 7);
+    eventually("each has its new part", || replicas(&world, "web") == [3, 2, 2]);
+
+    // What can't be divided is refused, and changes nothing.
+    let long = json!({ "replicas": 7, "pad": "x".repeat(1 << 20) }).to_string();
+    change_it().body(long).send().problem(413, "too-large");
+    change_it().body("replicas=7").send().problem(415, "no-document");
+    post().body("name=new").send().problem(415, "no-document");
+    let operations = json!([{ "op": "replace", "path": "/replicas", "value": 9 }]).to_string();
+    let json_patch = call("PATCH", &path).header("Content-Type", "application/json-patch+json");
+    json_patch.body(operations).send().problem(422, "indivisible");
+    assert_eq!(replicas(&world, "web"), [3, 2, 2]);
+    // What lies below it may be anything.
+    let action = format!("{path}/actions/start");
+    call("POST", &action).header("Content-Type", form).body("a=b").send().expect(202);
+}
+
+#[test]
+fn what_is_one_resource_is_one_item_of_a_list() {
+    let world = world("");
+    let copies = world.image(0, "POST", "/v2/groups").scope("image: site1 & site2");
+    let copies = copies.json(&json!({ "name": "copies", "replicas": 5 })).send().expect(201);
+    let copies = text(&copies.json()["id"]);
+    let parts = world.image(0, "POST", "/v2/groups").scope("image: site1 % site2");
+    let parts = parts.json(&json!({ "name": "parts", "replicas": 7, "members": ["a", "b"] }));
+    let parts = text(&parts.send().expect(201).json()["id"]);
+    let url = world.instance(1, Service::Image, "/v2/groups");
+    world.client.call("POST", &url).json(&json!({ "name": "alone" })).send().expect(201);
+    let own = |n: usize, name: &str| part(&world, n, name).is_some();
+    eventually("both have both", || [0, 1].iter().all(|&n| own(n, "copies") && own(n, "parts")));
+    // The third has no part in any of it.
+    for asked in 0..3 {
+        let read = || world.image(asked, "GET", "/v2/groups").scope("image: site1 % site2").send();
+        eventually("all know what is whose", || read().json()["total"] == 3);
+        let answer = read().expect(200);
+        let list = answer.json();
+        let item = |n: usize| {
+            let item = &list["groups"][n];
+            (text(&item["id"]), text(&item["name"]), text(&item["at"]), text(&item["replicas"]))
+        };
+        let owned =
+            |of: [&str; 4]| -> (String, String, String, String) { of.map(str::to_owned).into() };
+        assert_eq!(item(0), owned([&copies, "copies", "site1 & site2", "5"]), "{list}");
+        assert_eq!(item(1), owned([&parts, "parts", "site1 % site2", "7"]), "{list}");
+        assert_eq!(list["groups"][1]["members"], json!(["a", "b"]));
+        assert_eq!((item(2).1.as_str(), item(2).2.as_str()), ("alone", "site2"));
+        assert_eq!(list["groups"].as_array().unwrap().len(), 3, "{list}");
+        assert_eq!(answer.header("x-cheops-items"), "groups: site1=2 site2=1");
+    }
+    // A list without a scope is this site's.
+    let here = world.image(0, "GET", "/v2/groups").send().expect(200).json();
+    assert_eq!(here["groups"][1]["replicas"], 4, "{here}");
+}
+
+#[test]
+fn what_one_site_has_is_read_there_and_what_is_no_document_is_said_to_be_of_one() {
+    let world = world("");
+    let id = world.has_image(1, "debian", "bytes");
+    let read = |method: &str, path: &str| world.image(0, method, path).scope(ALL).send();
+    let found = read("GET", &format!("/v2/images/{id}")).expect(200);
+    assert_eq!((text(&found.json()["name"]), found.site()), ("debian".into(), "site2".into()));
+    assert_eq!(found.header("x-cheops-missing"), "");
+    let file = read("GET", &format!("/v2/images/{id}/file")).expect(200);
+    assert_eq!((file.text(), file.site()), ("bytes".into(), "site2".into()));
+    read("GET", "/v2/images/none").expect(404);
+    // Heads of several answers do not become one.
+    let head = read("HEAD", "/v2/images").expect(203);
+    assert_eq!(
+        (head.site(), head.header("x-cheops-missing")),
+        ("site1".into(), "site2, site3".into())
+    );
+    // Nobody knows if a site has it that does not answer.
+    world.isolate(1);
+    let gone = read("GET", &format!("/v2/images/{id}")).expect(404);
+    assert_eq!(gone.header("x-cheops-missing"), "site2");
 }

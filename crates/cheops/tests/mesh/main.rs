@@ -10,6 +10,7 @@ mod cross;
 mod crowd;
 mod cuts;
 mod far;
+mod leftovers;
 mod linked;
 mod otherwise;
 mod refused;

@@ -100,6 +100,56 @@ fn a_creation_at_two_sites_is_one_resource_with_one_id() {
 }
 
 #[test]
+fn answers_to_writes_hide_the_ids_of_all_that_they_mention() {
+    let mut world = World::new(2);
+    let [one, other] = ["one", "other"].map(|name| {
+        let meta = create(&world, 0, name);
+        settled(&world, &[0, 1], name, |_| true);
+        meta
+    });
+    let own = |n: usize, name: &str| text(&local(&world, n, name).unwrap()["id"]);
+    // The application at each site says what belongs to what, by ids of its own.
+    for n in [0, 1] {
+        let image = format!("/v2/images/{}", own(n, "one"));
+        let call = world.client.call("PATCH", &world.instance(n, Service::Image, &image));
+        call.json(&json!({ "parent": own(n, "other") })).send().expect(200);
+    }
+    let path = format!("/v2/images/{one}");
+    eventually("both sites know both", || {
+        let read = |n: usize| world.image(n, "GET", &path).send();
+        [0, 1].iter().all(|&n| read(n).json()["parent"] == other.as_str())
+    });
+    // What is compressed could not be read, and what is not asked for may come.
+    world.forget();
+    world.image(0, "GET", &path).header("Accept-Encoding", "gzip").send().expect(200);
+    assert_eq!(world.log(0, Service::Image)[0]["headers"]["accept-encoding"], "identity");
+    let change = |world: &World| {
+        world.image(0, "PATCH", &path).json(&json!({ "tag": "x" })).send().expect(200)
+    };
+    for site in ["site1", "site2"] {
+        let answer = change(&world);
+        assert_eq!(answer.site(), site);
+        assert_eq!(answer.json()["parent"], other.as_str(), "{}", answer.text());
+        // The other site's answer is told if there is none here.
+        world.stop(0, Service::Image);
+    }
+}
+
+#[test]
+fn an_answer_whose_end_was_dropped_does_not_end_as_if_it_were_whole() {
+    let sections = "[runs]\noutput_file = 300000\n".to_owned();
+    let world = World::with(2, Setup { sections, ..Setup::default() });
+    let path = format!("/v2/images/{}", create(&world, 0, "debian"));
+    for (length, whole) in [(200_000, true), (400_000, false)] {
+        let change = json!({ "pad": "x".repeat(length) });
+        let answer = world.image(0, "PATCH", &path).json(&change).try_send();
+        // What breaks off is no answer to the client, however much of it came.
+        let length = answer.map(|answer| answer.body.len());
+        assert_eq!(length.is_some(), whole, "{length:?}");
+    }
+}
+
+#[test]
 fn the_mapping_can_be_looked_up_at_its_sites() {
     let world = World::with(3, Setup { numbers: true, ..Setup::default() });
     let meta = create(&world, 0, "debian");

@@ -71,6 +71,10 @@ pub struct Replica {
     pub part: Option<usize>,
     /// Whether the site has carried out the creation.
     pub created: bool,
+    /// Why it could not, if it could not and has nothing: `answered 503`. The creation is not sent there
+    /// again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
     /// How many operations it has not answered.
     pub pending: usize,
 }

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
-use super::pieces::{Place, encoded, pieces};
+use super::pieces::{Piece, Place, encoded, pieces};
 use crate::{
     config::Ids,
     rest::{ids::is_distinctive, pointer},
@@ -57,7 +57,7 @@ where
     /// The ids in a path or URL.
     pub(super) fn in_path(&self, text: &str) -> Vec<Edit> {
         let collections = &self.context.collections;
-        let found = pieces(text).filter_map(|piece| {
+        let edit = |piece: &Piece<'_>| {
             let id = piece.decoded().filter(|id| !id.is_empty())?;
             let announced = || match piece.place {
                 Place::Segment { below } => collections.iter().any(|name| name == below),
@@ -65,8 +65,9 @@ where
             };
             let known = self.whole(&id, !is_distinctive(&id) && announced())?;
             Some((piece.at..piece.end(), encoded(known.as_ref()).to_string()))
-        });
-        found.collect()
+        };
+        let found = pieces(text).flat_map(|piece| piece.find(edit));
+        found.map(|(_, edit)| edit).collect()
     }
 
     /// The ids in a text value of a document. `announced` says that the value is that of a field.
@@ -150,6 +151,7 @@ mod tests {
         let table = [
             ("http://h/v2/images/ID", Some("http://h/v2/images/TO")),
             ("/v2/images/ID/file?x=ID&y=1", Some("/v2/images/TO/file?x=TO&y=1")),
+            ("/v2/images?id=in:ID,y&limit=1", Some("/v2/images?id=in:TO,y&limit=1")),
             ("/v2/images/42", Some("/v2/images/a%20b")),
             ("/v2/volumes/42", None),
             ("/v2/images/43", None),

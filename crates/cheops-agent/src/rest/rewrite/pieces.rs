@@ -1,5 +1,8 @@
 //! The pieces of a path or a URL that can be ids: segments of the path, and values of the query.
 //!
+//! A value of a query may be a list of ids, and say how they are to be compared: `?id=in:a,b`. Its
+//! [choices](Piece::choices) are what of it can be an id by itself.
+//!
 //! What must stay true: a piece is a part of the text as it stands there, with its place, so that
 //! whatever is not replaced stays byte for byte.
 
@@ -11,6 +14,12 @@ use percent_encoding::{
 
 /// What stands in a segment or in a query as it is (RFC 3986, "unreserved").
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// What stands between the items of a list, and after what says how to compare.
+const COMMAS: [&str; 3] = [",", "%2C", "%2c"];
+const COLONS: [&str; 3] = [":", "%3A", "%3a"];
+/// The longest word that says how to compare: `notin`, `contains`.
+const LONGEST_WORD: usize = 10;
 
 /// A part of a path or URL that can be an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +57,55 @@ impl<'a> Piece<'a> {
             }
             Place::Segment { .. } | Place::Value { .. } => decoded(self.raw),
         }
+    }
+
+    /// What of it can be an id: all of it, and of a value of a query, each item of the list that it may
+    /// be, as it is and without a word in front that says how to compare. The longer come first, and
+    /// those that are not a part of each other don't overlap.
+    pub(crate) fn choices(self) -> impl Iterator<Item = Self> {
+        let is_value = matches!(self.place, Place::Value { .. });
+        let items = is_value.then(|| self.items()).into_iter().flatten();
+        let items = items.flat_map(move |item| {
+            let is_all = item.raw.len() == self.raw.len();
+            [(!is_all).then_some(item), item.compared()]
+        });
+        [self].into_iter().chain(items.flatten())
+    }
+
+    /// The first of its choices that are something, where they don't overlap.
+    pub(crate) fn find<T>(self, mut is: impl FnMut(&Self) -> Option<T>) -> Vec<(Self, T)> {
+        let mut found: Vec<(Self, T)> = Vec::new();
+        for choice in self.choices() {
+            if found.last().is_none_or(|(last, _)| last.end() <= choice.at)
+                && let Some(what) = is(&choice)
+            {
+                found.push((choice, what));
+            }
+        }
+        found
+    }
+
+    /// The items of a list.
+    fn items(self) -> impl Iterator<Item = Self> {
+        let mut rest = Some(self);
+        std::iter::from_fn(move || {
+            let list = rest?;
+            let comma =
+                COMMAS.iter().filter_map(|comma| Some((list.raw.find(comma)?, comma.len())));
+            let Some((end, length)) = comma.min() else { return rest.take() };
+            let (raw, after) = (&list.raw[..end], end + length);
+            rest = Some(Self { raw: &list.raw[after..], at: list.at + after, ..list });
+            Some(Self { raw, ..list })
+        })
+    }
+
+    /// What is compared, if a word says how.
+    fn compared(self) -> Option<Self> {
+        let end = self.raw.find(|c: char| !c.is_ascii_alphabetic() && c != '_')?;
+        let word = (1..=LONGEST_WORD).contains(&end);
+        let colon = COLONS.iter().find(|colon| self.raw[end..].starts_with(**colon))?;
+        let start = end + colon.len();
+        word.then(|| Self { raw: &self.raw[start..], at: self.at + start, ..self })
     }
 
     /// Where it ends.
@@ -175,6 +233,43 @@ mod tests {
             for piece in pieces(text) {
                 assert_eq!(&text[piece.at..piece.end()], piece.raw, "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn a_value_may_be_a_list_of_ids() {
+        let table: [(&str, &[&str]); 12] = [
+            ("/a,b", &["a,b"]),
+            ("/?x=a", &["a"]),
+            ("/?x=a,b", &["a,b", "a", "b"]),
+            ("/?x=in:a,b", &["in:a,b", "in:a", "a", "b"]),
+            ("/?x=in%3Aa%2Cb%2cc", &["in%3Aa%2Cb%2cc", "in%3Aa", "a", "b", "c"]),
+            ("/?x=eq:a", &["eq:a", "a"]),
+            ("/?x=not_in:a", &["not_in:a", "a"]),
+            ("/?x=urn:uuid:a", &["urn:uuid:a", "uuid:a"]),
+            ("/?x=2026-01-01T00:00", &["2026-01-01T00:00"]),
+            ("/?x=averylongword:a", &["averylongword:a"]),
+            ("/?x=:a,", &[":a,", ":a", ""]),
+            ("/?x=", &[""]),
+        ];
+        for (text, expected) in table {
+            let last = pieces(text).last().unwrap();
+            let found: Vec<&str> = last.choices().map(|piece| piece.raw).collect();
+            assert_eq!(found, expected, "{text}");
+            for piece in last.choices() {
+                assert_eq!(&text[piece.at..piece.end()], piece.raw, "{text}");
+            }
+        }
+        let last = pieces("/?x=in:a,b,in:c").last().unwrap();
+        for (known, expected) in [
+            (&["a", "c"][..], &["a", "c"][..]),
+            (&["in:a", "a", "b"], &["in:a", "b"]),
+            (&["in:a,b,in:c", "a"], &["in:a,b,in:c"]),
+            (&["x"], &[]),
+        ] {
+            let found = last.find(|piece| known.contains(&piece.raw).then_some(()));
+            let found: Vec<&str> = found.iter().map(|(piece, ())| piece.raw).collect();
+            assert_eq!(found, expected, "{known:?}");
         }
     }
 

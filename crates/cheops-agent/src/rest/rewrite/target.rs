@@ -10,16 +10,14 @@ use super::pieces::{Piece, Place, encoded, pieces};
 use crate::rest::ids::is_distinctive;
 
 /// The target with one id in place of another, where that is a whole segment of the path or a whole
-/// value of the query. All else stays byte for byte.
+/// value of the query, or an item of one that is a list. All else stays byte for byte.
 pub fn target(target: &str, from: &str, to: &str) -> String {
     let distinctive = is_distinctive(from);
     let mut result = String::with_capacity(target.len() + to.len());
     let mut copied = 0;
     let mut in_path = false;
-    for piece in pieces(target) {
-        if !names(&piece, from) {
-            continue;
-        }
+    let is_named = |piece: &Piece<'_>| names(piece, from).then_some(());
+    for (piece, ()) in pieces(target).flat_map(|piece| piece.find(is_named)) {
         let meant = match piece.place {
             Place::Segment { .. } => !std::mem::replace(&mut in_path, true),
             Place::Value { .. } => piece.is_called_id(),
@@ -36,9 +34,9 @@ pub fn target(target: &str, from: &str, to: &str) -> String {
 }
 
 /// All in a target that can be an id, decoded: the segments of the path, and the values of the query
-/// that are distinctive or whose name speaks of an id.
+/// that are distinctive or whose name speaks of an id, and the items of those that are lists.
 pub fn segments(target: &str) -> impl Iterator<Item = Cow<'_, str>> {
-    pieces(target).filter_map(|piece| {
+    pieces(target).flat_map(Piece::choices).filter_map(|piece| {
         let text = piece.decoded().filter(|text| !text.is_empty())?;
         let can_be = match piece.place {
             Place::Segment { .. } => true,
@@ -84,6 +82,9 @@ mod tests {
             ("/v2/images/ID?x=%41+b", "/v2/images/TO?x=%41+b"),
             ("/a/ID/b/ID?c=ID&d=xID", "/a/TO/b/TO?c=TO&d=xID"),
             ("/a/IDx/xID/ID;v=1", "/a/IDx/xID/ID;v=1"),
+            ("/a?ids=x,ID,IDx,ID", "/a?ids=x,TO,IDx,TO"),
+            ("/a?id=in:ID,y&z=in%3AID%2CID", "/a?id=in:TO,y&z=in%3ATO%2CTO"),
+            ("/ID,ID?x=ID:y", "/ID,ID?x=ID:y"),
             ("/a%2FID/b", "/a%2FID/b"),
             ("http://ID/ID", "http://ID/TO"),
             ("/?ID", "/?ID"),
@@ -104,6 +105,7 @@ mod tests {
             ("/things/42/parts/42", "/things/m/parts/42"),
             ("/things/42?limit=42", "/things/m?limit=42"),
             ("/parts?thing_id=42&size=42", "/parts?thing_id=m&size=42"),
+            ("/parts?ids=7,42&sizes=7,42", "/parts?ids=7,m&sizes=7,42"),
             ("/v42/x42/420", "/v42/x42/420"),
         ];
         for (before, after) in table {
@@ -128,10 +130,12 @@ mod tests {
 
     #[test]
     fn what_can_be_an_id_is_listed() {
-        let all = |text| segments(text).map(Cow::into_owned).collect::<Vec<String>>();
+        let all = |text: &str| segments(text).map(Cow::into_owned).collect::<Vec<String>>();
         assert_eq!(all("/v2/a%20b/7?limit=42&x_id=42"), ["v2", "a b", "7", "42"]);
         let found = all(&format!("/a?marker={LONG}&sort=name&%ff=%ff"));
         assert_eq!(found, ["a", LONG]);
+        let found = all(&format!("/a?marker=in:{LONG},{META}&sort=name,up"));
+        assert_eq!(found, ["a", LONG, META]);
     }
 
     #[test]

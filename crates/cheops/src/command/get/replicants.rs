@@ -5,13 +5,15 @@ use cheops_agent::api::model::{Replica, Replicant, Replicants};
 use crate::{
     client::{Client, Path},
     command::List,
-    report::Failure,
+    report::{Failure, clean, first},
     table::{Cell, Table},
     words,
 };
 
 /// How many are asked for at a time.
 const PAGE: usize = 1000;
+/// How many characters of an id or a path stand in the table; `-o json` has all of them.
+const ID: usize = 60;
 
 /// All of them, those of a service, or one.
 pub(super) fn fetch(
@@ -63,7 +65,7 @@ impl List for Replicants {
                 replicant.replicas.iter().map(|replica| said(replica, wide)).collect();
             table.row([
                 replicant.service.as_str().into(),
-                name.into(),
+                first(&clean(name), ID).into(),
                 if replicant.deleting {
                     Cell::styled("deleting", words::OPEN)
                 } else {
@@ -86,10 +88,13 @@ impl List for Replicants {
 fn said(replica: &Replica, wide: bool) -> String {
     let part = replica.part.map(|part| format!(" part {part}")).unwrap_or_default();
     let id = match &replica.id {
-        Some(id) if wide || id.len() <= 12 => format!(" {id}"),
-        Some(id) => format!(" {}…", id.chars().take(8).collect::<String>()),
+        Some(id) if wide || id.len() <= 12 => format!(" {}", first(&clean(id), ID)),
+        Some(id) => format!(" {}", first(&clean(id), 8)),
         None if replica.created => String::new(),
-        None => " (not yet)".to_owned(),
+        None => match &replica.failed {
+            Some(why) => format!(" (failed: {why})"),
+            None => " (not yet)".to_owned(),
+        },
     };
     format!("{}{part}{id}", replica.site)
 }

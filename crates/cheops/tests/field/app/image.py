@@ -5,10 +5,13 @@ in memory but for the files.
 - `/v2/images/ID`: GET, PATCH (what is there and what comes are merged), PUT (replaced), DELETE.
 - `/v2/images/ID/file`: PUT and GET of bytes.
 - `/v2/images/ID/actions/NAME`: POST; the names of all that were done are part of what GET shows.
-- `/kv/NAME`: the same with names that the client chooses: PUT, GET, PATCH, DELETE.
+- `/kv/NAME`: the same with names that the client chooses: PUT, GET, PATCH, DELETE. POST makes nothing, and
+  says so without an id.
 
 Each thing says in `site` where it is. The mode `{"next": "relative"}` has links to next pages without a
-path, `{"next": "same"}` such as lead to the page itself.
+path, `{"next": "same"}` such as lead to the page itself; `{"next": "header"}` has them in the header
+`Link`, and `{"next": "elsewhere"}` there too, with another host. `{"page": 2}` gives two things at a time to
+whoever does not say how many, and `{"filter": false}` lists all things, whatever their name.
 """
 
 import hashlib
@@ -77,24 +80,34 @@ class Image(Handler):
     def list(self, kind):
         with self.server.lock:
             things = list(self.server.things[kind].values())
-        if "name" in self.query:
+        mode = self.server.mode
+        if "name" in self.query and mode.get("filter", True):
             things = [thing for thing in things if thing.get("name") == self.query["name"]]
         page = {"first": f"/v2/{kind}", "total": len(things)}
         start = 0
         if "marker" in self.query:
             ids = [str(thing["id"]) for thing in things]
             start = ids.index(self.query["marker"]) + 1
-        end = start + int(self.query.get("limit", len(things) or 1))
+        limit = int(self.query.get("limit", mode.get("page", len(things) or 1)))
+        end = start + limit
         page[kind] = things[start:end]
+        headers = [("Link", f'</v2/{kind}>; rel="first"')]
         if end < len(things):
-            limit, marker = self.query["limit"], things[end - 1]["id"]
-            page["next"] = f"/v2/{kind}?limit={limit}&marker={marker}"
-            match self.server.mode.get("next"):
+            marker = things[end - 1]["id"]
+            next = f"/v2/{kind}?limit={limit}&marker={marker}"
+            match mode.get("next"):
                 case "relative":
                     page["next"] = f"?limit={limit}&marker={marker}"
                 case "same":
                     page["next"] = self.path
-        self.answer(page)
+                case "header":
+                    host = self.headers["Host"]
+                    headers.append(("Link", f'<http://{host}{next}>; rel="next"; title="a, b"'))
+                case "elsewhere":
+                    headers.append(("Link", f"<http://elsewhere{next}>; rel=next"))
+                case _:
+                    page["next"] = next
+        self.answer(page, headers=headers)
 
     def thing(self, kind, id):
         found = self.find(kind, id)
@@ -160,6 +173,10 @@ class Image(Handler):
                 thing = {**wanted, "name": name, "site": self.server.site}
                 self.server.things["kv"][name] = thing
             self.answer(thing, 201 if is_new else 200)
+            return
+        if self.command == "POST":
+            self.read()
+            self.answer({"touched": name})
             return
         self.thing("kv", name)
 
