@@ -79,7 +79,8 @@ impl Api {
 }
 
 async fn read<T: DeserializeOwned>(answer: Response<Body>) -> Answer<T> {
-    let body = to_bytes(answer.into_body(), MOST).await.map_err(|error| Refusal::strange(&error))?;
+    let body =
+        to_bytes(answer.into_body(), MOST).await.map_err(|error| Refusal::strange(&error))?;
     serde_json::from_slice(&body).map_err(|error| Refusal::strange(&error))
 }
 

@@ -18,7 +18,8 @@ const ALL: [(&str, &str, &[u8]); 5] = [
 
 /// The address of a file, which changes with its content, so that browsers can keep it for ever.
 pub(crate) fn address(name: &str) -> String {
-    let content = ALL.iter().find(|(other, ..)| *other == name).map_or(&[][..], |(.., bytes)| bytes);
+    let content =
+        ALL.iter().find(|(other, ..)| *other == name).map_or(&[][..], |(.., bytes)| bytes);
     format!("/assets/{name}?{:016x}", xxh3_64(content))
 }
 
@@ -38,8 +39,10 @@ mod tests {
 
     #[test]
     fn an_address_changes_with_the_content() {
-        let addresses: std::collections::BTreeSet<String> =
-            ALL.iter().map(|(name, ..)| address(name).split('?').next_back().unwrap().into()).collect();
+        let addresses: std::collections::BTreeSet<String> = ALL
+            .iter()
+            .map(|(name, ..)| address(name).split('?').next_back().unwrap().into())
+            .collect();
         assert_eq!(addresses.len(), ALL.len());
     }
 }

@@ -32,12 +32,8 @@ pub(crate) struct Page<'a> {
 }
 
 /// The main pages: where, and what.
-const PLACES: [(&str, &str); 4] = [
-    ("/", "Sites"),
-    ("/resources", "Resources"),
-    ("/problems", "Problems"),
-    ("/scope", "Scope"),
-];
+const PLACES: [(&str, &str); 4] =
+    [("/", "Sites"), ("/resources", "Resources"), ("/problems", "Problems"), ("/scope", "Scope")];
 
 impl Page<'_> {
     pub(crate) fn render(&self) -> Markup {

@@ -28,8 +28,7 @@ mod sites;
 mod words;
 
 use axum::{
-    Router,
-    middleware,
+    Router, middleware,
     routing::{get, post},
 };
 

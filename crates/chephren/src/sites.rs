@@ -128,7 +128,7 @@ fn row(site: &Site, seen: &Seen) -> Markup {
             td { @if site.queue.messages > 0 { (site.queue.messages) " (" (bytes(site.queue.bytes)) ")" } @else { "–" } }
             td { (site.resources) }
             td { @if problems > 0 { a href={ "/problems?site=" (segment(&site.name)) } { (badge((&problems.to_string(), "bad"))) } } @else { "–" } }
-            td.do {
+            td { div.do {
                 @if site.state != SiteState::Here {
                     button hx-post={ (path) "/ping" } hx-target="#pinged" { "Ping" }
                     @if site.state == SiteState::Paused {
@@ -137,7 +137,7 @@ fn row(site: &Site, seen: &Seen) -> Markup {
                         button.warn hx-post={ (path) "/pause" } hx-target="#pinged" { "Pause" }
                     }
                 }
-            }
+            } }
         }
     }
 }
@@ -211,7 +211,9 @@ fn links(seen: &Seen, names: &[&str]) -> Vec<Link> {
 #[expect(clippy::cast_precision_loss, reason = "there are few")]
 fn places(count: usize) -> Vec<(f64, f64)> {
     let round = |n: f64| (n * 10.0).round() / 10.0;
-    let angle = |n: usize| TAU * n as f64 / count as f64 - TAU / 4.0;
+    // Two stand beside each other.
+    let first = if count == 2 { TAU / 2.0 } else { -TAU / 4.0 };
+    let angle = |n: usize| TAU * n as f64 / count as f64 + first;
     (0..count)
         .map(|n| (round(300.0 + 240.0 * angle(n).cos()), round(150.0 + 115.0 * angle(n).sin())))
         .collect()
@@ -256,7 +258,9 @@ pub(crate) async fn pause(
     let span = pause.span.filter(|span| !span.is_empty());
     let query = span.map(|span| format!("?for={}", segment(&span))).unwrap_or_default();
     api.act(Method::POST, &format!("/api/v1/sites/{}/pause{query}", segment(&name))).await?;
-    Ok(html! { span.said { "The links to " (name) " are paused. " code { "cheops site resume " (name) } " ends that." } })
+    Ok(
+        html! { span.said { "The links to " (name) " are paused. " code { "cheops site resume " (name) } " ends that." } },
+    )
 }
 
 /// Ends a pause.

@@ -86,9 +86,13 @@ mod tests {
         ] {
             assert_eq!(span(millis), expected);
         }
-        for (count, expected) in
-            [(0, "0 B"), (999, "999 B"), (1_500, "1.5 kB"), (2_000_000, "2.0 MB"), (3 << 30, "3.2 GB")]
-        {
+        for (count, expected) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1_500, "1.5 kB"),
+            (2_000_000, "2.0 MB"),
+            (3 << 30, "3.2 GB"),
+        ] {
             assert_eq!(bytes(count), expected);
         }
     }

@@ -3,7 +3,9 @@
 //! There are no passwords yet, and a browser on the operator's machine reaches the loopback
 //! interface. What must stay true: a page that did not come from this agent can't make the browser
 //! ask for anything here, neither by its own name nor by one that was made to stand for a local
-//! address. Programs, which send none of a browser's headers, notice nothing. Other agents come over
+//! address; but a link to one of this agent's pages can be followed from anywhere, since a page that is
+//! only looked at changes nothing, and whoever led there sees nothing of it. Programs, which send none of a
+//! browser's headers, notice nothing. Other agents come over
 //! their links and don't pass here.
 
 use std::net::IpAddr;
@@ -12,7 +14,7 @@ use axum::{
     Router,
     extract::Request,
     http::{
-        HeaderMap, StatusCode, Uri, header,
+        HeaderMap, Method, StatusCode, Uri, header,
         uri::{Authority, Scheme},
     },
     middleware::{self, Next},
@@ -23,12 +25,19 @@ use super::error::{ApiError, ApiResult};
 
 /// What a browser says of the page that a request comes from.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
+/// What it wants to do with the answer: show it as a page of its own, if these are `navigate` and
+/// `document`.
+const SEC_FETCH_MODE: &str = "sec-fetch-mode";
+const SEC_FETCH_DEST: &str = "sec-fetch-dest";
+
+/// What paths begin with that are not for people: some of these do something when they are only read.
+const OF_PROGRAMS: [&str; 3] = ["/api/", "/exec", "/show"];
 
 /// The API for whoever connects to this address.
 pub(crate) fn guard(router: Router, address: IpAddr) -> Router {
     let loopback = address.is_loopback();
     let guard = move |request: Request, next: Next| async move {
-        match judge(request.uri(), request.headers(), loopback) {
+        match judge(request.method(), request.uri(), request.headers(), loopback) {
             Ok(()) => next.run(request).await,
             Err(refusal) => refusal.into_response(),
         }
@@ -37,8 +46,12 @@ pub(crate) fn guard(router: Router, address: IpAddr) -> Router {
 }
 
 /// Whether a request may come in.
-fn judge(uri: &Uri, headers: &HeaderMap, loopback: bool) -> ApiResult<()> {
+fn judge(method: &Method, uri: &Uri, headers: &HeaderMap, loopback: bool) -> ApiResult<()> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let visits = *method == Method::GET
+        && text(SEC_FETCH_MODE) == Some("navigate")
+        && text(SEC_FETCH_DEST) == Some("document")
+        && !OF_PROGRAMS.iter().any(|of_programs| uri.path().starts_with(of_programs));
     // HTTP/2 has it in the target.
     let named = uri.authority().map(Authority::as_str).or_else(|| text(header::HOST.as_str()));
     let host = named.and_then(|host| host.parse::<Authority>().ok());
@@ -47,7 +60,7 @@ fn judge(uri: &Uri, headers: &HeaderMap, loopback: bool) -> ApiResult<()> {
     {
         return Err(foreign_host(named));
     }
-    if let Some(from @ ("cross-site" | "same-site")) = text(SEC_FETCH_SITE) {
+    if let Some(from @ ("cross-site" | "same-site")) = text(SEC_FETCH_SITE).filter(|_| !visits) {
         return Err(foreign_origin(&format!("from a page of another origin ({from})")));
     }
     match text(header::ORIGIN.as_str()) {
@@ -147,7 +160,8 @@ mod tests {
             for (name, value) in more {
                 headers.insert(*name, value.parse().unwrap());
             }
-            let refused = judge(&Uri::from_static("/exec/x"), &headers, loopback).err();
+            let exec = Uri::from_static("/exec/x");
+            let refused = judge(&Method::POST, &exec, &headers, loopback).err();
             let refused = refused.as_ref().map(|error| (error.0.status, error.0.kind.as_str()));
             assert_eq!(refused, expected.map(|kind| (403, kind)), "{loopback} {host} {more:?}");
         }
@@ -161,8 +175,33 @@ mod tests {
             // HTTP/1.0, which no browser speaks.
             ("/x", true),
         ] {
-            let judged = judge(&target.parse().unwrap(), &HeaderMap::new(), true);
+            let judged = judge(&Method::GET, &target.parse().unwrap(), &HeaderMap::new(), true);
             assert_eq!(judged.is_ok(), expected, "{target}");
+        }
+    }
+
+    #[test]
+    fn links_to_pages_can_be_followed_from_anywhere() {
+        for (method, path, mode, dest, expected) in [
+            (Method::GET, "/", "navigate", "document", true),
+            (Method::GET, "/resources/x", "navigate", "document", true),
+            (Method::POST, "/", "navigate", "document", false),
+            (Method::GET, "/", "navigate", "iframe", false),
+            (Method::GET, "/", "no-cors", "image", false),
+            (Method::GET, "/show/x", "navigate", "document", false),
+            (Method::GET, "/api/v1/sites", "navigate", "document", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            for (name, value) in [
+                ("host", "localhost:8079"),
+                (SITE, "cross-site"),
+                (SEC_FETCH_MODE, mode),
+                (SEC_FETCH_DEST, dest),
+            ] {
+                headers.insert(name, value.parse().unwrap());
+            }
+            let judged = judge(&method, &path.parse().unwrap(), &headers, true);
+            assert_eq!(judged.is_ok(), expected, "{method} {path} {mode} {dest}");
         }
     }
 }
