@@ -27,21 +27,14 @@ mod live;
 mod sites;
 mod words;
 
-use axum::{
-    Router, middleware,
-    routing::{get, post},
-};
+use axum::{Router, middleware, routing::get};
 
 use self::api::Api;
 
 /// The pages, for the agent whose API this is. What is not theirs is the API's.
 pub fn page(api: Router) -> Router {
     let pages = Router::new()
-        .route("/", get(sites::screen))
-        .route("/part/sites", get(sites::part))
-        .route("/sites/{name}/ping", post(sites::ping))
-        .route("/sites/{name}/pause", post(sites::pause))
-        .route("/sites/{name}/resume", post(sites::resume))
+        .merge(sites::routes())
         .route("/live", get(live::follow))
         .route("/assets/{name}", get(assets::get))
         .layer(middleware::map_response(layout::protect))

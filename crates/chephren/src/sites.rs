@@ -3,8 +3,10 @@
 use std::{collections::BTreeMap, f64::consts::TAU};
 
 use axum::{
+    Router,
     extract::{Form, Path, State},
     http::Method,
+    routing::{get, post},
 };
 use cheops_agent::api::model::{Catalogue, Pong, Site, SiteState, Sites, Troubles};
 use maud::{Markup, html};
@@ -16,6 +18,15 @@ use crate::{
     live,
     words::{badge, bytes, site_state, span, time},
 };
+
+pub(crate) fn routes() -> Router<Api> {
+    Router::new()
+        .route("/", get(screen))
+        .route("/part/sites", get(part))
+        .route("/sites/{name}/ping", post(ping))
+        .route("/sites/{name}/pause", post(pause))
+        .route("/sites/{name}/resume", post(resume))
+}
 
 /// All that the page shows.
 struct Seen {
@@ -41,7 +52,7 @@ impl Seen {
     }
 }
 
-pub(crate) async fn screen(State(api): State<Api>) -> Answer<Markup> {
+async fn screen(State(api): State<Api>) -> Answer<Markup> {
     let seen = Seen::look(&api).await?;
     let page = Page {
         title: "Sites",
@@ -58,7 +69,7 @@ pub(crate) async fn screen(State(api): State<Api>) -> Answer<Markup> {
     Ok(page.render())
 }
 
-pub(crate) async fn part(State(api): State<Api>) -> Answer<Markup> {
+async fn part(State(api): State<Api>) -> Answer<Markup> {
     Ok(content(&Seen::look(&api).await?))
 }
 
@@ -220,7 +231,7 @@ fn places(count: usize) -> Vec<(f64, f64)> {
 }
 
 /// Asks one site, or all, whether it is there.
-pub(crate) async fn ping(State(api): State<Api>, Path(name): Path<String>) -> Answer<Markup> {
+async fn ping(State(api): State<Api>, Path(name): Path<String>) -> Answer<Markup> {
     let names = if name == "all" {
         let sites: Sites = api.get("/api/v1/sites").await?;
         sites.sites.into_iter().map(|site| site.name).filter(|name| *name != sites.here).collect()
@@ -244,13 +255,13 @@ pub(crate) async fn ping(State(api): State<Api>, Path(name): Path<String>) -> An
 
 /// For how long.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Pause {
+struct Pause {
     #[serde(default)]
     span: Option<String>,
 }
 
 /// Cuts the links to a site, or all of this one, to rehearse a cut.
-pub(crate) async fn pause(
+async fn pause(
     State(api): State<Api>,
     Path(name): Path<String>,
     Form(pause): Form<Pause>,
@@ -264,7 +275,7 @@ pub(crate) async fn pause(
 }
 
 /// Ends a pause.
-pub(crate) async fn resume(State(api): State<Api>, Path(name): Path<String>) -> Answer<Markup> {
+async fn resume(State(api): State<Api>, Path(name): Path<String>) -> Answer<Markup> {
     api.act(Method::POST, &format!("/api/v1/sites/{}/resume", segment(&name))).await?;
     Ok(html! { span.said { "The links to " (name) " are being made again." } })
 }
