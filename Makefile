@@ -116,7 +116,7 @@ tools:
 # Tests with hosts of their own, real applications and broken disks need these, and root.
 HOSTS = ip:iproute2 iptables:iptables redis-server:redis-server redis-cli:redis-tools faketime:faketime \
   curl:curl pkill:procps strace:strace mkfs.ext4:e2fsprogs python3:python3 nginx:nginx \
-  h2load:nghttp2-client
+  h2load:nghttp2-client chromium:chromium chromedriver:chromium-driver
 hosts:
 	@missing=; for pair in $(HOSTS); do \
 	  command -v $${pair%%:*} >/dev/null || missing="$$missing $${pair##*:}"; done; \

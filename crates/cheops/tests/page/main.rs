@@ -1,0 +1,9 @@
+//! Chephren, the web page, in a real browser, against three real agents with hosts of their own.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+
+#[path = "../field/mod.rs"]
+mod field;
+
+mod browser;
+mod sites;
