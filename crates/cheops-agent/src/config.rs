@@ -76,6 +76,8 @@ pub struct Serve {
     pub idle: Duration,
     /// How long a client may take nothing of its answer, or send nothing of its body.
     pub stall: Duration,
+    /// Where people reach the page, if it is not where the API listens.
+    pub page: Option<String>,
     /// How long a disk that is slow may take to accept an operation, beyond the wait. A site that a
     /// request was passed on to has half as long again, for the way there and back. Not a setting of
     /// the file: clients count on it.
@@ -140,6 +142,7 @@ impl Config {
             serve: Serve {
                 connections: 1_024,
                 feeds: 128,
+                page: None,
                 streams: 128,
                 headers: Duration::from_secs(10),
                 header_bytes: 64 << 10,
@@ -201,6 +204,7 @@ impl Config {
         set(&mut serve.header_bytes, file.api.header_bytes);
         set(&mut serve.idle, span("api.idle", file.api.idle)?);
         set(&mut serve.stall, span("api.stall", file.api.stall)?);
+        serve.page = file.api.page;
         set(&mut runs.parallel, file.runs.parallel);
         set(&mut runs.output, file.runs.output);
         set(&mut runs.output_file, file.runs.output_file);
@@ -242,10 +246,21 @@ impl Config {
         Ok(())
     }
 
+    /// Where people reach the page of this site, as far as that is known: what listens on loopback only
+    /// is reached by those alone who are there.
+    pub fn page(&self) -> Option<String> {
+        let ip = self.api.ip();
+        let listens = !ip.is_loopback() && !ip.is_unspecified();
+        self.serve.page.clone().or_else(|| listens.then(|| format!("http://{}", self.api)))
+    }
+
     /// Whether the settings make sense together.
     pub fn check(&self) -> Result<(), String> {
         let Serve { connections, feeds, streams, headers, header_bytes, idle, stall, .. } =
             self.serve;
+        if let Some(page) = self.serve.page.as_deref().filter(|page| !is_web_address(page)) {
+            return Err(format!("`api.page` is `{page}`: write it like http://site1.example:8079"));
+        }
         if connections == 0 || feeds == 0 || streams == 0 {
             return Err(
                 "`api.connections`, `api.feeds` and `api.streams` must be at least 1".into()
@@ -384,6 +399,7 @@ struct ApiSection {
     header_bytes: Option<usize>,
     idle: Option<String>,
     stall: Option<String>,
+    page: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -411,6 +427,14 @@ struct LinksSection {
 struct StoreSection {
     reserve: Option<u64>,
     file: Option<u64>,
+}
+
+/// Whether a browser can be sent there.
+pub fn is_web_address(text: &str) -> bool {
+    let address = text.parse::<hyper::Uri>().ok();
+    address.is_some_and(|uri| {
+        matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some()
+    })
 }
 
 #[cfg(test)]
@@ -448,6 +472,7 @@ mod tests {
             header_bytes = 10000
             idle = "2s"
             stall = "3s"
+            page = "https://site1.example/"
             [runs]
             parallel = 3
             timeout = "1m"
@@ -478,6 +503,7 @@ mod tests {
             header_bytes: 10_000,
             idle: seconds(2),
             stall: seconds(3),
+            page: Some("https://site1.example/".to_owned()),
             accept: seconds(10),
         };
         assert_eq!(config.serve, serve);
@@ -521,5 +547,23 @@ mod tests {
             let error = read(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_page_is_on_the_web() {
+        for (text, expected) in [
+            ("http://10.0.0.1:8079", true),
+            ("https://site1.example/cheops/", true),
+            ("javascript:alert(1)", false),
+            ("site1.example:8079", false),
+            ("/x", false),
+            ("", false),
+        ] {
+            assert_eq!(is_web_address(text), expected, "{text}");
+        }
+        let at = |api: &str| read(&format!("site = 'a'\n[listen]\napi = '{api}'")).unwrap().page();
+        assert_eq!(at("127.0.0.1:8079"), None);
+        assert_eq!(at("0.0.0.0:8079"), None);
+        assert_eq!(at("10.0.0.1:8079").as_deref(), Some("http://10.0.0.1:8079"));
     }
 }

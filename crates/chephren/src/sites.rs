@@ -50,6 +50,12 @@ impl Seen {
         }
         Ok(Self { sites, catalogue, problems, not_asked: troubles.not_asked })
     }
+
+    /// Where another site's own page is.
+    fn page_of(&self, site: &str) -> Option<&str> {
+        let offer = self.catalogue.sites.iter().find(|offer| offer.site == site)?;
+        offer.page.as_deref().filter(|_| site != self.sites.here)
+    }
 }
 
 async fn screen(State(api): State<Api>) -> Answer<Markup> {
@@ -128,7 +134,12 @@ fn row(site: &Site, seen: &Seen) -> Markup {
     let path = format!("/sites/{}", segment(&site.name));
     html! {
         tr id={ "site-" (site.name) } {
-            th scope="row" { a href=(path) { (site.name) } }
+            th scope="row" {
+                a href=(path) { (site.name) }
+                @if let Some(page) = seen.page_of(&site.name) {
+                    " " a.elsewhere href=(page) { "its page" span.hidden { " (" (site.name) ")" } }
+                }
+            }
             td {
                 (badge(site_state(site.state)))
                 @if let Some(error) = &site.error { p.why { (error) } }

@@ -20,7 +20,7 @@ use super::{
     model::{Catalogue, CatalogueQuery, Offer, Problem},
     pass,
 };
-use crate::{node::Told, peers::Learned};
+use crate::{config::is_web_address, node::Told, peers::Learned};
 
 /// How often the other sites are asked.
 const EVERY: Duration = Duration::from_secs(30);
@@ -38,6 +38,7 @@ pub(super) async fn get(
             site: site.to_string(),
             services: learned.services.into_iter().collect(),
             round_trips_ms: learned.round_trips.into_iter().map(said).collect(),
+            page: learned.page,
         }));
         sites.sort_by(|a, b| a.site.cmp(&b.site));
     }
@@ -54,6 +55,7 @@ fn own(context: &Context) -> Offer {
         site: context.here().to_string(),
         services: services.map(|service| service.name.to_string()).collect(),
         round_trips_ms: measured.map(said).collect(),
+        page: context.config.page(),
     }
 }
 
@@ -97,5 +99,7 @@ async fn learn_of(context: &Context, site: &SiteId) {
     let round_trips: BTreeMap<SiteId, Duration> =
         offer.round_trips_ms.into_iter().filter_map(round_trip).collect();
     let services: BTreeSet<String> = offer.services.into_iter().collect();
-    context.peers.learn(site, Learned { round_trips, services });
+    // A browser is sent there: nothing else that an address can be is taken from another site.
+    let page = offer.page.filter(|page| is_web_address(page));
+    context.peers.learn(site, Learned { round_trips, services, page });
 }

@@ -134,6 +134,8 @@ pub struct Learned {
     pub round_trips: BTreeMap<SiteId, Duration>,
     /// The services of which it has an instance.
     pub services: BTreeSet<String>,
+    /// Where people reach its page.
+    pub page: Option<String>,
 }
 
 /// Whether a site can be reached.

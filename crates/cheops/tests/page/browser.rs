@@ -13,6 +13,12 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
+/// Where `make axe` puts the program that knows what keeps people from using a page.
+const AXE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../target/tools/axe/files/axe_playwright_python/axe.min.js"
+);
+
 /// How long a page may take to show what it should.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -31,7 +37,10 @@ impl Browser {
             free.local_addr().unwrap()
         };
         let mut driver = Command::new("chromedriver");
-        driver.arg(format!("--port={}", address.port())).stdout(Stdio::null()).stderr(Stdio::null());
+        driver
+            .arg(format!("--port={}", address.port()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let driver = driver.spawn().unwrap();
         let start = Instant::now();
         while TcpStream::connect(address).is_err() {
@@ -121,12 +130,21 @@ impl Browser {
         serde_json::from_value(all).unwrap()
     }
 
+    /// Makes sure that everybody can use the page as it is now, whatever they see, hear or move with.
+    pub(crate) fn is_accessible(&self) {
+        let axe = std::env::var("CHEOPS_AXE").unwrap_or_else(|_| AXE.to_owned());
+        let Ok(axe) = fs::read_to_string(&axe) else { panic!("{axe} is missing: `make axe`") };
+        self.script(&axe, Vec::new());
+        let script = "const done = arguments[0];
+            const matters = (v) => ['serious', 'critical'].includes(v.impact);
+            const said = (v) => v.id + ': ' + v.nodes.map((n) => n.html).join(' | ');
+            axe.run().then((r) => done(r.violations.filter(matters).map(said)));";
+        let found = self.runtime.block_on(self.client.execute_async(script, Vec::new())).unwrap();
+        assert_eq!(found, json!([]));
+    }
+
     /// Does something with an element, if it is there and stays so.
-    fn with<T>(
-        &self,
-        css: &str,
-        does: impl AsyncFn(&Element) -> Result<T, CmdError>,
-    ) -> Option<T> {
+    fn with<T>(&self, css: &str, does: impl AsyncFn(&Element) -> Result<T, CmdError>) -> Option<T> {
         self.runtime.block_on(async {
             let element = self.client.find(Locator::Css(css)).await.ok()?;
             does(&element).await.ok()

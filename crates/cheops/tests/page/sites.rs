@@ -15,6 +15,7 @@ fn a_cut_is_made_seen_and_healed_on_the_page() {
     browser.wait_for("#live", |text| text == "live");
     // Whatever is seen from now on is seen without loading the page again.
     browser.script("window.sameAsBefore = true", Vec::new());
+    browser.is_accessible();
     browser.shot("sites");
 
     browser.click("#site-site2 button:first-of-type");
@@ -22,9 +23,15 @@ fn a_cut_is_made_seen_and_healed_on_the_page() {
     browser.click("#site-site2 button.warn");
     browser.wait_for("#site-site2", |row| row.contains("paused"));
     browser.wait_for(".notice", |notice| notice.contains("A cut is being rehearsed"));
+    browser.is_accessible();
     browser.shot("cut");
     browser.click("#site-site2 button:last-of-type");
     browser.wait_for("#site-site2", |row| row.contains("reachable"));
     assert_eq!(browser.script("return window.sameAsBefore", Vec::new()), true);
+    // Another site's own page is one click away.
+    let page = url(1);
+    browser.wait_for(&format!("#site-site2 a[href='{page}']"), |text| text.contains("its page"));
     assert!(browser.fetched().iter().all(|origin| *origin == url(0)), "{:?}", browser.fetched());
+    browser.click(&format!("#site-site2 a[href='{page}']"));
+    browser.wait_for(".here", |text| text.contains("site2"));
 }

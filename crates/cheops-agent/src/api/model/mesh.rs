@@ -25,6 +25,9 @@ pub struct Offer {
     pub services: Vec<String>,
     /// Its round trips to other sites, in milliseconds, as it has measured them.
     pub round_trips_ms: BTreeMap<String, f64>,
+    /// Where people reach its page, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page: Option<String>,
 }
 
 /// Whose part of the catalogue to show.
