@@ -229,6 +229,9 @@ pub struct Operation {
     pub parents: Vec<String>,
     /// What it does, as text.
     pub command: String,
+    /// It is a request of the application, or several: its text is no command for a shell.
+    #[serde(default)]
+    pub request: bool,
     /// The attached files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<File>,

@@ -153,6 +153,7 @@ pub(super) fn operation(
         at: rfc3339(op.at.wall()),
         parents: op.parents.iter().map(ToString::to_string).collect(),
         command: command(&op.action),
+        request: !matches!(op.action, operation::Action::Command { .. }),
         files: files(&op.action),
         reset: op.reset,
         keep_going: op.keep_going,
