@@ -29,7 +29,7 @@ const LETTER: usize = 9;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// The lane of each operation, in their order; its column is its place in that.
-    pub(crate) lanes: Vec<usize>,
+    pub(crate) lane_of: Vec<usize>,
     /// The site of each lane.
     pub(crate) sites: Vec<String>,
     pub(crate) lines: Vec<Line>,
@@ -79,9 +79,9 @@ pub(crate) fn layout(operations: &[(&str, &str, &[String])]) -> Layout {
         known.push(through.into_iter().chain(drawn).collect());
         parents.push(direct.into_iter().collect());
     }
-    let (lanes, sites) = lanes(operations, &known);
-    let lines = lines(&lanes, &parents);
-    Layout { lanes, sites, lines, older }
+    let (lane_of, sites) = lanes(operations, &known);
+    let lines = lines(&lane_of, &parents);
+    Layout { lane_of, sites, lines, older }
 }
 
 /// The lane of each operation, and the site of each lane.
@@ -100,21 +100,21 @@ fn lanes(
             None => chains.push(vec![n]),
         }
     }
-    let mut lanes = vec![0; operations.len()];
+    let mut lane_of = vec![0; operations.len()];
     let mut sites = Vec::new();
     for (site, chains) in chains {
         for chain in chains {
             for n in chain {
-                lanes[n] = sites.len();
+                lane_of[n] = sites.len();
             }
             sites.push(site.to_owned());
         }
     }
-    (lanes, sites)
+    (lane_of, sites)
 }
 
 /// The lines, each with a way that others don't use at the same time.
-fn lines(lanes: &[usize], parents: &[Vec<usize>]) -> Vec<Line> {
+fn lines(lane_of: &[usize], parents: &[Vec<usize>]) -> Vec<Line> {
     // For each gap between lanes and each of its tracks, the column up to which it is taken.
     let mut taken: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     let mut lines: Vec<Line> = parents
@@ -124,8 +124,8 @@ fn lines(lanes: &[usize], parents: &[Vec<usize>]) -> Vec<Line> {
         .collect();
     lines.sort_unstable_by_key(|line| (line.from, line.to));
     for line in &mut lines {
-        let (from, to) = (lanes[line.from], lanes[line.to]);
-        let between = |n: usize| lanes[n] == from;
+        let (from, to) = (lane_of[line.from], lane_of[line.to]);
+        let between = |n: usize| lane_of[n] == from;
         let is_free = from == to && !(line.from + 1..line.to).any(between);
         if line.to == line.from + 1 || is_free {
             continue;
@@ -171,12 +171,12 @@ pub(crate) fn draw(operations: &[&Operation]) -> Markup {
                 @if n == 0 || layout.sites[n - 1] != *site { text.site x="4" y=(y - 6) { (site) } }
             }
             @for &n in &layout.older {
-                @let (x, y) = (frame.x(n), Frame::y(layout.lanes[n]));
+                @let (x, y) = (frame.x(n), Frame::y(layout.lane_of[n]));
                 line.older x1=(x - COLUMN / 2) x2=(x - RADIUS) y1=(y) y2=(y) { title { "follows older ones" } }
             }
             @for line in &layout.lines { path.knew d=(frame.path(&layout, line)) {} }
             @for (n, operation) in operations.iter().enumerate() {
-                (mark(operation, frame.x(n), Frame::y(layout.lanes[n])))
+                (mark(operation, frame.x(n), Frame::y(layout.lane_of[n])))
             }
         }
     }
@@ -214,8 +214,8 @@ impl Frame {
     }
 
     fn path(&self, layout: &Layout, line: &Line) -> String {
-        let (x1, y1) = (self.x(line.from), Self::y(layout.lanes[line.from]));
-        let (x2, y2) = (self.x(line.to), Self::y(layout.lanes[line.to]));
+        let (x1, y1) = (self.x(line.from), Self::y(layout.lane_of[line.from]));
+        let (x2, y2) = (self.x(line.to), Self::y(layout.lane_of[line.to]));
         let half = COLUMN / 2;
         match line.track {
             None if y1 == y2 => format!("M{x1} {y1}H{x2}"),
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn lines_join_what_directly_follows() {
-        for (text, lanes, lines) in [
+        for (text, places, lines) in [
             ("", vec![], vec![]),
             ("a1", vec![0], vec![]),
             ("a1 a2<a1 a3<a2", vec![0, 0, 0], vec![(0, 1), (1, 2)]),
@@ -268,7 +268,7 @@ mod tests {
             ("a1<b1 b1", vec![0, 1], vec![]),
         ] {
             let layout = place(text);
-            assert_eq!((&layout.lanes, pairs(&layout)), (&lanes, lines), "{text}");
+            assert_eq!((&layout.lane_of, pairs(&layout)), (&places, lines), "{text}");
         }
     }
 

@@ -50,10 +50,10 @@ impl Wanted {
     fn submit(self) -> Submit {
         Submit {
             command: self.command,
-            kind: filled(self.kind),
+            kind: filled(&self.kind),
             force: self.force.is_some(),
             keep_going: self.keep_going.is_some(),
-            author: filled(self.author),
+            author: filled(&self.author),
             wait: Some(WAIT.to_owned()),
             ..Submit::default()
         }
@@ -61,7 +61,7 @@ impl Wanted {
 }
 
 /// A field that is not left empty.
-fn filled(text: String) -> Option<String> {
+fn filled(text: &str) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
@@ -116,7 +116,7 @@ pub(super) async fn again(
         files: dropped.files,
         force: dropped.reset,
         keep_going: dropped.keep_going,
-        author: filled(wanted.author),
+        author: filled(&wanted.author),
         wait: Some(WAIT.to_owned()),
         ..Submit::default()
     };
@@ -142,15 +142,13 @@ pub(super) async fn delete(
             hint: "tick the box if you mean it".to_owned(),
         }));
     }
-    let mut path = format!("/api/v1/resources/{}?wait={WAIT}", segment(&id));
-    for (name, value) in [("command", filled(wanted.command)), ("author", filled(wanted.author))] {
-        if let Some(value) = value {
-            path += &format!("&{name}={}", segment(&value));
-        }
-    }
-    if wanted.force.is_some() {
-        path += "&force=true";
-    }
+    let options = [
+        filled(&wanted.command).map(|command| format!("&command={}", segment(&command))),
+        filled(&wanted.author).map(|author| format!("&author={}", segment(&author))),
+        wanted.force.map(|_| "&force=true".to_owned()),
+    ];
+    let options: String = options.into_iter().flatten().collect();
+    let path = format!("/api/v1/resources/{}?wait={WAIT}{options}", segment(&id));
     let submitted: Submitted = api.send(Method::DELETE, &path, &()).await?;
     Ok(html! {
         p { "It is being deleted on all of its sites, and is forgotten once all have said so. " a href="/resources" { "All resources" } }
@@ -225,18 +223,15 @@ fn planned(step: &PlannedStep) -> String {
 
 /// The command that asks for the same.
 fn line(id: &str, submit: &Submit) -> String {
-    let mut line = format!("cheops exec --id={} --command={}", shell(id), shell(&submit.command));
-    if let Some(kind) = &submit.kind {
-        line += &format!(" --type={}", shell(kind));
-    }
-    for (is_set, option) in [
-        (submit.force, " --force"),
-        (submit.keep_going, " --keep-going"),
-        (submit.dry_run, " --dry-run"),
-    ] {
-        line += if is_set { option } else { "" };
-    }
-    line
+    let kind = submit.kind.as_ref().map(|kind| format!(" --type={}", shell(kind)));
+    let ticked = [
+        submit.force.then_some(" --force"),
+        submit.keep_going.then_some(" --keep-going"),
+        submit.dry_run.then_some(" --dry-run"),
+    ];
+    let ticked: String = ticked.into_iter().flatten().collect();
+    let (id, command) = (shell(id), shell(&submit.command));
+    format!("cheops exec --id={id} --command={command}{}{ticked}", kind.unwrap_or_default())
 }
 
 /// The forms. They stand beside what is fetched again, so that what is typed stays.

@@ -115,7 +115,9 @@ fn said(id: &str, site: &str, operation: &str, cell: Cell<'_>) -> Markup {
                 (badge(("missing", "bad"))) p.why { "has not arrived" }
             },
             Cell::Past => td data-site=(site) { span.none { "no longer kept" } },
-            Cell::Unknown => td data-site=(site) { span.none { "not known here" } },
+            Cell::Unknown => td.missing data-site=(site) {
+                (badge(("no word", "warn"))) p.why { "may be missing there" }
+            },
             Cell::Heard(run) => td.heard data-site=(site) {
                 (went(run)) p.why { "as it said before" }
                 @if let Some(output) = run.output.as_ref().filter(|output| !output.is_empty()) {
@@ -291,7 +293,7 @@ pub(super) fn dropped(seen: &Seen, rows: &[Row<'_>]) -> Markup {
             @if dropped.is_empty() {
                 p.none { "Nothing was dropped. When operations conflict, those that lose stand here with the reason." }
             } @else {
-                ul.dropped { @for operation in dropped.iter().rev() { li {
+                ul.dropped { @for operation in &dropped { li {
                     p {
                         a href={ "#" (anchor("op", &[&operation.id])) } { (operation.id) } " "
                         span.kind { (operation.kind) } " " (badge(fate(operation.fate))) " "

@@ -22,6 +22,16 @@ use crate::{
     words::{badge, state, time},
 };
 
+/// What there is on the page.
+const PLACES: [(&str, &str); 6] = [
+    ("operations", "Operations"),
+    ("graph", "Who knew of what"),
+    ("block", "The block"),
+    ("dropped", "Dropped"),
+    ("show", "What each site holds"),
+    ("do", "Do something"),
+];
+
 /// The most operations that a drawing is readable for.
 const DRAWN: usize = 120;
 
@@ -42,6 +52,9 @@ pub(super) async fn screen(
         at: "/resources",
         command: format!("cheops describe {}", shell(&id)),
         content: html! {
+            nav.within aria-label="On this page" {
+                @for (place, name) in PLACES { a href={ "#" (place) } { (name) } }
+            }
             div #seen hx-get={ "/part/resources/" (segment(&id)) (part.query()) } hx-swap="innerHTML"
                 hx-trigger={
                     "sse:" (live::CONNECTED) " delay:150ms, sse:" (live::SITES) " delay:150ms, sse:"

@@ -55,7 +55,9 @@ fn said(shown: &Shown) -> Markup {
     let parts = compare(shown);
     html! {
         @if shown.agree {
-            p.notice.good role="status" { "All sites that hold the same print the same." }
+            p.notice.good role="status" {
+                @if parts.len() > 1 { "All sites with the same part print the same." } @else { "All sites print the same." }
+            }
         } @else if parts.iter().any(|part| part.groups.len() > 1) {
             p.notice.bad role="status" { "The sites do not agree." }
         } @else if !silent.is_empty() {
@@ -212,14 +214,14 @@ fn folded<'a>(rows: &'a [Vec<Line<'a>>]) -> Vec<Folded<'a>> {
     let differs = |row: &[Line<'_>]| row.iter().any(|line| !matches!(line, Line::Same(_)));
     let apart: Vec<usize> = (0..rows.len()).filter(|n| differs(&rows[*n])).collect();
     // Without a difference, the start is as good as any.
-    let near = |n: usize| match apart.is_empty() {
-        true => n < 4 * AROUND,
-        false => {
-            let next = apart.partition_point(|place| *place < n);
-            let ahead = apart.get(next).is_some_and(|place| place - n <= AROUND);
-            let behind = next.checked_sub(1).is_some_and(|last| n - apart[last] <= AROUND);
-            ahead || behind
+    let near = |n: usize| {
+        if apart.is_empty() {
+            return n < 4 * AROUND;
         }
+        let next = apart.partition_point(|place| *place < n);
+        let ahead = apart.get(next).is_some_and(|place| place - n <= AROUND);
+        let behind = next.checked_sub(1).is_some_and(|last| n - apart[last] <= AROUND);
+        ahead || behind
     };
     let mut shown = Vec::new();
     for (n, row) in rows.iter().enumerate() {
