@@ -212,6 +212,9 @@ pub struct ResourceQuery {
     pub local: bool,
     /// As this site sees it.
     pub at: Option<String>,
+    /// At most this many bytes of what each run printed, the last ones; all that its reply has without
+    /// it.
+    pub printed: Option<usize>,
 }
 
 /// An operation, and what became of it.

@@ -81,6 +81,16 @@ pub(super) fn resource(
     }
 }
 
+/// Leaves the last bytes of what each run printed, whole characters of them.
+pub(super) fn shorten(resource: &mut Resource, most: usize) {
+    let runs = resource.operations.iter_mut().flat_map(|operation| &mut operation.runs);
+    for output in runs.filter_map(|run| run.output.as_mut()) {
+        let from = output.len().saturating_sub(most);
+        let from = (from..=output.len()).find(|&place| output.is_char_boundary(place));
+        output.drain(..from.unwrap_or_default());
+    }
+}
+
 /// The newest operations, or those before one, oldest first: in the same order at every site.
 fn newest<'a>(
     resource: &'a replica::Resource,

@@ -122,7 +122,7 @@ fn said(id: &str, site: &str, operation: &str, cell: Cell<'_>) -> Markup {
                 (went(run)) p.why { "as it said before" }
                 @if let Some(output) = run.output.as_ref().filter(|output| !output.is_empty()) {
                     details.fold id=(anchor("heard", &[id, operation, site, &attempt(run)])) hx-preserve {
-                        summary { "Output" }
+                        summary { "The end of its output" }
                         pre.printed { (output) }
                     }
                 }

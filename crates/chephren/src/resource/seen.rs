@@ -22,6 +22,9 @@ const FEW: usize = 40;
 /// The most operations that are shown.
 pub(super) const MOST: usize = 500;
 
+/// How much of what runs printed comes with them, in bytes: enough to say how they ended.
+const PRINTED: usize = 1_000;
+
 /// Which part of it all is shown.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub(super) struct Part {
@@ -66,7 +69,8 @@ pub(super) struct Seen {
 
 impl Seen {
     pub(super) async fn look(api: &Api, id: &str, part: Part) -> Answer<Self> {
-        let path = format!("/api/v1/resources/{}?limit={}", segment(id), part.limit());
+        let limit = part.limit();
+        let path = format!("/api/v1/resources/{}?limit={limit}&printed={PRINTED}", segment(id));
         let (sites, resource, replicant) = tokio::join!(
             api.get::<Sites>("/api/v1/sites"),
             api.get::<Resource>(&path),
