@@ -315,7 +315,7 @@ fn again(id: &str, operation: &Operation) -> Markup {
         } @else {
             button hx-post={ "/resources/" (segment(id)) "/operations/" (segment(&operation.id)) "/again" }
                 hx-target={ "#" (answer) } hx-include="#author" hx-disabled-elt="this"
-                aria-label={ "Send " (operation.id) " again" } { "Send again" }
+                aria-label={ "Send again: " (operation.id) } { "Send again" }
             div.answer id=(answer) role="status" hx-preserve {}
         }
     }
