@@ -32,6 +32,9 @@ const PLACES: [(&str, &str); 6] = [
     ("do", "Do something"),
 ];
 
+/// The status that ends the asking of a part that is asked for again and again, as htmx has it.
+const STOP: u16 = 286;
+
 /// The most operations that a drawing is readable for.
 const DRAWN: usize = 120;
 
@@ -72,8 +75,22 @@ pub(super) async fn part(
     State(api): State<Api>,
     Path(id): Path<String>,
     Query(part): Query<Part>,
-) -> Answer<Markup> {
-    Ok(content(&Seen::look(&api, &id, part).await?))
+) -> Answer<Response> {
+    match Seen::look(&api, &id, part).await {
+        Ok(seen) => Ok(content(&seen).into_response()),
+        Err(refusal) if refusal.0.kind == "unknown-resource" => Ok(gone(&id, &refusal.0)),
+        Err(refusal) => Err(refusal),
+    }
+}
+
+/// What stands where a resource was. It is asked for no more until an event tells of it.
+fn gone(id: &str, why: &Problem) -> Response {
+    let gone = html! {
+        p.notice.warn role="status" {
+            strong { (id) } " is gone: " (why.detail) ". " a href="/resources" { "All resources" }
+        }
+    };
+    (StatusCode::from_u16(STOP).unwrap_or(StatusCode::OK), gone).into_response()
 }
 
 /// The page of a resource that nobody knows, or nobody can be asked about.
