@@ -12,6 +12,8 @@
 //! | `assets` | which files does the browser need besides? |
 //! | `words` | how are states, times and amounts written? |
 //! | `sites` | who is there, and how well do they reach each other? |
+//! | `resource` | what became of each operation of a resource, at each site? |
+//! | `graph` | which operation knew of which, as a drawing? |
 //!
 //! What must stay true:
 //! - text that comes from outside is shown, never run: all HTML is made by `maud`, which escapes it;
@@ -22,8 +24,10 @@
 
 mod api;
 mod assets;
+mod graph;
 mod layout;
 mod live;
+mod resource;
 mod sites;
 mod words;
 
@@ -35,6 +39,7 @@ use self::api::Api;
 pub fn page(api: Router) -> Router {
     let pages = Router::new()
         .merge(sites::routes())
+        .merge(resource::routes())
         .route("/live", get(live::follow))
         .route("/assets/{name}", get(assets::get))
         .layer(middleware::map_response(layout::protect))

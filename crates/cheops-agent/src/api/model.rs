@@ -212,6 +212,9 @@ pub struct ResourceQuery {
     pub local: bool,
     /// As this site sees it.
     pub at: Option<String>,
+    /// At most this many bytes of what each run printed, the last ones; all that its reply has without
+    /// it.
+    pub printed: Option<usize>,
 }
 
 /// An operation, and what became of it.
@@ -229,6 +232,9 @@ pub struct Operation {
     pub parents: Vec<String>,
     /// What it does, as text.
     pub command: String,
+    /// It is a request of the application, or several: its text is no command for a shell.
+    #[serde(default)]
+    pub request: bool,
     /// The attached files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<File>,

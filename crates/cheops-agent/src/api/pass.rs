@@ -179,7 +179,8 @@ impl ResourceQuery {
     pub(super) fn without_at(&self, path: &str) -> String {
         let before = self.before.as_deref().map(|op| format!("&before={}", encode(op)));
         let limit = self.limit.map(|limit| format!("&limit={limit}"));
-        let (limit, before) = (limit.unwrap_or_default(), before.unwrap_or_default());
-        format!("{path}?local=true{limit}{before}")
+        let printed = self.printed.map(|printed| format!("&printed={printed}"));
+        let rest: String = [limit, before, printed].into_iter().flatten().collect();
+        format!("{path}?local=true{rest}")
     }
 }

@@ -107,10 +107,14 @@ pub(super) async fn get(
     }
     let limit = query.limit.unwrap_or(200).min(10_000);
     let before: Option<OpId> = query.before.as_deref().map(str::parse).transpose()?;
-    let (here, wanted) = (context.here().clone(), id.clone());
+    let (here, wanted, printed) = (context.here().clone(), id.clone(), query.printed);
     let look = move |replica: &Replica| {
         let resource = replica.resource(&wanted)?;
-        Some(view::resource(&here, resource, limit, before.as_ref()))
+        let mut found = view::resource(&here, resource, limit, before.as_ref());
+        if let Some(most) = printed {
+            view::shorten(&mut found, most);
+        }
+        Some(found)
     };
     match context.node.read(look).await? {
         Some(found) => Ok(axum::Json(found).into_response()),

@@ -81,6 +81,16 @@ pub(super) fn resource(
     }
 }
 
+/// Leaves the last bytes of what each run printed, whole characters of them.
+pub(super) fn shorten(resource: &mut Resource, most: usize) {
+    let runs = resource.operations.iter_mut().flat_map(|operation| &mut operation.runs);
+    for output in runs.filter_map(|run| run.output.as_mut()) {
+        let from = output.len().saturating_sub(most);
+        let from = (from..=output.len()).find(|&place| output.is_char_boundary(place));
+        output.drain(..from.unwrap_or_default());
+    }
+}
+
 /// The newest operations, or those before one, oldest first: in the same order at every site.
 fn newest<'a>(
     resource: &'a replica::Resource,
@@ -153,6 +163,7 @@ pub(super) fn operation(
         at: rfc3339(op.at.wall()),
         parents: op.parents.iter().map(ToString::to_string).collect(),
         command: command(&op.action),
+        request: !matches!(op.action, operation::Action::Command { .. }),
         files: files(&op.action),
         reset: op.reset,
         keep_going: op.keep_going,
@@ -300,4 +311,31 @@ pub(super) fn wrote(here: &SiteId, seq: Seq, durable: &Durable) -> Option<Change
     };
     let resource = Some(durable.resource().to_string());
     Some(Change { seq: Some(seq), site: here.to_string(), resource, what })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_was_printed_whole_characters_at_the_end_are_left() {
+        for (output, most, expected) in
+            [("", 3, ""), ("abc", 3, "abc"), ("abcd", 3, "bcd"), ("aéé", 3, "é"), ("abc", 0, "")]
+        {
+            let mut resource: Resource = serde_json::from_value(serde_json::json!({
+                "id": "web", "state": "settled", "sites": ["a"], "operation_count": 1, "block_length": 1,
+                "updated": null, "seen_by": "a", "config": {}, "block_ids": ["a:1"], "version": {},
+                "by_site": [], "operations": [{
+                    "id": "a:1", "kind": "set", "author": "x", "at": "2026-01-01T00:00:00Z", "parents": [],
+                    "command": "c", "fate": "kept",
+                    "runs": [{ "site": "a", "status": "OK", "output": output }, { "site": "b", "status": "WAITING" }],
+                }],
+            }))
+            .unwrap();
+            shorten(&mut resource, most);
+            let runs = &resource.operations[0].runs;
+            assert_eq!(runs[0].output.as_deref(), Some(expected), "{output} {most}");
+            assert_eq!(runs[1].output, None);
+        }
+    }
 }

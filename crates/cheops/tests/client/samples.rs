@@ -25,6 +25,7 @@ pub(crate) fn operation(id: &str, kind: &str, command: &str, parents: &[&str]) -
         at: ago(180),
         parents: parents.iter().map(|&parent| parent.to_owned()).collect(),
         command: command.into(),
+        request: false,
         files: Vec::new(),
         reset: false,
         keep_going: false,

@@ -297,6 +297,7 @@ mod tests {
                     command: submit.command.clone(),
                     files: Vec::new(),
                     reset: false,
+                    request: false,
                     keep_going: false,
                     key: None,
                     fate: if dropped { Fate::Fallen } else { Fate::Kept },
