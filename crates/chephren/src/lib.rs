@@ -12,6 +12,14 @@
 //! | `assets` | which files does the browser need besides? |
 //! | `words` | how are states, times and amounts written? |
 //! | `sites` | who is there, and how well do they reach each other? |
+//! | `site` | which resources does a site have? |
+//! | `create` | how is a resource created? |
+//! | `grid` | in which state is each resource at each site? |
+//! | `problems` | what needs a person? |
+//! | `scope` | where would a request go, now and during a cut? |
+//! | `find` | which resources are looked for? |
+//! | `fresh` | has a list changed? |
+//! | `address` | how does text get into an address or a command line? |
 //!
 //! What must stay true:
 //! - text that comes from outside is shown, never run: all HTML is made by `maud`, which escapes it;
@@ -20,10 +28,18 @@
 //! - what changes something is a `POST` that comes from one of our own pages;
 //! - a page says how old its knowledge is, and whom it could not ask.
 
+mod address;
 mod api;
 mod assets;
+mod create;
+mod find;
+mod fresh;
+mod grid;
 mod layout;
 mod live;
+mod problems;
+mod scope;
+mod site;
 mod sites;
 mod words;
 
@@ -35,6 +51,11 @@ use self::api::Api;
 pub fn page(api: Router) -> Router {
     let pages = Router::new()
         .merge(sites::routes())
+        .merge(site::routes())
+        .merge(create::routes())
+        .merge(grid::routes())
+        .merge(problems::routes())
+        .merge(scope::routes())
         .route("/live", get(live::follow))
         .route("/assets/{name}", get(assets::get))
         .layer(middleware::map_response(layout::protect))
