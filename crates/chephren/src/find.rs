@@ -60,20 +60,20 @@ impl Sought {
         self.find.trim().is_empty() && self.state.is_empty() && self.site.is_empty()
     }
 
-    /// The options of `cheops get resources` that come nearest.
+    /// The same question, as options of a command.
     pub(crate) fn options(&self) -> String {
-        let state = Some(&self.state).filter(|state| !state.is_empty());
-        let state = state.map(|state| format!(" --state {}", quoted(state)));
-        let find = Some(self.find.trim()).filter(|find| !find.is_empty());
-        let find = find.map(|find| format!(" | grep {}", quoted(find)));
-        format!("{}{}", state.unwrap_or_default(), find.unwrap_or_default())
+        let options = [("--state", &self.state), ("--site", &self.site)];
+        let given = options.iter().filter(|(_, value)| !value.is_empty());
+        let given: Vec<String> =
+            given.map(|(name, value)| format!(" {name} {}", quoted(value))).collect();
+        given.concat()
     }
 
     /// The form; what it finds takes the place of the list, an element with the id `list`.
     pub(crate) fn form(&self, path: &str, sites: Option<&[Site]>) -> Markup {
         html! {
             form.find role="search" action=(path) method="get" hx-get=(path) hx-select="#list" hx-target="#list"
-                hx-swap="outerHTML" hx-replace-url="true" hx-sync="this:replace"
+                hx-swap="outerHTML" hx-select-oob="#command" hx-replace-url="true" hx-sync="this:replace"
                 hx-trigger="input changed delay:250ms from:find input, change from:find select, submit" {
                 label { "Search " input type="search" name="find" value=(self.find) placeholder="a part of the name"; }
                 label { "State "
@@ -113,7 +113,7 @@ impl Sought {
 
 fn page(to: &str, text: &str) -> Markup {
     html! {
-        a href=(to) hx-get=(to) hx-select="#list" hx-target="#list" hx-swap="outerHTML show:#list:top"
+        a href=(to) hx-get=(to) hx-select="#list" hx-target="#list" hx-swap="outerHTML show:#list:top" hx-select-oob="#command"
             hx-push-url="true" { (text) }
     }
 }
@@ -123,7 +123,7 @@ fn page(to: &str, text: &str) -> Markup {
 pub(crate) fn trigger() -> String {
     let (connected, sites, resources) = (live::CONNECTED, live::SITES, live::RESOURCES);
     format!(
-        "sse:{connected}, sse:{sites}, sse:{resources} throttle:1s, sse:{resources} delay:150ms, every 5s"
+        "sse:{connected}, sse:{sites}, sse:{resources} throttle:500ms, sse:{resources} delay:80ms, every 5s"
     )
 }
 
@@ -156,7 +156,7 @@ mod tests {
                 sought(" web ", "failed", ""),
                 "/r?find=%20web%20&state=failed",
                 "/api?contains=web&state=failed&limit=50&at=a",
-                " --state failed | grep web",
+                " --state failed",
             ),
             (sought("", "", "x-1"), "/r?after=x%2D1", "/api?after=x%2D1&limit=50&at=a", ""),
         ] {

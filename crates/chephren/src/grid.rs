@@ -13,6 +13,7 @@ use cheops_agent::api::model::{Grid, GridCell, GridRow, GridSite, Sites, State};
 use maud::{Markup, html};
 
 use crate::{
+    address::quoted,
     api::{Answer, Api, segment},
     find::{self, Sought},
     fresh::{Before, List},
@@ -35,13 +36,20 @@ async fn screen(From(api): From<Api>, Query(sought): Query<Sought>) -> Answer<Ma
         title: "Resources × sites",
         here: &sites.here,
         at: "/resources",
-        command: format!("cheops get resources{}", sought.options()),
+        command: command(&sought),
         content: html! {
             (sought.form("/resources", Some(&sites.sites)))
             (list(&sought, &grid).render())
         },
     };
     Ok(page.render())
+}
+
+/// The command that shows the same.
+fn command(sought: &Sought) -> String {
+    let text = Some(sought.find.trim()).filter(|text| !text.is_empty()).map(quoted);
+    let text = text.map(|text| format!(" {text}")).unwrap_or_default();
+    format!("cheops get grid{text}{}", sought.options())
 }
 
 async fn part(

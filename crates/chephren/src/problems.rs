@@ -60,7 +60,7 @@ async fn screen(From(api): From<Api>, Query(sought): Query<Sought>) -> Answer<Ma
         command: format!("cheops get problems{grep}"),
         content: html! {
             form.find action="/problems" method="get" hx-get="/problems" hx-select="#list" hx-target="#list"
-                hx-swap="outerHTML" hx-replace-url="true" hx-trigger="change from:find select, submit" {
+                hx-swap="outerHTML" hx-select-oob="#command" hx-replace-url="true" hx-trigger="change from:find select, submit" {
                 label { "Site "
                     select name="site" {
                         option value="" { "any" }

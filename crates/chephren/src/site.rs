@@ -89,11 +89,7 @@ async fn screen(
         title: &format!("Site {name}"),
         here: &seen.sites.here,
         at: "/sites",
-        command: format!(
-            "cheops get sites {}; cheops get resources{}",
-            quoted(&name),
-            sought.options()
-        ),
+        command: command(&name, &sought),
         content: html! {
             (reach(&seen, &path, false))
             p #pinged role="status" {}
@@ -104,6 +100,13 @@ async fn screen(
         },
     };
     Ok(page.render())
+}
+
+/// The command that shows the same.
+fn command(name: &str, sought: &Sought) -> String {
+    let text = Some(sought.find.trim()).filter(|text| !text.is_empty()).map(quoted);
+    let grep = text.map(|text| format!(" | grep {text}")).unwrap_or_default();
+    format!("cheops get resources --at {}{}{grep}", quoted(name), sought.options())
 }
 
 async fn part(

@@ -92,12 +92,11 @@ pub(super) async fn get(
 /// What this site has, without asking another.
 async fn own(context: &Context, query: &GridQuery, limit: usize) -> ApiResult<Grid> {
     let here = context.here().clone();
-    let silent: Vec<SiteId> = match &query.silent {
-        Some(names) => names.split(',').map(str::parse).collect::<Result<_, _>>()?,
-        None => {
-            let peers = context.peers.view().into_iter();
-            peers.filter(|peer| peer.state != Reach::Reachable).map(|peer| peer.site).collect()
-        }
+    let silent: Vec<SiteId> = if let Some(names) = &query.silent {
+        names.split(',').map(str::parse).collect::<Result<_, _>>()?
+    } else {
+        let peers = context.peers.view().into_iter();
+        peers.filter(|peer| peer.state != Reach::Reachable).map(|peer| peer.site).collect()
     };
     let site = here.to_string();
     let known = context.config.sites.clone();

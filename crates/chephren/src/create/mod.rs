@@ -49,7 +49,7 @@ pub(crate) fn form(site: &str, sites: &Sites) -> Markup {
         section #create aria-labelledby="create-title" {
             h2 #create-title { "Create a resource" }
             form.create hx-post="/create" hx-encoding="multipart/form-data" hx-target="#created"
-                hx-disabled-elt="find .go" autocomplete="off" {
+                hx-disabled-elt="find .go" hx-disinherit="hx-disabled-elt" autocomplete="off" {
                 p {
                     label for="id" { "Name" }
                     input #id name="id" required maxlength="255" pattern="[A-Za-z0-9._~\\-]+" aria-describedby="id-help";

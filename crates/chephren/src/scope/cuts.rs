@@ -108,7 +108,9 @@ fn sites<'a>(target: &'a Target, found: &mut Vec<&'a SiteId>) {
     match target {
         Target::One(site) => found.push(site),
         Target::All(targets) | Target::Across(targets) | Target::First(targets) => {
-            targets.iter().for_each(|target| sites(target, found));
+            for target in targets {
+                sites(target, found);
+            }
         }
         Target::Once(target) => sites(target, found),
     }
@@ -133,21 +135,17 @@ impl View<'_> {
             Leg::Replicate(sites) | Leg::Once(sites) => sites.iter().any(|s| self.reaches(s)),
             Leg::Across(parts) => parts.iter().flat_map(Sites::iter).any(|s| self.reaches(s)),
         };
-        match route.attempts().iter().find(works) {
-            Some(leg) => self.attempt(leg, access),
-            None => {
-                let away = |leg: &Leg| match leg {
-                    Leg::Local => String::new(),
-                    Leg::Forward(site) => site.to_string(),
-                    Leg::Replicate(sites) | Leg::Once(sites) => named(sites.iter()),
-                    Leg::Across(parts) => named(parts.iter().flat_map(Sites::iter)),
-                };
-                let mut away: Vec<String> = route.attempts().iter().map(away).collect();
-                away.truncate(NAMED);
-                let text = format!("out of reach: {}", away.join(", "));
-                Told { fare: Fare::Fails, text }
-            }
+        if let Some(leg) = route.attempts().iter().find(works) {
+            return self.attempt(leg, access);
         }
+        let away = |leg: &Leg| match leg {
+            Leg::Local => String::new(),
+            Leg::Forward(site) => site.to_string(),
+            Leg::Replicate(sites) | Leg::Once(sites) => named(sites.iter()),
+            Leg::Across(parts) => named(parts.iter().flat_map(Sites::iter)),
+        };
+        let away = listed(route.attempts().iter().map(away), route.attempts().len());
+        Told { fare: Fare::Fails, text: format!("out of reach: {away}") }
     }
 
     fn attempt(&self, leg: &Leg, access: Access) -> Told {
@@ -161,10 +159,10 @@ impl View<'_> {
                 return Told { fare: Fare::Whole, text: format!("at {}", self.far(site)) };
             }
             Leg::Replicate(sites) => {
-                (format!("a copy on {}", self.each(sites)), missing(sites), "gets it after the cut")
+                (format!("a copy on {}", self.each(sites)), missing(sites), "after the cut")
             }
             Leg::Once(sites) => {
-                (format!("once to {}", self.each(sites)), missing(sites), "misses it for good")
+                (format!("once to {}", self.each(sites)), missing(sites), "lost for")
             }
             Leg::Across(parts) => {
                 let all: Vec<String> = parts.iter().map(|part| self.each(part)).collect();
@@ -178,15 +176,15 @@ impl View<'_> {
                     .collect();
                 let lost = (!lost.is_empty()).then(|| named(lost.into_iter()));
                 let then = match access {
-                    Access::Read => "is missing from it",
-                    Access::Write => "does its part after the cut",
+                    Access::Read => "without",
+                    Access::Write => "after the cut",
                 };
                 (format!("in parts on {}", all.join("; ")), lost, then)
             }
         };
         match lost {
             None => Told { fare: Fare::Whole, text: what },
-            Some(lost) => Told { fare: Fare::Partly, text: format!("{what}; {lost} {then}") },
+            Some(lost) => Told { fare: Fare::Partly, text: format!("{what}; {then}: {lost}") },
         }
     }
 
@@ -265,32 +263,32 @@ mod tests {
                 "a & b",
                 "b",
                 "works: here",
-                "partly: a copy on a (here), b (out of reach); b gets it after the cut",
+                "partly: a copy on a (here), b (out of reach); after the cut: b",
             ),
             (
                 "b & c",
                 "b",
                 "works: at c (30 ms)",
-                "partly: a copy on b (out of reach), c (30 ms); b gets it after the cut",
+                "partly: a copy on b (out of reach), c (30 ms); after the cut: b",
             ),
             ("b & c", "b c", "fails: out of reach: b, c", "fails: out of reach: b, c"),
             (
                 "none(a & b)",
                 "b",
                 "works: here",
-                "partly: once to a (here), b (out of reach); b misses it for good",
+                "partly: once to a (here), b (out of reach); lost for: b",
             ),
             (
                 "a % b",
                 "b",
-                "partly: in parts on a (here); b (out of reach); b is missing from it",
-                "partly: in parts on a (here); b (out of reach); b does its part after the cut",
+                "partly: in parts on a (here); b (out of reach); without: b",
+                "partly: in parts on a (here); b (out of reach); after the cut: b",
             ),
             (
                 "a % (b & c)",
                 "b",
                 "works: in parts on a (here); b (out of reach), c (30 ms)",
-                "partly: in parts on a (here); b (out of reach), c (30 ms); b does its part after the cut",
+                "partly: in parts on a (here); b (out of reach), c (30 ms); after the cut: b",
             ),
         ] {
             assert_eq!(looked(place, unreachable), [read, write], "{place} without {unreachable}");

@@ -92,7 +92,7 @@ async fn screen(From(api): From<Api>, Query(typed): Query<Typed>) -> Answer<Mark
         command: format!("cheops scope {} --here {}", quoted(shown), quoted(here.as_str())),
         content: html! {
             form.scope action="/scope" method="get" hx-get="/scope" hx-select="#answer" hx-target="#answer"
-                hx-swap="outerHTML" hx-replace-url="true" hx-sync="this:replace"
+                hx-swap="outerHTML" hx-select-oob="#command" hx-replace-url="true" hx-sync="this:replace"
                 hx-trigger="input changed delay:250ms from:find input, submit" {
                 label for="scope" { "Scope: where each service of a request runs" }
                 input #scope name="scope" value=(typed.scope) spellcheck="false" autocomplete="off" autocapitalize="off"

@@ -26,13 +26,13 @@ fn branch(place: &Place, catalogue: &Catalogue) -> Markup {
                 Node::Around(around) => {
                     code { "around(" (around.centre()) ", " (duration::print(around.radius())) ")" }
                     span.why { " the nearest that works; now:" }
-                    (near(catalogue.around(around.centre(), around.radius()).into_iter().map(|(trip, site)| {
+                    (near(&catalogue.around(around.centre(), around.radius()).into_iter().map(|(trip, site)| {
                         format!("{site}, {}", span(trip.as_secs_f64() * 1_000.0))
-                    }).collect()))
+                    }).collect::<Vec<_>>()))
                 }
                 Node::Everywhere => {
                     code { "*" } span.why { " every known site; now:" }
-                    (near(catalogue.sites().map(ToString::to_string).collect()))
+                    (near(&catalogue.sites().map(ToString::to_string).collect::<Vec<_>>()))
                 }
                 Node::Once(inner) => {
                     code { "none" } span.why { " sent once, not recorded" }
@@ -52,7 +52,7 @@ fn branch(place: &Place, catalogue: &Catalogue) -> Markup {
     }
 }
 
-fn near(labels: Vec<String>) -> Markup {
+fn near(labels: &[String]) -> Markup {
     html! {
         ul {
             @for label in labels.iter().take(DRAWN) { li { (label) } }
