@@ -18,6 +18,15 @@ pub(crate) struct Before {
     seen: String,
 }
 
+/// What has its own place on the page, beside the list.
+#[derive(Debug, Default)]
+pub(crate) struct Beside {
+    /// It is always sent.
+    pub(crate) always: Option<Markup>,
+    /// It is sent if the list has changed.
+    pub(crate) changed: Option<Markup>,
+}
+
 /// The part of a page with the id `list`.
 pub(crate) struct List {
     /// Where it comes from.
@@ -37,14 +46,17 @@ impl List {
         }
     }
 
-    /// For a browser that has it already, maybe in this state, with what has its own place on the page.
-    pub(crate) fn again(&self, before: &Before, beside: Option<&Markup>) -> Response {
-        match (before.seen == self.print(), beside) {
+    /// For a browser that has it already, maybe in this state: with what has its own place on the page and
+    /// is never the same for long, and with what changes only if the list does.
+    pub(crate) fn again(&self, before: &Before, beside: &Beside) -> Response {
+        match (before.seen == self.print(), &beside.always) {
             (true, None) => StatusCode::NO_CONTENT.into_response(),
-            (true, Some(beside)) => ([("hx-reswap", "none")], beside.clone()).into_response(),
-            (false, beside) => {
-                html! { (self.render()) @if let Some(beside) = beside { (beside) } }.into_response()
+            (true, Some(always)) => ([("hx-reswap", "none")], always.clone()).into_response(),
+            (false, always) => html! {
+                (self.render())
+                @for part in [always, &beside.changed].into_iter().flatten() { (part) }
             }
+            .into_response(),
         }
     }
 
@@ -67,8 +79,14 @@ mod tests {
         let page = list("one").render().into_string();
         let seen = page.split("seen=").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
         let before = Before { seen: seen.to_owned() };
-        assert_eq!(list("one").again(&before, None).status(), StatusCode::NO_CONTENT);
-        assert_eq!(list("two").again(&before, None).status(), StatusCode::OK);
-        assert_eq!(list("one").again(&Before::default(), None).status(), StatusCode::OK);
+        assert_eq!(list("one").again(&before, &Beside::default()).status(), StatusCode::NO_CONTENT);
+        assert_eq!(list("two").again(&before, &Beside::default()).status(), StatusCode::OK);
+        assert_eq!(
+            list("one").again(&Before::default(), &Beside::default()).status(),
+            StatusCode::OK
+        );
+        let beside = Beside { always: Some(html! { "now" }), changed: None };
+        let answer = list("one").again(&before, &beside);
+        assert_eq!(answer.headers().get("hx-reswap").unwrap(), "none");
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     address::quoted,
     api::{Answer, Api, segment},
     find::{self, Sought},
-    fresh::{Before, List},
+    fresh::{Before, Beside, List},
     layout::Page,
     words::{self, badge, time},
 };
@@ -58,7 +58,7 @@ async fn part(
     Query(before): Query<Before>,
 ) -> Answer<Response> {
     let grid: Grid = api.get(&sought.ask("/api/v1/grid", &[])).await?;
-    Ok(list(&sought, &grid).again(&before, None))
+    Ok(list(&sought, &grid).again(&before, &Beside::default()))
 }
 
 fn list(sought: &Sought, grid: &Grid) -> List {

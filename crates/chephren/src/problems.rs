@@ -16,7 +16,7 @@ use serde::Deserialize;
 use crate::{
     address::{address, quoted},
     api::{Answer, Api, segment},
-    fresh::{Before, List},
+    fresh::{Before, Beside, List},
     layout::Page,
     live,
     words::{badge, time, urgency},
@@ -83,7 +83,7 @@ async fn part(
     Query(before): Query<Before>,
 ) -> Answer<Response> {
     let (sites, troubles) = look(&api).await?;
-    Ok(list(&sought, &sites, &troubles).again(&before, None))
+    Ok(list(&sought, &sites, &troubles).again(&before, &Beside::default()))
 }
 
 fn list(sought: &Sought, sites: &Sites, troubles: &Troubles) -> List {

@@ -19,7 +19,7 @@ use crate::{
     api::{Answer, Api, Refusal, segment},
     create,
     find::{self, Sought},
-    fresh::{Before, List},
+    fresh::{Before, Beside, List},
     layout::Page,
     words::{self, badge, bytes, site_state, span, time},
 };
@@ -91,7 +91,8 @@ async fn screen(
         at: "/sites",
         command: command(&name, &sought),
         content: html! {
-            (reach(&seen, &path, false))
+            (reach(&seen, false))
+            (actions(&seen.site, &path, false))
             p #pinged role="status" {}
             h2 { "Resources" }
             (sought.form(&path, None))
@@ -117,7 +118,11 @@ async fn part(
 ) -> Answer<Response> {
     let path = format!("/sites/{}", segment(&name));
     let seen = Seen::look(&api, &name, &sought).await?;
-    Ok(list(&seen, &sought).again(&before, Some(&reach(&seen, &path, true))))
+    let beside = Beside {
+        always: Some(reach(&seen, true)),
+        changed: Some(actions(&seen.site, &path, true)),
+    };
+    Ok(list(&seen, &sought).again(&before, &beside))
 }
 
 fn list(seen: &Seen, sought: &Sought) -> List {
@@ -126,6 +131,12 @@ fn list(seen: &Seen, sought: &Sought) -> List {
         path: sought.at(&format!("/part{path}")),
         trigger: find::trigger(),
         content: html! {
+            @if seen.site.state == SiteState::Paused {
+                p.notice.warn role="status" {
+                    "A cut is being rehearsed: the link between " (seen.sites.here) " and " (seen.site.name)
+                    " is paused. What is accepted meanwhile is sent when it is resumed."
+                }
+            }
             @if let Some(why) = &seen.refused {
                 div.notice.warn role="status" {
                     p {
@@ -145,20 +156,13 @@ fn list(seen: &Seen, sought: &Sought) -> List {
     }
 }
 
-/// How the site is reached, and what can be done about it.
-fn reach(seen: &Seen, path: &str, again: bool) -> Markup {
+/// How the site is reached. It changes all the time, so there is nothing in it to be clicked in a hurry.
+fn reach(seen: &Seen, again: bool) -> Markup {
     let site = &seen.site;
-    let here = site.state == SiteState::Here;
-    html! { div #reach hx-swap-oob=[again.then_some("true")] {
-        @if site.state == SiteState::Paused {
-            p.notice.warn role="status" {
-                "A cut is being rehearsed: the link between " (seen.sites.here) " and " (site.name)
-                " is paused. What is accepted meanwhile is sent when it is resumed."
-            }
-        }
-        dl.facts {
+    html! {
+        dl #reach .facts hx-swap-oob=[again.then_some("true")] {
             div { dt { "State" } dd { (badge(site_state(site.state))) @if let Some(error) = &site.error { p.why { (error) } } } }
-            @if !here {
+            @if site.state != SiteState::Here {
                 div { dt { "Round trip" } dd { (site.round_trip_ms.map_or_else(|| "–".to_owned(), span)) } }
                 div { dt { "Last seen" } dd { (time(site.last_seen.as_deref())) } }
                 div { dt { "Waiting for it" } dd { (site.queue.messages) " (" (bytes(site.queue.bytes)) ")" } }
@@ -167,12 +171,19 @@ fn reach(seen: &Seen, path: &str, again: bool) -> Markup {
             div { dt { "Problems" } dd {
                 @match seen.problems {
                     Some(0) => "none",
-                    Some(count) => a href={ "/problems?site=" (segment(&site.name)) } { (count) },
+                    Some(count) => a #troubles href={ "/problems?site=" (segment(&site.name)) } { (count) },
                     None => "not known: it can't be asked",
                 }
             } }
         }
-        div.actions {
+    }
+}
+
+/// What can be done about how it is reached.
+fn actions(site: &Site, path: &str, again: bool) -> Markup {
+    let here = site.state == SiteState::Here;
+    html! {
+        div #actions .actions hx-swap-oob=[again.then_some("true")] {
             @if !here { button #ping hx-post={ (path) "/ping" } hx-target="#pinged" { "Ping" } }
             @if site.state == SiteState::Paused {
                 button #resume hx-post={ (path) "/resume" } hx-target="#pinged" { "Resume" }
@@ -183,7 +194,7 @@ fn reach(seen: &Seen, path: &str, again: bool) -> Markup {
                 button #pause .warn hx-post={ (path) "/pause" } hx-target="#pinged" { "Pause" }
             }
         }
-    } }
+    }
 }
 
 fn nothing(seen: &Seen, sought: &Sought, path: &str) -> Markup {
