@@ -24,6 +24,9 @@ use crate::{
 /// From so many sites on, a state is one letter.
 const CROWD: usize = 13;
 
+const LEGEND: &str =
+    "S settled, P pending, F failed, D diverged, N needs a decision; with ? as another site says";
+
 pub(crate) fn routes() -> Router<Api> {
     Router::new().route("/resources", get(screen)).route("/part/grid", get(part))
 }
@@ -111,33 +114,48 @@ fn nothing(sought: &Sought, grid: &Grid) -> Markup {
     }
 }
 
+/// The sites that have a column: of many only those that have one of the resources.
+fn columns(grid: &Grid) -> Vec<&GridSite> {
+    let has = |site: &&GridSite| {
+        grid.sites.len() < CROWD || grid.rows.iter().any(|row| row.cells.contains_key(&site.name))
+    };
+    grid.sites.iter().filter(has).collect()
+}
+
 fn table(grid: &Grid) -> Markup {
-    let crowd = grid.sites.len() >= CROWD;
+    let sites = columns(grid);
+    let crowd = sites.len() >= CROWD;
     html! {
         div #grid .scroll.grid.crowd[crowd] tabindex="0" role="region" aria-label="States of resources at sites" {
             table {
                 caption {
-                    (grid.rows.len()) " resources and " (grid.sites.len()) " sites, as each site sees its own"
-                    @if crowd { " (" (legend()) ")" }
+                    (grid.rows.len()) " resources and "
+                    @if sites.len() < grid.sites.len() {
+                        (sites.len()) " of " (grid.sites.len()) " sites (the others have none of these)"
+                    } @else {
+                        (sites.len()) " sites"
+                    }
+                    ", as each site sees its own"
+                    @if crowd { ". " (LEGEND) }
                 }
                 thead { tr {
                     th scope="col" { "Resource" }
                     th scope="col" { "Worst" }
                     th scope="col" { "Last update" }
-                    @for site in &grid.sites {
+                    @for site in &sites {
                         th.site.silent[!site.answered] scope="col" {
                             a href={ "/sites/" (segment(&site.name)) } { (site.name) }
                             @if !site.answered && !crowd { " " span.why { "no word" } }
                         }
                     }
                 } }
-                tbody { @for row in &grid.rows { (line(row, grid, crowd)) } }
+                tbody { @for row in &grid.rows { (line(row, &sites, crowd)) } }
             }
         }
     }
 }
 
-fn line(row: &GridRow, grid: &Grid, crowd: bool) -> Markup {
+fn line(row: &GridRow, sites: &[&GridSite], crowd: bool) -> Markup {
     html! {
         tr {
             th scope="row" { a id={ "row-" (row.id) } href={ "/resources/" (segment(&row.id)) } { (row.id) } }
@@ -146,7 +164,7 @@ fn line(row: &GridRow, grid: &Grid, crowd: bool) -> Markup {
                 @if row.deleting { " " (badge(("being deleted", "busy"))) }
             }
             td { (time(row.updated.as_deref())) }
-            @for site in &grid.sites {
+            @for site in sites {
                 @match (row.cells.get(&site.name), site.answered) {
                     (Some(cell), _) => (seen(cell, crowd)),
                     (None, true) => td {},
@@ -191,10 +209,6 @@ fn letter(state: State) -> &'static str {
         State::Diverged => "D",
         State::NeedsDecision => "N",
     }
-}
-
-fn legend() -> Markup {
-    html! { "S settled, P pending, F failed, D diverged, N needs a decision; with ? as another site says" }
 }
 
 #[cfg(test)]
@@ -242,6 +256,15 @@ mod tests {
             assert!(page.contains(expected), "{expected}: {page}");
         }
         assert_eq!(worst(&grid.rows[0]), Some(State::Pending));
+    }
+
+    #[test]
+    fn of_many_sites_those_have_a_column_that_have_a_resource() {
+        for (sites, expected) in [(3, 3), (CROWD - 1, CROWD - 1), (CROWD, 2), (100, 2)] {
+            let mut grid = grid(sites, 1);
+            grid.rows[0].cells.retain(|site, _| ["site-000", "site-002"].contains(&site.as_str()));
+            assert_eq!(columns(&grid).len(), expected, "{sites}");
+        }
     }
 
     #[test]

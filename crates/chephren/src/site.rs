@@ -15,7 +15,7 @@ use cheops_agent::api::model::{
 use maud::{Markup, html};
 
 use crate::{
-    address::quoted,
+    address::{address, quoted},
     api::{Answer, Api, Refusal, segment},
     create,
     find::{self, Sought},
@@ -43,12 +43,13 @@ struct Seen {
 impl Seen {
     async fn look(api: &Api, name: &str, sought: &Sought) -> Answer<Self> {
         let asked = sought.ask("/api/v1/resources", &[("at", name)]);
+        let problems = address("/api/v1/problems", &[("at", name)]);
         let (sites, resources, troubles) = tokio::join!(
             api.get::<Sites>("/api/v1/sites"),
             api.get::<Resources>(&asked),
-            api.get::<Troubles>("/api/v1/problems"),
+            api.get::<Troubles>(&problems),
         );
-        let (sites, troubles) = (sites?, troubles?);
+        let sites = sites?;
         let known = sites.sites.iter().find(|site| site.name == name).cloned();
         let site = known.ok_or_else(|| Refusal(unknown(name, &sites.here)))?;
         let (resources, refused) = match resources {
@@ -60,9 +61,8 @@ impl Seen {
                 (api.get(&hearsay.ask("/api/v1/resources", &[])).await?, Some(refusal.0))
             }
         };
-        let asked = !troubles.not_asked.iter().any(|site| site == name);
-        let problems = troubles.problems.iter().filter(|trouble| trouble.site == name).count();
-        Ok(Self { sites, site, resources, refused, problems: asked.then_some(problems) })
+        let problems = troubles.ok().map(|troubles| troubles.problems.len());
+        Ok(Self { sites, site, resources, refused, problems })
     }
 }
 

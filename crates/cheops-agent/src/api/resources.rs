@@ -160,7 +160,7 @@ pub(super) async fn get(
 }
 
 /// The site to ask instead of this one, if another is named.
-fn elsewhere(context: &Context, at: Option<&str>) -> ApiResult<Option<SiteId>> {
+pub(super) fn elsewhere(context: &Context, at: Option<&str>) -> ApiResult<Option<SiteId>> {
     let site = at.map(|at| known_site(context, at)).transpose()?;
     Ok(site.filter(|site| site != context.here()))
 }
