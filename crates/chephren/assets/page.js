@@ -46,3 +46,12 @@ document.addEventListener("click", async (event) => {
   }
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
 });
+
+// A list that is fetched again stays where it was scrolled to.
+const scrolled = new Map();
+document.addEventListener("htmx:beforeSwap", () => {
+  for (const list of document.querySelectorAll(".scroll[id]")) scrolled.set(list.id, [list.scrollLeft, list.scrollTop]);
+});
+document.addEventListener("htmx:afterSwap", () => {
+  for (const [id, [left, top]] of scrolled) document.getElementById(id)?.scrollTo(left, top);
+});

@@ -86,7 +86,7 @@ async fn read<T: DeserializeOwned>(answer: Response<Body>) -> Answer<T> {
 
 impl Refusal {
     /// An answer that should not be.
-    fn strange(error: &dyn std::fmt::Display) -> Self {
+    pub(crate) fn strange(error: &dyn std::fmt::Display) -> Self {
         Self(Problem {
             kind: "strange".to_owned(),
             title: "The agent's answer makes no sense".to_owned(),

@@ -67,7 +67,7 @@ impl Page<'_> {
                         h1 { (self.title) }
                         (self.content)
                     }
-                    footer { (command(&self.command)) }
+                    footer #command { (command(&self.command)) }
                 }
             }
         }

@@ -14,6 +14,14 @@
 //! | `sites` | who is there, and how well do they reach each other? |
 //! | `resource` | what became of each operation of a resource, at each site? |
 //! | `graph` | which operation knew of which, as a drawing? |
+//! | `site` | which resources does a site have? |
+//! | `create` | how is a resource created? |
+//! | `grid` | in which state is each resource at each site? |
+//! | `problems` | what needs a person? |
+//! | `scope` | where would a request go, now and during a cut? |
+//! | `find` | which resources are looked for? |
+//! | `fresh` | has a list changed? |
+//! | `address` | how does text get into an address or a command line? |
 //!
 //! What must stay true:
 //! - text that comes from outside is shown, never run: all HTML is made by `maud`, which escapes it;
@@ -22,12 +30,20 @@
 //! - what changes something is a `POST` that comes from one of our own pages;
 //! - a page says how old its knowledge is, and whom it could not ask.
 
+mod address;
 mod api;
 mod assets;
+mod create;
+mod find;
+mod fresh;
 mod graph;
+mod grid;
 mod layout;
 mod live;
+mod problems;
 mod resource;
+mod scope;
+mod site;
 mod sites;
 mod words;
 
@@ -40,6 +56,11 @@ pub fn page(api: Router) -> Router {
     let pages = Router::new()
         .merge(sites::routes())
         .merge(resource::routes())
+        .merge(site::routes())
+        .merge(create::routes())
+        .merge(grid::routes())
+        .merge(problems::routes())
+        .merge(scope::routes())
         .route("/live", get(live::follow))
         .route("/assets/{name}", get(assets::get))
         .layer(middleware::map_response(layout::protect))

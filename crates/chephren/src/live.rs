@@ -66,7 +66,9 @@ fn said(line: &[u8]) -> Bytes {
     if events.is_empty() {
         return Bytes::from_static(b":\n\n");
     }
-    events.iter().map(|event| format!("event: {event}\ndata:\n\n")).collect::<String>().into()
+    let events: Vec<String> =
+        events.iter().map(|event| format!("event: {event}\ndata:\n\n")).collect();
+    events.concat().into()
 }
 
 /// The lines of a body, until it breaks off.

@@ -144,7 +144,7 @@ fn row(site: &Site, seen: &Seen) -> Markup {
                 (badge(site_state(site.state)))
                 @if let Some(error) = &site.error { p.why { (error) } }
             }
-            td { (site.round_trip_ms.map(span).unwrap_or_else(|| "–".to_owned())) }
+            td { (site.round_trip_ms.map_or_else(|| "–".to_owned(), span)) }
             td { @if site.state == SiteState::Here { "now" } @else { (time(site.last_seen.as_deref())) } }
             td { (behind(site)) }
             td { @if site.queue.messages > 0 { (site.queue.messages) " (" (bytes(site.queue.bytes)) ")" } @else { "–" } }

@@ -11,6 +11,7 @@ mod catalogue;
 mod changes;
 mod door;
 mod error;
+mod grid;
 mod health;
 pub mod model;
 mod original;
@@ -143,6 +144,7 @@ pub fn router(context: Shared) -> Router {
         .routes(routes!(sites::pause))
         .routes(routes!(sites::resume))
         .routes(routes!(resources::list))
+        .routes(routes!(grid::get))
         .routes(routes!(resources::get, submit::delete))
         .routes(routes!(submit::submit))
         .routes(routes!(replicants::list))

@@ -6,6 +6,7 @@
 //! - times are RFC 3339 in UTC, spans are milliseconds, sites and ids are their names;
 //! - what is not known is `null` or left out, never a made-up zero.
 
+mod grid;
 mod mesh;
 mod read;
 
@@ -14,9 +15,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-pub use self::mesh::{
-    Catalogue, CatalogueQuery, Offer, Replica, Replicant, ReplicantQuery, Replicants,
-    ReplicantsQuery,
+pub use self::{
+    grid::{Grid, GridCell, GridQuery, GridRow, GridSite},
+    mesh::{
+        Catalogue, CatalogueQuery, Offer, Replica, Replicant, ReplicantQuery, Replicants,
+        ReplicantsQuery,
+    },
 };
 
 /// A site, as this one sees it.
@@ -152,8 +156,14 @@ pub struct ResourcesQuery {
     pub after: Option<String>,
     /// Only ids that begin with this.
     pub prefix: Option<String>,
+    /// Only ids that hold this.
+    pub contains: Option<String>,
     /// Only those in this state.
     pub state: Option<State>,
+    /// Only those that exist at this site.
+    pub site: Option<String>,
+    /// The resources of this site instead of the one that answers.
+    pub at: Option<String>,
 }
 
 /// A resource in full.

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use super::{
     Context,
     error::{ApiError, ApiResult},
-    model::{ResourceQuery, Resources},
+    model::{ResourceQuery, Resources, ResourcesQuery},
     submit::expect_ok,
 };
 
@@ -183,4 +183,32 @@ impl ResourceQuery {
         let rest: String = [limit, before, printed].into_iter().flatten().collect();
         format!("{path}?local=true{rest}")
     }
+}
+
+impl ResourcesQuery {
+    /// The same question, for the site that is to answer it itself.
+    pub(super) fn without_at(&self, path: &str) -> String {
+        let state = self.state.map(super::view::word);
+        let limit = self.limit.map(|limit| limit.to_string());
+        let asked = [
+            ("limit", limit.as_deref()),
+            ("after", self.after.as_deref()),
+            ("prefix", self.prefix.as_deref()),
+            ("contains", self.contains.as_deref()),
+            ("state", state.as_deref()),
+            ("site", self.site.as_deref()),
+        ];
+        query(path, asked)
+    }
+}
+
+/// A path with those of the parameters that there are.
+pub(super) fn query<'a>(
+    path: &str,
+    parameters: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
+) -> String {
+    let given = parameters.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let given: Vec<String> =
+        given.map(|(name, value)| format!("{name}={}", encode(value))).collect();
+    format!("{path}?{}", given.join("&"))
 }

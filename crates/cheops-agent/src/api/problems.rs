@@ -11,6 +11,7 @@ use super::{
     error::{ApiResult, Asked},
     model::{Problem, Troubles},
     pass,
+    resources::elsewhere,
 };
 use crate::problems;
 
@@ -19,9 +20,11 @@ use crate::problems;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ProblemsQuery {
-    /// Only those of this site.
+    /// Only those of the site that answers.
     #[serde(default)]
     local: bool,
+    /// Only those of this site, as it tells them.
+    at: Option<String>,
 }
 
 /// What is wrong anywhere, the most urgent first, each with what to do.
@@ -32,9 +35,12 @@ pub(super) async fn list(
     Asked(query): Asked<ProblemsQuery>,
     headers: HeaderMap,
 ) -> ApiResult<axum::Json<Troubles>> {
+    if let Some(site) = elsewhere(&context, query.at.as_deref())? {
+        return Ok(axum::Json(pass::ask(&context, &site, "/api/v1/problems?local=true").await?));
+    }
     let mut all = problems::here(&context).await?;
     let mut not_asked = Vec::new();
-    if !query.local && !pass::was_passed(&headers) {
+    if !query.local && query.at.is_none() && !pass::was_passed(&headers) {
         let peers: Vec<SiteId> = context.config.sites.keys().cloned().collect();
         let reachable = context.reachable(&peers);
         not_asked

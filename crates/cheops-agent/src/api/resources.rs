@@ -10,7 +10,7 @@ use axum::{
 };
 use cheops_core::{
     id::{OpId, ResourceId, SiteId},
-    replica::{Replica, RunId},
+    replica::{self, Replica, RunId},
 };
 use serde::Deserialize;
 use tokio::io::AsyncReadExt as _;
@@ -29,65 +29,100 @@ use crate::run::Output;
 /// How many resources are looked at before others get a turn at the replica.
 const ROUND: usize = 1_000;
 
-/// The resources of this site, by id, a page at a time.
+/// The resources of a site, by id, a page at a time.
 #[utoipa::path(get, path = "/api/v1/resources", tag = "resources", params(ResourcesQuery),
     responses((status = OK, body = Resources), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
     State(context): State<Shared>,
     Asked(query): Asked<ResourcesQuery>,
-) -> ApiResult<axum::Json<Resources>> {
+) -> ApiResult<Response> {
+    if let Some(site) = elsewhere(&context, query.at.as_deref())? {
+        return pass::get(&context, &site, &query.without_at("/api/v1/resources")).await;
+    }
     let limit = query.limit.unwrap_or(500).min(5_000);
-    if limit == 0 {
-        let site = context.here().to_string();
-        return Ok(axum::Json(Resources { site, resources: Vec::new(), next: None }));
-    }
-    let mut from = match (&query.after, &query.prefix) {
-        (Some(after), _) => Bound::Excluded(resource_id(after)?),
-        (None, Some(prefix)) if !prefix.is_empty() => Bound::Included(resource_id(prefix)?),
-        (None, _) => Bound::Unbounded,
+    let wanted = Wanted {
+        prefix: query.prefix.unwrap_or_default(),
+        contains: query.contains.unwrap_or_default(),
+        state: query.state,
+        site: query.site.as_deref().map(str::parse).transpose()?,
     };
-    let mut resources = Vec::new();
-    loop {
-        let (query, start, room) = (query.clone(), from.clone(), limit - resources.len());
-        let look = move |replica: &Replica| round(replica, start, &query, room);
-        let (found, next) = context.node.read(look).await?;
-        resources.extend(found);
-        match next {
-            Some(next) if resources.len() < limit => from = Bound::Excluded(next),
-            next => {
-                let site = context.here().to_string();
-                let next = next.map(|id| id.to_string());
-                return Ok(axum::Json(Resources { site, resources, next }));
-            }
-        }
-    }
+    let found = wanted.page(&context, query.after.as_deref(), limit, view::summary).await?;
+    let (resources, next) = found;
+    let (site, next) = (context.here().to_string(), next.map(|id| id.to_string()));
+    Ok(axum::Json(Resources { site, resources, next }).into_response())
 }
 
-/// What is asked for among the next resources, and where to go on.
-fn round(
-    replica: &Replica,
-    from: Bound<ResourceId>,
-    query: &ResourcesQuery,
-    room: usize,
-) -> (Vec<super::model::ResourceSummary>, Option<ResourceId>) {
-    let prefix = query.prefix.as_deref().unwrap_or_default();
-    let mut found = Vec::new();
-    for (looked, resource) in replica.resources_from((from, Bound::Unbounded)).enumerate() {
-        if !resource.id().as_str().starts_with(prefix) {
-            if resource.id().as_str() > prefix {
-                return (found, None);
+/// Which resources to look for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Wanted {
+    pub(super) prefix: String,
+    pub(super) contains: String,
+    pub(super) state: Option<super::model::State>,
+    pub(super) site: Option<SiteId>,
+}
+
+impl Wanted {
+    /// The first of them after an id, up to so many, and where to go on.
+    pub(super) async fn page<T: Send + 'static>(
+        &self,
+        context: &Context,
+        after: Option<&str>,
+        limit: usize,
+        show: impl Fn(&replica::Resource) -> T + Clone + Send + 'static,
+    ) -> ApiResult<(Vec<T>, Option<ResourceId>)> {
+        let mut from = match after {
+            Some(after) => Bound::Excluded(resource_id(after)?),
+            None if !self.prefix.is_empty() => Bound::Included(resource_id(&self.prefix)?),
+            None => Bound::Unbounded,
+        };
+        let mut all = Vec::new();
+        if limit == 0 {
+            return Ok((all, None));
+        }
+        loop {
+            let (wanted, show) = (self.clone(), show.clone());
+            let (start, room) = (from, limit - all.len());
+            let look = move |replica: &Replica| wanted.round(replica, start, room, show);
+            let (found, next) = context.node.read(look).await?;
+            all.extend(found);
+            match next {
+                Some(next) if all.len() < limit => from = Bound::Excluded(next),
+                next => return Ok((all, next)),
             }
-            continue;
-        }
-        let summary = view::summary(resource);
-        if query.state.is_none_or(|state| state == summary.state) {
-            found.push(summary);
-        }
-        if found.len() == room || looked + 1 == ROUND {
-            return (found, Some(resource.id().clone()));
         }
     }
-    (found, None)
+
+    /// Those among the next resources, and where to go on.
+    fn round<T>(
+        &self,
+        replica: &Replica,
+        from: Bound<ResourceId>,
+        room: usize,
+        show: impl Fn(&replica::Resource) -> T,
+    ) -> (Vec<T>, Option<ResourceId>) {
+        let mut found = Vec::new();
+        for (looked, resource) in replica.resources_from((from, Bound::Unbounded)).enumerate() {
+            let id = resource.id().as_str();
+            if !id.starts_with(&self.prefix) && *id > *self.prefix {
+                return (found, None);
+            }
+            if self.takes(resource) {
+                found.push(show(resource));
+            }
+            if found.len() == room || looked + 1 == ROUND {
+                return (found, Some(resource.id().clone()));
+            }
+        }
+        (found, None)
+    }
+
+    fn takes(&self, resource: &replica::Resource) -> bool {
+        let id = resource.id().as_str();
+        id.starts_with(&self.prefix)
+            && id.contains(&self.contains)
+            && self.site.as_ref().is_none_or(|site| resource.sites().contains(site))
+            && self.state.is_none_or(|state| state == view::state(resource))
+    }
 }
 
 /// A resource: its state, its operations, the block, receipts, and the replies of all sites.
@@ -129,7 +164,7 @@ pub(super) async fn get(
 }
 
 /// The site to ask instead of this one, if another is named.
-fn elsewhere(context: &Context, at: Option<&str>) -> ApiResult<Option<SiteId>> {
+pub(super) fn elsewhere(context: &Context, at: Option<&str>) -> ApiResult<Option<SiteId>> {
     let site = at.map(|at| known_site(context, at)).transpose()?;
     Ok(site.filter(|site| site != context.here()))
 }

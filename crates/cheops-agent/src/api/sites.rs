@@ -139,6 +139,6 @@ fn whole_millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn time_of_day(time: SystemTime) -> String {
+pub(super) fn time_of_day(time: SystemTime) -> String {
     rfc3339(Millis(whole_millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())))
 }

@@ -51,6 +51,28 @@ pub(super) fn state(resource: &replica::Resource) -> State {
     }
 }
 
+/// The word for a state, as it is asked for.
+pub(super) fn word(state: State) -> String {
+    match serde_json::to_value(state) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => String::new(),
+    }
+}
+
+/// What is known here of a resource at a site that can't be asked: whether it has run what it should.
+pub(super) fn hearsay(resource: &replica::Resource, site: &SiteId) -> State {
+    if resource.unanswered(site) > 0 {
+        return State::Pending;
+    }
+    let last = resource.resolution().block().last().map(|&ix| resource.log().op(ix));
+    let last = last.and_then(|op| resource.reply(&op.id, site));
+    match last.map(|reply| reply.outcome) {
+        Some(Outcome::Ko) => State::Failed,
+        Some(Outcome::Unknown) => State::Diverged,
+        Some(Outcome::Ok) | None => State::Settled,
+    }
+}
+
 /// A resource in full, with at most so many of its operations, the newest, or those before one.
 pub(super) fn resource(
     here: &SiteId,

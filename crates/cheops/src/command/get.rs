@@ -1,4 +1,4 @@
-//! `cheops get`: lists of sites, resources, replicants, operations and problems.
+//! `cheops get`: lists of sites, resources, replicants, operations and problems, and the grid.
 //!
 //! With `--watch` a list is asked for again when the change feed says something, and only what is
 //! different is written.
@@ -19,6 +19,7 @@ use crate::{
     screen,
 };
 
+mod grid;
 pub(crate) mod operations;
 mod problems;
 mod replicants;
@@ -37,6 +38,9 @@ pub(crate) enum Arguments {
     /// List resources and their state
     #[command(visible_aliases = ["resource", "res", "r"])]
     Resources(Resources),
+    /// Show in which state each site sees its resources, for all sites that can be asked
+    #[command(visible_alias = "g")]
+    Grid(GridOf),
     /// List REST resources at several sites: what each site calls its own, and what it has yet to do
     #[command(visible_aliases = ["replicant", "rep"])]
     Replicants(Replicants),
@@ -74,6 +78,27 @@ pub(crate) struct Resources {
     /// Only those in this state
     #[arg(long, value_enum)]
     state: Option<StateName>,
+    /// At most so many
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Those of this site, as it sees them, instead of the agent's own
+    #[arg(long, value_name = "SITE")]
+    at: Option<String>,
+    #[command(flatten)]
+    watch: Watch,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GridOf {
+    /// Only those whose id holds this
+    #[arg(value_name = "TEXT")]
+    contains: Option<String>,
+    /// Only those that are in this state at one of their sites
+    #[arg(long, value_enum)]
+    state: Option<StateName>,
+    /// Only those that exist at this site
+    #[arg(long, value_name = "SITE")]
+    site: Option<String>,
     /// At most so many
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
@@ -144,6 +169,15 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
             let wanted_list = resources::Wanted::new(wanted)?;
             let fetch = || wanted_list.fetch(&client);
             follow(&client, output, &wanted.watch, None, fetch, |_| Exit::Fine)
+        }
+        Arguments::Grid(GridOf { contains, state, site, limit, watch }) => {
+            let wanted = grid::Wanted {
+                contains: contains.as_deref(),
+                state: state.map(Into::into),
+                site: site.as_deref(),
+                limit: limit.unwrap_or(usize::MAX),
+            };
+            follow(&client, output, watch, None, || wanted.fetch(&client), |_| Exit::Fine)
         }
         Arguments::Replicants(Replicants { id, service, watch }) => {
             let fetch = || replicants::fetch(&client, id.as_deref(), service.as_deref());

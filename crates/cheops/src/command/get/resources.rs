@@ -20,6 +20,7 @@ pub(super) struct Wanted {
     prefix: Option<String>,
     state: Option<State>,
     limit: usize,
+    at: Option<String>,
 }
 
 impl Wanted {
@@ -32,12 +33,19 @@ impl Wanted {
             Some((whole, None)) => id = Some(ask::resource(whole)?),
         }
         let limit = arguments.limit.unwrap_or(usize::MAX);
-        Ok(Self { id, prefix, state: arguments.state.map(Into::into), limit })
+        Ok(Self {
+            id,
+            prefix,
+            state: arguments.state.map(Into::into),
+            limit,
+            at: arguments.at.clone(),
+        })
     }
 
     pub(super) fn fetch(&self, client: &Client) -> Result<Resources, Failure> {
         if let Some(id) = &self.id {
-            let path = ask::resource_path(id).query("limit", Some(1));
+            let path =
+                ask::resource_path(id).query("limit", Some(1)).query("at", self.at.as_deref());
             let Resource { summary, seen_by, .. } = client.get(&path)?;
             let wanted = self.state.is_none_or(|state| state == summary.state);
             let resources = if wanted { vec![summary] } else { Vec::new() };
@@ -48,7 +56,8 @@ impl Wanted {
                 .query("limit", Some(limit.min(PAGE)))
                 .query("after", after)
                 .query("prefix", self.prefix.as_deref())
-                .query("state", self.state.map(words::word));
+                .query("state", self.state.map(words::word))
+                .query("at", self.at.as_deref());
             client.get::<Resources>(&path)
         };
         let mut list = page(None, self.limit)?;
