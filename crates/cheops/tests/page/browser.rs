@@ -84,16 +84,16 @@ impl Browser {
 
     /// The text of the first element that is found, if it is there.
     pub(crate) fn text(&self, css: &str) -> Option<String> {
-        self.with(css, async |element| element.text().await)
+        self.with(css, &async |element: &Element| element.text().await)
     }
 
     pub(crate) fn click(&self, css: &str) {
-        self.insist(css, async |element| element.click().await);
+        self.insist(css, &async |element: &Element| element.click().await);
     }
 
     /// Writes into a field, instead of what is there.
     pub(crate) fn fill(&self, css: &str, text: &str) {
-        self.insist(css, async |element| {
+        self.insist(css, &async |element: &Element| {
             element.clear().await?;
             element.send_keys(text).await
         });
@@ -144,7 +144,11 @@ impl Browser {
     }
 
     /// Does something with an element, if it is there and stays so.
-    fn with<T>(&self, css: &str, does: impl AsyncFn(&Element) -> Result<T, CmdError>) -> Option<T> {
+    fn with<T>(
+        &self,
+        css: &str,
+        does: &impl AsyncFn(&Element) -> Result<T, CmdError>,
+    ) -> Option<T> {
         self.runtime.block_on(async {
             let element = self.client.find(Locator::Css(css)).await.ok()?;
             does(&element).await.ok()
@@ -152,9 +156,9 @@ impl Browser {
     }
 
     /// Does it, as soon as it can be done: parts of a page come and go.
-    fn insist<T>(&self, css: &str, does: impl AsyncFn(&Element) -> Result<T, CmdError>) {
+    fn insist<T>(&self, css: &str, does: &impl AsyncFn(&Element) -> Result<T, CmdError>) {
         let start = Instant::now();
-        while self.with(css, &does).is_none() {
+        while self.with(css, does).is_none() {
             if start.elapsed() > PATIENCE {
                 self.shot("failed");
                 panic!("there is no {css} that can be used");

@@ -6,4 +6,6 @@
 mod field;
 
 mod browser;
+mod resource;
+mod screens;
 mod sites;
