@@ -18,7 +18,7 @@ use super::{
 };
 
 /// Links that notice soon that a site is away.
-const LINKS: &str = "[links]\nheartbeat = '100ms'\nsilence = '400ms'\nretry = '200ms'\n";
+pub(crate) const LINKS: &str = "[links]\nheartbeat = '100ms'\nsilence = '400ms'\nretry = '200ms'\n";
 
 /// Where the application's own calls leave, at each site.
 pub(crate) const OUTBOUND: &str = "127.0.0.1:8077";

@@ -1,10 +1,13 @@
 //! The other pages: each is there, can be used by everybody, and says what is wrong where it is.
 
-use crate::{browser::Browser, field::Field};
+use crate::{
+    browser::Browser,
+    field::{Field, application::LINKS},
+};
 
 #[test]
 fn a_scope_is_explained_and_a_form_is_refused_where_it_was_filled_in() {
-    let field = Field::new(3);
+    let field = Field::with(3, LINKS);
     let browser = Browser::new();
     let url = |path: &str| format!("http://{}:8079{path}", field.net.ip(0));
     browser.open(&url("/scope"));

@@ -1,10 +1,13 @@
 //! The sites, and a cut that is made on the page.
 
-use crate::{browser::Browser, field::Field};
+use crate::{
+    browser::Browser,
+    field::{Field, application::LINKS},
+};
 
 #[test]
 fn a_cut_is_made_seen_and_healed_on_the_page() {
-    let field = Field::new(3);
+    let field = Field::with(3, LINKS);
     let browser = Browser::new();
     let url = |n: usize| format!("http://{}:8079", field.net.ip(n));
     browser.open(&url(0));
