@@ -3,6 +3,7 @@
 //! What must stay true: each setting has a default except the site's name; a setting that is
 //! misspelt is an error, not a default; no other module reads the file or the environment.
 
+mod hook;
 mod service;
 
 use std::{
@@ -16,6 +17,7 @@ use std::{
 use cheops_core::{duration, id::SiteId};
 use serde::Deserialize;
 
+pub use self::hook::{Hook, HookSection, Irc, MOST_HOOKS, Mail, Secret, Server, Tls, Way, Web};
 pub use self::service::{Cross, Divide, Gather, Ids, Limits, Mesh, Meta, Service, Split};
 use self::service::{MeshSection, ServiceSection};
 
@@ -57,6 +59,10 @@ pub struct Config {
     pub store: Store,
     /// How the application's own requests pass.
     pub mesh: Mesh,
+    /// How people are told what happened.
+    pub hooks: Vec<Hook>,
+    /// How long a site waits for another to tell of an operation for all sites.
+    pub takeover: Duration,
 }
 
 /// What clients of the API may take.
@@ -164,6 +170,8 @@ impl Config {
             },
             store: Store { reserve: 64 << 20, file: 64 << 30 },
             mesh: Mesh::default(),
+            hooks: Vec::new(),
+            takeover: Duration::from_mins(1),
         }
     }
 
@@ -220,6 +228,14 @@ impl Config {
         set(&mut store.reserve, file.store.reserve);
         set(&mut store.file, file.store.file);
         config.mesh = Mesh::read(file.mesh, file.services)?;
+        for section in file.hook {
+            let hook = Hook::read(section, beside)?;
+            if config.hooks.iter().any(|other| other.name == hook.name) {
+                return Err(format!("the hook `{}` is named twice", hook.name));
+            }
+            config.hooks.push(hook);
+        }
+        set(&mut config.takeover, span("hooks.takeover", file.hooks.takeover)?);
         config.check()?;
         Ok(config)
     }
@@ -273,6 +289,12 @@ impl Config {
             return Err(format!(
                 "`runs.output` must be at most {MOST_OUTPUT}: it goes into each reply, to all sites; `runs.output_file` can be longer"
             ));
+        }
+        if self.hooks.len() > MOST_HOOKS {
+            return Err(format!("there are more than {MOST_HOOKS} hooks"));
+        }
+        if self.takeover.is_zero() {
+            return Err("`hooks.takeover` must be longer than 0s".into());
         }
         if self.links.heartbeat.is_zero() || self.links.retry.is_zero() {
             return Err("`links.heartbeat` and `links.retry` must be longer than 0s".into());
@@ -358,6 +380,16 @@ struct File {
     mesh: MeshSection,
     #[serde(default, rename = "service")]
     services: Vec<ServiceSection>,
+    #[serde(default)]
+    hook: Vec<HookSection>,
+    #[serde(default)]
+    hooks: HooksSection,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct HooksSection {
+    takeover: Option<String>,
 }
 
 #[derive(Deserialize, Default)]

@@ -6,6 +6,7 @@
 //! - times are RFC 3339 in UTC, spans are milliseconds, sites and ids are their names;
 //! - what is not known is `null` or left out, never a made-up zero.
 
+mod hook;
 mod mesh;
 mod read;
 
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+pub use self::hook::{Hook, HookEvent, HookTested, Hooks};
 pub use self::mesh::{
     Catalogue, CatalogueQuery, Offer, Replica, Replicant, ReplicantQuery, Replicants,
     ReplicantsQuery,
@@ -580,7 +582,7 @@ pub struct Trouble {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
     /// What sort of trouble: `needs-decision`, `unknown`, `diverged`, `failed`, `damaged`, `disk`,
-    /// `stuck`, `clock`, `refused`, `unreachable`, `unknown-site`, `paused`.
+    /// `stuck`, `clock`, `hook`, `refused`, `unreachable`, `unknown-site`, `paused`.
     pub what: String,
     /// What happened, as a sentence.
     pub text: String,
