@@ -17,7 +17,10 @@ use std::{
 use cheops_core::{duration, id::SiteId};
 use serde::Deserialize;
 
-pub use self::hook::{Hook, HookSection, Irc, MOST_HOOKS, Mail, Secret, Server, Tls, Way, Web};
+pub use self::hook::{
+    Hook, HookSection, Irc, IrcSection, MOST_HOOKS, Mail, MailSection, Secret, Server, Tls, Way,
+    Web,
+};
 pub use self::service::{Cross, Divide, Gather, Ids, Limits, Mesh, Meta, Service, Split};
 use self::service::{MeshSection, ServiceSection};
 
@@ -549,6 +552,12 @@ mod tests {
             ("site = 'a'\n[api]\nheader_bytes = 10", "`api.header_bytes` must be from 8192"),
             ("site = 'a'\n[runs]\noutput = 4194305", "`runs.output` must be at most 4194304"),
             ("site = 'a'\n[links]\nheartbeat = '9s'", "`links.silence` must be longer"),
+            ("site = 'a'\n[[hook]]\nname = 'b'", "the hook `b`: it needs a way to tell"),
+            (
+                "site = 'a'\n[[hook]]\nname = 'b'\ncommand = 'c'\n[[hook]]\nname = 'b'\ncommand = 'd'",
+                "the hook `b` is named twice",
+            ),
+            ("site = 'a'\n[hooks]\ntakeover = '0s'", "line 3: `hooks.takeover` must be longer"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

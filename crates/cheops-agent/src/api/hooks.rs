@@ -18,7 +18,7 @@ pub(super) async fn list(State(context): State<Shared>) -> axum::Json<Hooks> {
 }
 
 /// Adds a hook to this site, for good. The settings are those of `[[hook]]` in a configuration.
-#[utoipa::path(post, path = "/api/v1/hooks", tag = "hooks", request_body = Object,
+#[utoipa::path(post, path = "/api/v1/hooks", tag = "hooks", request_body = HookSection,
     responses((status = CREATED, body = Hooks), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn add(
     State(context): State<Shared>,

@@ -11,6 +11,7 @@ use std::{
 
 use hyper::Uri;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{set, span};
 use crate::hooks::{Filter, Mode, Name, Pattern};
@@ -142,79 +143,117 @@ impl Secret {
             Self::Text(text) => Ok(text.clone()),
             Self::File(path) => match fs::read_to_string(path) {
                 Ok(text) => Ok(text.trim_end_matches(['\r', '\n']).to_owned()),
-                Err(error) => Err(format!("the secret in {} can't be read: {error}", path.display())),
+                Err(error) => {
+                    Err(format!("the secret in {} can't be read: {error}", path.display()))
+                }
             },
         }
     }
 }
 
 /// A hook, as it is written.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[serde(default)]
 pub struct HookSection {
-    /// Its name.
+    /// Its name: letters, digits, `-` and `_`.
+    #[schema(required = true)]
     pub name: String,
+    /// Which events it tells of: `operation.failed`, `site.*`; all without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     on: Option<Vec<String>>,
+    /// Only of resources that match one of these.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     resources: Vec<String>,
+    /// Only of operations of these kinds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kinds: Vec<String>,
+    /// Only of what happened at these sites; at its own without it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     sites: Vec<String>,
+    /// `each` or `summary`.
     #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<String>,
+    /// How long one delivery may take.
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout: Option<String>,
+    /// The longest pause between two attempts.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry: Option<String>,
+    /// How long an event may wait before it is given up.
     #[serde(skip_serializing_if = "Option::is_none")]
     give_up: Option<String>,
+    /// Tell by a web request to this address.
     #[serde(skip_serializing_if = "Option::is_none")]
     url: Option<String>,
+    /// What the request is signed with.
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
+    /// The file that has it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     secret_file: Option<PathBuf>,
+    /// A file of certificates to trust, instead of those of the system.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     ca: Option<PathBuf>,
+    /// Tell by a command.
     #[serde(skip_serializing_if = "Option::is_none")]
     command: Option<String>,
+    /// Tell by e-mail.
     #[serde(skip_serializing_if = "Option::is_none")]
     mail: Option<MailSection>,
+    /// Tell in a channel of IRC.
     #[serde(skip_serializing_if = "Option::is_none")]
     irc: Option<IrcSection>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// How to send e-mail.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct MailSection {
+pub struct MailSection {
+    /// `HOST` or `HOST:PORT`.
     server: String,
+    /// From whom.
     from: String,
+    /// To whom.
     to: Vec<String>,
+    /// `starttls`, `tls` or `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tls: Option<String>,
+    /// Who we are for the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     user: Option<String>,
+    /// What proves it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     password: Option<String>,
+    /// The file that has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     password_file: Option<PathBuf>,
+    /// A file with the certificate to trust, beside those of the system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     ca: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Where to speak in IRC.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct IrcSection {
+pub struct IrcSection {
+    /// `HOST` or `HOST:PORT`.
     server: String,
+    /// The channel: `#ops`.
     channel: String,
+    /// Our name there; `cheops` without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     nick: Option<String>,
+    /// The password of the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     password: Option<String>,
+    /// The file that has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     password_file: Option<PathBuf>,
 }
 
@@ -272,7 +311,9 @@ impl Hook {
 
 fn check_events(filter: &Filter) -> Result<(), String> {
     if filter.on.is_empty() {
-        return Err("`on` names no event, so nothing would ever be told; leave it out for all".into());
+        return Err(
+            "`on` names no event, so nothing would ever be told; leave it out for all".into()
+        );
     }
     let Some(vain) = filter.vain() else { return Ok(()) };
     Err(match filter.mode {
@@ -409,7 +450,9 @@ fn either(
         (Some(text), None) if text.is_empty() => Err(format!("`{setting}` is empty")),
         (Some(text), None) => Ok(Some(Secret::Text(text.clone()))),
         (None, Some(file)) => Ok(Some(Secret::File(beside.join(file)))),
-        (Some(_), Some(_)) => Err(format!("`{setting}` and `{setting}_file` are two secrets; name one")),
+        (Some(_), Some(_)) => {
+            Err(format!("`{setting}` and `{setting}_file` are two secrets; name one"))
+        }
     }
 }
 
@@ -455,7 +498,10 @@ mod tests {
             ("name = 'a'\ncommand = 'x'\nurl = 'http://h'", "several ways"),
             ("name = 'a'\ncommand = 'x'\nsecret = 's'", "go with `url`"),
             ("name = 'a'\ncommand = 'x'\non = []", "names no event"),
-            ("name = 'a'\ncommand = 'x'\non = ['operation.run']", "no event is called `operation.run`"),
+            (
+                "name = 'a'\ncommand = 'x'\non = ['operation.run']",
+                "no event is called `operation.run`",
+            ),
             ("name = 'a'\ncommand = 'x'\nmode = 'summary'\non = ['site.lost']", "a summary is"),
             ("name = 'a'\ncommand = 'x'\nmode = 'all'", "`mode` is `each` or `summary`"),
             ("name = 'a'\ncommand = 'x'\ntimeout = '0s'", "`timeout` must be"),

@@ -651,7 +651,8 @@ mod tests {
         ];
         let ids = |events: Vec<HookEvent>| events.into_iter().map(|e| (e.id, e.event));
         let mut whole = World::new(1);
-        let told: BTreeSet<_> = all.iter().flat_map(|one| ids(whole.write(std::slice::from_ref(one)))).collect();
+        let told: BTreeSet<_> =
+            all.iter().flat_map(|one| ids(whole.write(std::slice::from_ref(one)))).collect();
         for crash in 0..all.len() {
             for saved in 0..=crash {
                 let mut world = World::new(1);
@@ -683,9 +684,11 @@ mod tests {
 
     #[test]
     fn another_site_tells_for_all_if_the_origin_stays_away() {
-        let end = [op(1, 1, &[]), reply(1, 2, (1, 1), Outcome::Ok), reply(2, 1, (1, 1), Outcome::Ok)];
-        let summaries =
-            |events: &[HookEvent]| events.iter().filter(|event| event.summary).map(|e| e.id.clone()).collect::<Vec<_>>();
+        let end =
+            [op(1, 1, &[]), reply(1, 2, (1, 1), Outcome::Ok), reply(2, 1, (1, 1), Outcome::Ok)];
+        let summaries = |events: &[HookEvent]| {
+            events.iter().filter(|event| event.summary).map(|e| e.id.clone()).collect::<Vec<_>>()
+        };
         let mut origin = World::new(1);
         let own = summaries(&origin.write(&end));
         assert_eq!(own.len(), 1);

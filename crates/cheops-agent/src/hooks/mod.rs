@@ -135,10 +135,14 @@ impl Hooks {
         for (name, section) in hooks.0.read_added()? {
             match Hook::read(section.clone(), &config.data) {
                 Ok(_) if hooks.0.runner(&name).is_some() => {
-                    tracing::warn!("the hook `{name}` is in the configuration now; the one that was added by the API is gone");
+                    tracing::warn!(
+                        "the hook `{name}` is in the configuration now; the one that was added by the API is gone"
+                    );
                 }
                 Ok(hook) => hooks.put(hook, Some(section))?,
-                Err(problem) => tracing::warn!("a hook that was added by the API is left out: {problem}"),
+                Err(problem) => {
+                    tracing::warn!("a hook that was added by the API is left out: {problem}")
+                }
             }
         }
         Ok(hooks)
@@ -297,8 +301,12 @@ fn trouble(here: &SiteId, hook: model::Hook) -> Option<Trouble> {
         site: here.to_string(),
         resource: None,
         what: "hook".to_owned(),
-        text: format!("the hook `{name}` has told nothing since {since}: {why}; {waiting}{dropped}"),
-        next: format!("mend what it says; it is tried again by itself. To see: cheops hooks test {name}"),
+        text: format!(
+            "the hook `{name}` has told nothing since {since}: {why}; {waiting}{dropped}"
+        ),
+        next: format!(
+            "mend what it says; it is tried again by itself. To see: cheops hooks test {name}"
+        ),
     })
 }
 

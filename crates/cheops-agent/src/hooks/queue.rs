@@ -159,10 +159,10 @@ impl Queue {
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let counts = Entry::Counts { delivered: self.delivered, dropped: self.dropped };
         let past = self.past.iter().map(|id| Entry::Known(id.clone()));
-        let waiting = self.waiting.iter().map(|item| Entry::Add {
-            event: Box::new(item.event.clone()),
-            since: item.since,
-        });
+        let waiting = self
+            .waiting
+            .iter()
+            .map(|item| Entry::Add { event: Box::new(item.event.clone()), since: item.since });
         [counts].into_iter().chain(past).chain(waiting).collect()
     }
 }

@@ -104,7 +104,10 @@ mod tests {
         assert!(matches!(fail(Duration::ZERO), Next::Again(_)));
         assert!(matches!(fail(Duration::ZERO), Next::Again(_)));
         assert_eq!(fail(Duration::ZERO), Next::GiveUp);
-        assert!(matches!(fail(Duration::ZERO), Next::Again(_)), "the next event has its own chances");
+        assert!(
+            matches!(fail(Duration::ZERO), Next::Again(_)),
+            "the next event has its own chances"
+        );
         let mut attempts = Attempts::default();
         assert_eq!(attempts.failed(&down(), LIMITS.give_up, LIMITS, 1.0), Next::GiveUp);
     }

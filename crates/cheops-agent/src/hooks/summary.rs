@@ -81,14 +81,8 @@ mod tests {
             (3, 1, 500, &[], Turn::Tell),
         ] {
             let (here, origin) = (site(here), site(origin));
-            let view = View {
-                here: &here,
-                origin: &origin,
-                sites: &sites,
-                since: 0,
-                now,
-                patience: 60,
-            };
+            let view =
+                View { here: &here, origin: &origin, sites: &sites, since: 0, now, patience: 60 };
             let up: Vec<SiteId> = up.iter().copied().map(site).collect();
             let found = turn(&view, |site| up.contains(site));
             assert_eq!(found, expected, "{here} of {origin} at {now} with {up:?}");

@@ -24,14 +24,18 @@ fn a_hook_is_added_outlives_the_agent_and_is_removed() {
     let mut site = Agent::alone_with(directory.path(), "work = 'work'");
     site.exec("before", &at("site1", "true"));
     let told = directory.path().join("told");
-    let line = format!("printf '%s %s\\n' $CHEOPS_EVENT $CHEOPS_EVENT_RESOURCE >> {}", told.display());
+    let line =
+        format!("printf '%s %s\\n' $CHEOPS_EVENT $CHEOPS_EVENT_RESOURCE >> {}", told.display());
     let new = json!({"name": "log", "on": ["operation.ran"], "command": line});
     let (status, text) = site.post("/api/v1/hooks", &new).unwrap();
     assert_eq!(status, 201, "{text}");
     assert_eq!(site.post("/api/v1/hooks", &new).unwrap().0, 409);
     for (bad, why) in [
         (json!({"name": "x"}), "needs a way to tell"),
-        (json!({"name": "x", "command": "true", "on": ["nothing"]}), "no event is called `nothing`"),
+        (
+            json!({"name": "x", "command": "true", "on": ["nothing"]}),
+            "no event is called `nothing`",
+        ),
         (json!({"name": "../x", "command": "true"}), "needs a `name`"),
         (json!({"name": "x", "comand": "true"}), "unknown field `comand`"),
     ] {

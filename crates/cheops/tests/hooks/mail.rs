@@ -3,14 +3,13 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use super::{
     at,
     field::{agent::Agent, eventually, read},
     hook,
-    python::Server,
+    python::{Server, certificate},
     sample,
 };
 
@@ -59,21 +58,10 @@ fn a_password_is_only_given_after_starttls_to_who_is_trusted() {
     let directory = tempfile::tempdir().unwrap();
     let mails = directory.path().join("mails");
     fs::create_dir(&mails).unwrap();
-    let (certificate, key) = (directory.path().join("cert.pem"), directory.path().join("key.pem"));
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
-        .args(["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
-        .args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout"])
-        .arg(&key)
-        .arg("-out")
-        .arg(&certificate)
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let (certificate, key) = certificate(directory.path());
     fs::write(directory.path().join("password"), "hush\n").unwrap();
-    let (mails_text, certificate, key) =
-        (mails.to_str().unwrap(), certificate.to_str().unwrap(), key.to_str().unwrap());
-    let server = Server::start(&python(), "smtpd.py", &[mails_text, &free(), certificate, key]);
+    let arguments = [mails.to_str().unwrap(), &free(), &certificate, &key];
+    let server = Server::start(&python(), "smtpd.py", &arguments);
     let port = server.address.port();
     let way = |name: &str, ca: &str| {
         format!(
@@ -84,7 +72,11 @@ fn a_password_is_only_given_after_starttls_to_who_is_trusted() {
     let site = Agent::alone_with(directory.path(), &settings);
     let tested = sample(&site, "trusting");
     assert!(tested.delivered, "{tested:?}");
-    assert!(read(&mails.join("1.eml")).unwrap().starts_with("cheops@example.org ops@example.org tls=True"));
+    assert!(
+        read(&mails.join("1.eml"))
+            .unwrap()
+            .starts_with("cheops@example.org ops@example.org tls=True")
+    );
     let tested = sample(&site, "wary");
     assert!(!tested.delivered);
     let error = tested.error.unwrap();

@@ -33,3 +33,19 @@ impl Drop for Server {
         let _ = self.child.wait();
     }
 }
+
+/// Makes a certificate for `localhost`, and its key; says where they are.
+pub(crate) fn certificate(directory: &Path) -> (String, String) {
+    let (certificate, key) = (directory.join("cert.pem"), directory.join("key.pem"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
+        .args(["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout"])
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    (certificate.to_str().unwrap().to_owned(), key.to_str().unwrap().to_owned())
+}

@@ -94,7 +94,11 @@ fn another_site_takes_over_and_a_double_has_the_same_id() {
     let lost = receiver.told().into_iter().filter(|e| e.event == "site.lost");
     let lost: Vec<_> = lost.map(|e| (e.told_by, e.peer.unwrap())).collect();
     assert!(lost.contains(&("site2".into(), "site1".into())), "{lost:?}");
-    let returned = || receiver.told().into_iter().any(|e| e.event == "site.returned" && e.told_by == "site2" && e.peer.as_deref() == Some("site1"));
+    let returned = || {
+        receiver.told().into_iter().any(|e| {
+            e.event == "site.returned" && e.told_by == "site2" && e.peer.as_deref() == Some("site1")
+        })
+    };
     eventually("it is back", returned);
 }
 
@@ -119,7 +123,10 @@ fn a_cut_that_ends_one_of_two_operations_is_told() {
     };
     eventually("both are told", || of(&loser).is_some() && of(&winner).is_some());
     let lost = of(&loser).unwrap();
-    assert_eq!((lost.event.as_str(), lost.by.as_deref()), ("operation.superseded", Some(winner.as_str())));
+    assert_eq!(
+        (lost.event.as_str(), lost.by.as_deref()),
+        ("operation.superseded", Some(winner.as_str()))
+    );
     assert!(lost.text.contains("the later of two set"), "{}", lost.text);
     assert_eq!(of(&winner).unwrap().event, "operation.settled");
 }

@@ -1,13 +1,17 @@
 //! Web hooks: what is sent, and a receiver that fails, hangs and comes back.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use cheops_agent::api::model::Troubles;
 
 use super::{
     at,
-    field::{agent::Agent, all_ok, eventually},
+    field::{agent::Agent, all_ok, eventually, read},
     hook,
+    python::{Server, certificate},
     receiver::{Mood, Receiver},
     sample,
 };
@@ -30,7 +34,7 @@ fn events_arrive_signed_and_in_order() {
     let site = Agent::alone_with(directory.path(), &settings(&receiver));
     assert!(all_ok(&site.exec("web", &at("site1", "echo hi")), 1));
     site.exec("web", &at("site1", "echo no >&2; false"));
-    eventually("six events", || receiver.told().len() >= 6);
+    eventually("seven events", || receiver.told().len() >= 7);
     let told = receiver.told();
     let names: Vec<&str> = told.iter().map(|event| event.event.as_str()).collect();
     assert_eq!(
@@ -42,6 +46,8 @@ fn events_arrive_signed_and_in_order() {
             "resource.settled",
             "operation.accepted",
             "operation.failed",
+            // It is void, and all else has run.
+            "resource.settled",
         ]
     );
     assert!(told[5].text.contains("(set by anonymous) failed at site1: no"), "{}", told[5].text);
@@ -112,4 +118,29 @@ fn what_a_receiver_refuses_is_given_up_and_does_not_hold_up_the_rest() {
         hook.dropped + hook.delivered == 4
     });
     assert_eq!(receiver.told().len() as u64, hook(&site, "ops").delivered);
+}
+
+#[test]
+fn events_go_over_tls_to_who_is_trusted_and_to_nobody_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let (certificate, key) = certificate(directory.path());
+    let told = directory.path().join("told");
+    let arguments = [told.to_str().unwrap(), &certificate, &key];
+    let server = Server::start(Path::new("python3"), "https.py", &arguments);
+    let port = server.address.port();
+    let settings = format!(
+        "[[hook]]\nname = 'trusting'\non = ['operation.ran']\nurl = 'https://localhost:{port}/'\nca = 'cert.pem'\n[[hook]]\nname = 'wary'\non = ['operation.ran']\nurl = 'https://localhost:{port}/'\n[[hook]]\nname = 'misled'\non = ['operation.ran']\nurl = 'https://127.0.0.1:{port}/'\nca = 'cert.pem'\n"
+    );
+    let site = Agent::alone_with(directory.path(), &settings);
+    for wary in ["wary", "misled"] {
+        let tested = sample(&site, wary);
+        assert!(!tested.delivered, "{wary}");
+        assert!(tested.error.as_ref().unwrap().contains("certificate"), "{tested:?}");
+    }
+    assert!(!told.exists());
+    let tested = sample(&site, "trusting");
+    assert!(tested.delivered, "{tested:?}");
+    site.exec("web", &at("site1", "true"));
+    eventually("it arrives", || read(&told).unwrap_or_default().lines().count() == 2);
+    assert!(read(&told).unwrap().contains(r#""event":"operation.ran""#));
 }

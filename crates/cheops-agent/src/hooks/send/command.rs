@@ -111,10 +111,12 @@ mod tests {
     async fn a_command_gets_the_event() {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().join("out");
-        let line = format!("cat > {0}; echo \" $CHEOPS_EVENT $CHEOPS_EVENT_ID\" >> {0}", place.display());
+        let line =
+            format!("cat > {0}; echo \" $CHEOPS_EVENT $CHEOPS_EVENT_ID\" >> {0}", place.display());
         run(&line, Duration::from_secs(30)).await.unwrap();
         let text = std::fs::read_to_string(place).unwrap();
-        let (json, words) = text.rsplit_once(' ').and_then(|(a, id)| Some((a.rsplit_once(' ')?.0, id))).unwrap();
+        let (json, words) =
+            text.rsplit_once(' ').and_then(|(a, id)| Some((a.rsplit_once(' ')?.0, id))).unwrap();
         assert_eq!(serde_json::from_str::<HookEvent>(json).unwrap(), sample("a"));
         assert_eq!(words.trim(), "a");
     }
@@ -122,7 +124,10 @@ mod tests {
     #[tokio::test]
     async fn a_command_that_fails_or_hangs_is_a_failure_and_nothing_of_it_is_left() {
         let error = run("echo no disk >&2; exit 3", Duration::from_secs(30)).await.unwrap_err();
-        assert!(error.to_string().contains("3") && error.to_string().contains("no disk"), "{error}");
+        assert!(
+            error.to_string().contains("3") && error.to_string().contains("no disk"),
+            "{error}"
+        );
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().join("pid");
         let line = format!("sleep 600 & echo $! > {}; wait", place.display());

@@ -21,11 +21,7 @@ const TEXT: usize = 380;
 /// How often another name is tried.
 const NAMES: usize = 5;
 
-pub(super) async fn send(
-    irc: &Irc,
-    events: &[HookEvent],
-    said: &mut usize,
-) -> Result<(), Failure> {
+pub(super) async fn send(irc: &Irc, events: &[HookEvent], said: &mut usize) -> Result<(), Failure> {
     let mut talk = Talk::begin(irc).await?;
     for event in events {
         talk.say(irc, event).await?;
@@ -52,7 +48,8 @@ impl Talk {
         talk.tell(&format!("NICK {nick}")).await?;
         talk.tell(&format!("USER {} 0 * :Cheops", irc.nick)).await?;
         for _ in 0..NAMES {
-            match talk.answer(|code| matches!(code, "001" | "433" | "432" | "464")).await?.as_str() {
+            match talk.answer(|code| matches!(code, "001" | "433" | "432" | "464")).await?.as_str()
+            {
                 "001" => {
                     talk.tell(&format!("JOIN {}", irc.channel)).await?;
                     // The list of who is there ends the joining.
@@ -64,7 +61,11 @@ impl Talk {
                     talk.tell(&format!("NICK {nick}")).await?;
                 }
                 "464" => return Err(Failure::Unavailable("the password is wrong".into())),
-                _ => return Err(Failure::Unavailable(format!("it does not take the name `{nick}`"))),
+                _ => {
+                    return Err(Failure::Unavailable(format!(
+                        "it does not take the name `{nick}`"
+                    )));
+                }
             }
         }
         Err(Failure::Unavailable(format!("all names like `{}` are taken", irc.nick)))
@@ -86,7 +87,8 @@ impl Talk {
         loop {
             let mut bytes = Vec::new();
             let mut limited = (&mut self.0).take(LONGEST);
-            let count = limited.read_until(b'\n', &mut bytes).await.map_err(down("it broke off"))?;
+            let count =
+                limited.read_until(b'\n', &mut bytes).await.map_err(down("it broke off"))?;
             if count == 0 || !bytes.ends_with(b"\n") {
                 return Err(Failure::Unavailable("it broke off".into()));
             }
@@ -161,7 +163,9 @@ mod tests {
             let line = read(text);
             assert_eq!((line.code, line.rest), (code, rest), "{text}");
         }
-        for (code, expected) in [("404", true), ("433", true), ("422", false), ("366", false), ("PONG", false)] {
+        for (code, expected) in
+            [("404", true), ("433", true), ("422", false), ("366", false), ("PONG", false)]
+        {
             assert_eq!(is_error(code), expected, "{code}");
         }
     }

@@ -47,8 +47,9 @@ fn transport(mail: &Mail) -> Result<AsyncSmtpTransport<Tokio1Executor>, String> 
         Tls::StartTls => Protect::Required(trusting(&host, mail.ca.as_deref())?),
         Tls::Wrapped => Protect::Wrapper(trusting(&host, mail.ca.as_deref())?),
     };
-    let mut builder =
-        AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(host).port(mail.server.port).tls(protect);
+    let mut builder = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(host)
+        .port(mail.server.port)
+        .tls(protect);
     if let Some((user, password)) = &mail.login {
         builder = builder.credentials(Credentials::new(user.clone(), password.read()?));
     }
@@ -58,7 +59,8 @@ fn transport(mail: &Mail) -> Result<AsyncSmtpTransport<Tokio1Executor>, String> 
 fn trusting(host: &str, ca: Option<&Path>) -> Result<TlsParameters, String> {
     let mut builder = TlsParameters::builder(host.to_owned());
     if let Some(path) = ca {
-        let failed = |error: &dyn std::fmt::Display| format!("{} can't be used: {error}", path.display());
+        let failed =
+            |error: &dyn std::fmt::Display| format!("{} can't be used: {error}", path.display());
         let pem = std::fs::read(path).map_err(|error| failed(&error))?;
         let certificate = Certificate::from_pem(&pem).map_err(|error| failed(&error))?;
         builder = builder.add_root_certificate(certificate);

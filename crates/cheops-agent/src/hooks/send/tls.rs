@@ -23,7 +23,10 @@ pub(super) fn client(ca: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
         }
     }
     if roots.is_empty() {
-        return Err("there are no certificates to trust: install `ca-certificates`, or name a file in `ca`".into());
+        return Err(
+            "there are no certificates to trust: install `ca-certificates`, or name a file in `ca`"
+                .into(),
+        );
     }
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
