@@ -14,7 +14,7 @@ use crate::{config::HookSection, hooks::HookError};
     responses((status = OK, body = Hooks), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(State(context): State<Shared>) -> axum::Json<Hooks> {
     let (site, hooks) = (context.here().to_string(), context.hooks.list());
-    axum::Json(Hooks { site, hooks })
+    axum::Json(Hooks { site, hooks, unfollowed: context.hooks.unfollowed() })
 }
 
 /// Adds a hook to this site, for good. The settings are those of `[[hook]]` in a configuration.

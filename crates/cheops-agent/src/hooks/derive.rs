@@ -5,9 +5,14 @@
 //! and what is wrong. The same records lead to the same events, and the same ids.
 //!
 //! What must stay true: no I/O; what is remembered is bounded, and what does not fit is counted; an
-//! operation ends once.
+//! operation ends once. A look at the replica keeps others from it, so it is short: of a page only what
+//! its records name is looked at. The state of a resource, and what became of its other operations, is
+//! looked at now and then, the less often the longer that takes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound::{Excluded, Included, Unbounded},
+};
 
 use cheops_core::{
     id::{Author, Kind, OpId, ResourceId, SiteId},
@@ -32,10 +37,32 @@ use crate::{
 
 /// How many operations are followed at the same time, and how many resources with something wrong.
 const MOST: usize = 10_000;
+/// How many resources are looked at in one go.
+const ROUND: usize = 200;
+
+/// How much work a look at the state of a resource may be, in operations to compare with each other. One
+/// that is more is put off until fewer operations are open.
+const WORK: usize = 4_000_000;
+/// How long it is put off, in milliseconds.
+const PUT_OFF: u64 = 5_000;
+/// A resource rests for a millisecond after a look at so many replies: a fiftieth of the time is enough.
+const REPLIES: usize = 200;
 
 /// What a look at a resource finds.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
+    pub(crate) sites: Vec<SiteId>,
+    /// The operations that were asked about.
+    pub(crate) ops: BTreeMap<OpId, SeenOp>,
+    /// How it stands, if that was asked for, and is not too much work.
+    pub(crate) standing: Option<Standing>,
+    /// How many replies there are to look at, about.
+    pub(crate) replies: usize,
+}
+
+/// How a resource stands.
+#[derive(Debug, Clone)]
+pub(crate) struct Standing {
     pub(crate) state: State,
     /// A person must decide here.
     pub(crate) stuck: bool,
@@ -43,11 +70,8 @@ pub(crate) struct Seen {
     pub(crate) heads: String,
     /// What the sites show, if that differs.
     pub(crate) prints: String,
-    pub(crate) sites: Vec<SiteId>,
     /// What is wrong, and what to do.
     pub(crate) wrong: Option<(String, String)>,
-    /// The operations that were asked about.
-    pub(crate) ops: BTreeMap<OpId, SeenOp>,
 }
 
 /// What was asked for.
@@ -126,6 +150,14 @@ pub(crate) struct Memory {
     wrong: BTreeMap<String, Wrong>,
     /// Whether each other site could be reached when it was last told of.
     up: BTreeMap<String, bool>,
+    /// The resources whose state is to be looked at, and whether an operation or a reply is why.
+    touched: BTreeMap<String, bool>,
+    /// Those that rest until a time.
+    #[serde(skip)]
+    resting: BTreeMap<String, u64>,
+    /// The one that was looked at last.
+    #[serde(skip)]
+    last: String,
     /// How many operations were not followed to their end, because there were too many.
     pub(crate) unfollowed: u64,
 }
@@ -155,8 +187,8 @@ struct Wrong {
 pub(crate) struct Page {
     /// What was written, in order.
     pub(crate) written: Vec<(Seq, Durable)>,
-    /// Resources to look at for another reason.
-    pub(crate) also: BTreeSet<ResourceId>,
+    /// Resources whose state is looked at.
+    pub(crate) look: BTreeSet<ResourceId>,
     /// Sites that were lost or came back, in order.
     pub(crate) links: Vec<(SiteId, bool)>,
 }
@@ -164,12 +196,23 @@ pub(crate) struct Page {
 impl Page {
     /// Whether there is nothing in it.
     pub(crate) fn is_empty(&self) -> bool {
-        self.written.is_empty() && self.also.is_empty() && self.links.is_empty()
+        self.written.is_empty() && self.look.is_empty() && self.links.is_empty()
     }
 }
 
-/// What to look at, and which operations of it.
-pub(crate) type Wanted = BTreeMap<ResourceId, BTreeSet<OpId>>;
+/// What to look at.
+pub(crate) type Wanted = BTreeMap<ResourceId, Want>;
+
+/// What to look at of a resource.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Want {
+    /// These operations.
+    ops: BTreeSet<OpId>,
+    /// These, if they have left the block.
+    lost: Vec<OpId>,
+    /// How it stands.
+    standing: bool,
+}
 
 /// When and where.
 #[derive(Debug, Clone, Copy)]
@@ -190,31 +233,49 @@ impl Memory {
     }
 
     /// What has to be looked at to take in a page.
-    pub(crate) fn wanted(&self, page: &Page) -> Wanted {
+    pub(crate) fn wanted(&self, page: &Page, now: u64) -> Wanted {
         let mut wanted = Wanted::new();
-        for id in &page.also {
-            wanted.entry(id.clone()).or_default();
-        }
         for (_, durable) in &page.written {
             if let Durable::Record(record) = durable {
-                let ops = wanted.entry(record.resource().clone()).or_default();
-                ops.insert(record.about().clone());
+                let want = wanted.entry(record.resource().clone()).or_default();
+                want.ops.insert(record.about().clone());
             }
         }
-        for (id, ops) in &mut wanted {
-            let open = self.open.get(id.as_str()).into_iter().flatten();
-            ops.extend(open.filter_map(|(op, _)| op.parse().ok()));
+        for id in &page.look {
+            let want = wanted.entry(id.clone()).or_default();
+            want.standing = true;
+            for (op, open) in self.open.get(id.as_str()).into_iter().flatten() {
+                let Ok(op) = op.parse() else { continue };
+                match (open.ended, open.due) {
+                    (None, _) => want.lost.push(op),
+                    (Some(_), Some(due)) if due > now => {}
+                    (Some(_), _) => {
+                        want.ops.insert(op);
+                    }
+                }
+            }
         }
         wanted
     }
 
-    /// The resources of which something is due.
-    pub(crate) fn due(&self, now: u64) -> BTreeSet<ResourceId> {
+    /// The resources to look at now: those of which something is due, and those that were touched and do
+    /// not rest.
+    pub(crate) fn ripe(&self, now: u64) -> BTreeSet<ResourceId> {
         let is_due = |ops: &BTreeMap<String, Open>| {
             ops.values().any(|open| open.due.is_some_and(|due| due <= now))
         };
-        let due = self.open.iter().filter(|(_, ops)| is_due(ops));
-        due.filter_map(|(id, _)| id.parse().ok()).collect()
+        let due = self.open.iter().filter(|(_, ops)| is_due(ops)).map(|(id, _)| id).take(ROUND);
+        let rests = |id: &&String| self.resting.get(*id).is_some_and(|until| *until > now);
+        // One after the other, and then from the beginning, so that each gets its turn.
+        let after = self.touched.range::<String, _>((Excluded(&self.last), Unbounded));
+        let before = self.touched.range::<String, _>((Unbounded, Included(&self.last)));
+        let touched = after.chain(before).map(|(id, _)| id).filter(|id| !rests(id)).take(ROUND);
+        due.chain(touched).filter_map(|id| id.parse().ok()).collect()
+    }
+
+    /// Has a resource looked at.
+    pub(crate) fn touch(&mut self, resource: &ResourceId, news: bool) {
+        *self.touched.entry(resource.to_string()).or_default() |= news;
     }
 
     /// Takes in a page, and says what happened.
@@ -227,7 +288,6 @@ impl Memory {
         let at = view::rfc3339(cheops_core::time::Millis(moment.now));
         let teller = Teller { here: moment.here, at: &at };
         let mut events = Vec::new();
-        let mut replied = BTreeSet::new();
         for (seq, durable) in &page.written {
             self.seq = self.seq.max(*seq);
             let resource = durable.resource();
@@ -236,12 +296,13 @@ impl Memory {
                 Durable::Record(Record::Operation(op)) => {
                     events.push(teller.accepted(resource, &op.id, &Asked::of(op)));
                     self.open(resource, &op.id);
-                    replied.insert(resource.clone());
+                    self.touch(resource, true);
                 }
                 Durable::Record(Record::Reply(reply)) => {
                     events.push(teller.ran(reply, known(&reply.op)));
-                    replied.insert(resource.clone());
+                    self.touch(resource, true);
                 }
+                Durable::Record(Record::Shown(_)) => self.touch(resource, false),
                 Durable::Forgotten { by, .. } => {
                     events.extend(self.forget(resource, by, teller, moment));
                 }
@@ -250,8 +311,28 @@ impl Memory {
         }
         for (resource, seen) in seen {
             events.extend(self.operations(resource, seen, teller, moment));
-            let news = replied.contains(resource);
-            events.extend(self.state(resource, seen, news, teller));
+        }
+        self.resting.retain(|_, until| *until > moment.now);
+        if let Some(last) = page.look.last() {
+            self.last = last.to_string();
+        }
+        for resource in &page.look {
+            let id = resource.as_str();
+            let Some(seen) = seen.get(resource) else {
+                // It is gone.
+                self.touched.remove(id);
+                continue;
+            };
+            let Some(standing) = &seen.standing else {
+                self.resting.insert(id.to_owned(), moment.now + PUT_OFF);
+                continue;
+            };
+            let news = self.touched.remove(id).unwrap_or(false);
+            events.extend(self.state(resource, standing, news, teller));
+            let rest = u64::try_from(seen.replies / REPLIES).unwrap_or(u64::MAX);
+            if rest > 0 {
+                self.resting.insert(id.to_owned(), moment.now.saturating_add(rest));
+            }
         }
         for (peer, up) in &page.links {
             let before = self.up.insert(peer.to_string(), *up);
@@ -299,6 +380,7 @@ impl Memory {
         moment: &Moment<'_>,
     ) -> Vec<HookEvent> {
         self.wrong.remove(resource.as_str());
+        self.touched.remove(resource.as_str());
         let mut events = Vec::new();
         if self.close(resource.as_str(), &by.to_string()).is_some() {
             events.push(teller.ended((resource, by), None, &End::Settled, false));
@@ -364,7 +446,7 @@ impl Memory {
     fn state(
         &mut self,
         resource: &ResourceId,
-        seen: &Seen,
+        seen: &Standing,
         news: bool,
         teller: Teller<'_>,
     ) -> Vec<HookEvent> {
@@ -417,9 +499,9 @@ pub(crate) fn look(
     replica: &replica::Replica,
     wanted: &Wanted,
 ) -> BTreeMap<ResourceId, Seen> {
-    let look = |(id, ops): (&ResourceId, &BTreeSet<OpId>)| {
+    let look = |(id, want): (&ResourceId, &Want)| {
         let resource = replica.resource(id)?;
-        Some((id.clone(), look_at(here, replica, resource, ops)))
+        Some((id.clone(), look_at(here, replica, resource, want)))
     };
     wanted.iter().filter_map(look).collect()
 }
@@ -428,15 +510,32 @@ fn look_at(
     here: &SiteId,
     replica: &replica::Replica,
     resource: &replica::Resource,
-    ops: &BTreeSet<OpId>,
+    want: &Want,
 ) -> Seen {
+    let is_lost = |op: &&OpId| {
+        let ix = resource.log().find(op);
+        ix.is_some_and(|ix| resource.resolution().fate(ix) != Fate::Kept)
+    };
+    let ops = want.ops.iter().chain(want.lost.iter().filter(is_lost));
+    let block = resource.resolution().block().len();
+    let affordable = want.lost.len().saturating_mul(block) <= WORK;
+    let withheld = replica.is_withheld(resource.id());
+    Seen {
+        sites: resource.sites().iter().cloned().collect(),
+        ops: ops.filter_map(|op| Some((op.clone(), look_at_op(resource, op)?))).collect(),
+        standing: (want.standing && affordable).then(|| standing(here, resource, withheld)),
+        replies: block.saturating_mul(resource.sites().len()),
+    }
+}
+
+fn standing(here: &SiteId, resource: &replica::Resource, withheld: bool) -> Standing {
     let heads: Vec<String> = resource.log().heads().iter().map(ToString::to_string).collect();
     let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
     let state = resource.state();
     let wrong = (state == State::Diverged || resource.is_stuck())
         .then(|| problems::of(here, resource))
         .flatten()
-        .filter(|_| !replica.is_withheld(resource.id()))
+        .filter(|_| !withheld)
         .map(|trouble| (trouble.text, trouble.next));
     let prints = if state == State::Diverged && resource.shows_differ() {
         let print = |site: &SiteId| {
@@ -447,15 +546,7 @@ fn look_at(
     } else {
         String::new()
     };
-    Seen {
-        state,
-        stuck: resource.is_stuck(),
-        heads: id(&heads),
-        prints,
-        sites: resource.sites().iter().cloned().collect(),
-        wrong,
-        ops: ops.iter().filter_map(|op| Some((op.clone(), look_at_op(resource, op)?))).collect(),
-    }
+    Standing { state, stuck: resource.is_stuck(), heads: id(&heads), prints, wrong }
 }
 
 fn look_at_op(resource: &replica::Resource, id: &OpId) -> Option<SeenOp> {
@@ -551,10 +642,18 @@ mod tests {
             Self { here: site(here), written, memory, reachable, now: 0 }
         }
 
+        /// Takes in a page, and looks at what is ripe then.
         fn take(&mut self, page: &Page) -> Vec<HookEvent> {
+            let mut events = self.take_only(page);
+            let look = self.memory.ripe(self.now);
+            events.extend(self.take_only(&Page { look, ..Page::default() }));
+            events
+        }
+
+        fn take_only(&mut self, page: &Page) -> Vec<HookEvent> {
             let replica =
                 Replica::restore(self.here.clone(), Settings::default(), self.written.clone());
-            let wanted = self.memory.wanted(page);
+            let wanted = self.memory.wanted(page, self.now);
             let seen = look(&self.here, &replica, &wanted);
             let moment = Moment {
                 here: &self.here,
@@ -696,14 +795,13 @@ mod tests {
             let mut other = World::new(2);
             other.reachable.remove(&site(1));
             assert!(summaries(&other.write(&end)).is_empty());
-            assert!(other.memory.due(59).is_empty());
+            assert!(other.memory.ripe(59).is_empty());
             other.now = 60;
-            let also = other.memory.due(60);
-            assert_eq!(also.len(), 1);
+            assert_eq!(other.memory.ripe(60).len(), 1);
             if !stays_away {
                 other.reachable.insert(site(1));
             }
-            let told = other.take(&Page { also, ..Page::default() });
+            let told = other.take(&Page::default());
             assert_eq!(summaries(&told), expected);
             assert_eq!(names(&told).len(), expected.len(), "{:?}", names(&told));
             assert!(other.memory.open.is_empty());

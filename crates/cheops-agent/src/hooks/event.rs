@@ -210,7 +210,7 @@ impl Teller<'_> {
         let asked = seen.map(|seen| &seen.asked);
         let event = self.of_operation(name, &op.site, id, &text, (resource, op), asked);
         let runs = runs.iter().map(brief).collect();
-        HookEvent { runs, by, summary, ..event }
+        HookEvent { summary, runs, by, ..event }
     }
 
     /// What became of a resource, as this site sees it. `facts` are what makes it this time and no other.

@@ -7,6 +7,7 @@ use std::{
     collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -95,13 +96,15 @@ impl Follower {
                     if lagged {
                         live = self.node.feed().follow();
                         self.catch_up().await?;
+                        self.wrong_now().await?;
+                        self.take(Page { links: self.changed(), ..Page::default() }).await?;
                     }
                     if now {
                         self.save().await;
                     }
                 }
                 _ = ticks.tick() => {
-                    let mut page = Page { also: self.memory.due(now()), ..Page::default() };
+                    let mut page = Page { look: self.memory.ripe(now()), ..Page::default() };
                     if !looked && Instant::now() >= settled {
                         looked = true;
                         page.links = self.changed();
@@ -115,7 +118,7 @@ impl Follower {
 
     /// Puts what is told, and what else is there by now, into a page. Whether something was missed.
     fn gather(
-        &self,
+        &mut self,
         first: Result<Told, RecvError>,
         live: &mut Receiver<Told>,
         page: &mut Page,
@@ -126,7 +129,7 @@ impl Follower {
                 Ok(Told::Wrote(seq, _)) if seq <= self.memory.seq => {}
                 Ok(Told::Wrote(seq, durable)) => page.written.push((seq, durable)),
                 Ok(Told::Event(Event::NeedsDecision(resource))) => {
-                    page.also.insert(resource);
+                    self.memory.touch(&resource, false);
                 }
                 Ok(Told::Event(_)) => {}
                 Ok(Told::Link { peer, up }) => page.links.push((peer, up)),
@@ -173,8 +176,10 @@ impl Follower {
             }
             found.len() < PAGE
         });
-        let also = stuck.await?;
-        self.take(Page { also, ..Page::default() }).await
+        for resource in stuck.await? {
+            self.memory.touch(&resource, false);
+        }
+        Ok(())
     }
 
     /// The sites that were lost or came back while nobody looked.
@@ -193,7 +198,7 @@ impl Follower {
         if page.is_empty() {
             return Ok(());
         }
-        let wanted = self.memory.wanted(&page);
+        let wanted = self.memory.wanted(&page, now());
         let here = self.hooks.0.here.clone();
         let seen = self.node.read(move |replica| look(&here, replica, &wanted)).await?;
         let reachable = self.reachable();
@@ -204,6 +209,7 @@ impl Follower {
             reachable: &reachable,
         };
         let events = self.memory.take(&page, &seen, &moment);
+        self.hooks.0.unfollowed.store(self.memory.unfollowed, Ordering::Relaxed);
         self.lost |= !self.hooks.tell(events).await;
         Ok(())
     }

@@ -40,7 +40,10 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -77,6 +80,8 @@ struct Inner {
     all: RwLock<All>,
     /// There is a first hook.
     began: Notify,
+    /// How many operations were not followed to their end.
+    unfollowed: AtomicU64,
 }
 
 #[derive(Default)]
@@ -128,6 +133,7 @@ impl Hooks {
             settle: links.silence + links.retry * 2,
             all: RwLock::default(),
             began: Notify::new(),
+            unfollowed: AtomicU64::new(0),
         }));
         for hook in &config.hooks {
             hooks.put(hook.clone(), None)?;
@@ -141,7 +147,7 @@ impl Hooks {
                 }
                 Ok(hook) => hooks.put(hook, Some(section))?,
                 Err(problem) => {
-                    tracing::warn!("a hook that was added by the API is left out: {problem}")
+                    tracing::warn!("a hook that was added by the API is left out: {problem}");
                 }
             }
         }
@@ -197,6 +203,11 @@ impl Hooks {
     pub fn list(&self) -> Vec<model::Hook> {
         let all = self.0.all.read().unwrap_or_else(PoisonError::into_inner);
         all.runners.iter().map(|(name, r)| r.view(all.added.contains_key(name))).collect()
+    }
+
+    /// How many operations were not followed to their end, because there were too many.
+    pub fn unfollowed(&self) -> u64 {
+        self.0.unfollowed.load(Ordering::Relaxed)
     }
 
     /// Sends a sample now, and says what came of it; nothing if there is no such hook.

@@ -224,7 +224,9 @@ mod tests {
                 };
                 added += entries.iter().filter(|e| matches!(e, Entry::Add { .. })).count();
                 if step > 1 {
-                    entries.iter().for_each(|entry| queue.apply(entry.clone()));
+                    for entry in &entries {
+                        queue.apply(entry.clone());
+                    }
                 }
                 written.extend(entries);
             }
@@ -233,7 +235,9 @@ mod tests {
             prop_assert_eq!(added as u64, ended + queue.len() as u64);
             for entries in [written, queue.entries()] {
                 let mut again = Queue::with_room_for(5);
-                entries.into_iter().for_each(|entry| again.apply(entry));
+                for entry in entries {
+                    again.apply(entry);
+                }
                 prop_assert_eq!(ids(&again), ids(&queue));
                 prop_assert_eq!(&again.past, &queue.past);
                 prop_assert_eq!((again.delivered, again.dropped), (queue.delivered, queue.dropped));

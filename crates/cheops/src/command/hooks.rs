@@ -41,8 +41,8 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
     let client = context.client()?;
     match arguments {
         Arguments::List => {
-            let Hooks { site, hooks } = client.get(&Path::api("hooks"))?;
-            Ok(Outcome::success(context.output.write(&Listed { site, hooks })?))
+            let Hooks { site, hooks, unfollowed } = client.get(&Path::api("hooks"))?;
+            Ok(Outcome::success(context.output.write(&Listed { site, hooks, unfollowed })?))
         }
         Arguments::Test(Test { name }) => {
             let path = Path::api("hooks").then(name).then("test");
@@ -58,6 +58,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
 struct Listed {
     site: String,
     hooks: Vec<Hook>,
+    unfollowed: u64,
 }
 
 impl List for Listed {
@@ -97,6 +98,15 @@ impl List for Listed {
             table.row(row);
         }
         table
+    }
+
+    fn note(&self) -> Option<String> {
+        let count = self.unfollowed;
+        (count > 0).then(|| {
+            format!(
+                "{count} operations were not followed to their end: too many were open at once."
+            )
+        })
     }
 
     fn empty(&self) -> String {

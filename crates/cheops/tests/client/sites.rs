@@ -134,6 +134,7 @@ fn hooks_are_listed_and_tried() {
     };
     let hooks = Hooks {
         site: "site1".into(),
+        unfollowed: 0,
         hooks: vec![hook("a", None), hook("b", Some("it answered 500\u{1b}[2J"))],
     };
     let tested = |delivered: bool| HookTested {

@@ -102,6 +102,10 @@ pub struct Hooks {
     pub site: String,
     /// By name.
     pub hooks: Vec<Hook>,
+    /// How many operations were not followed to their end, because too many were open: nobody was told
+    /// how they ended.
+    #[serde(default)]
+    pub unfollowed: u64,
 }
 
 /// What came of a sample.

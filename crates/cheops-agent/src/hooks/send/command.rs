@@ -125,7 +125,7 @@ mod tests {
     async fn a_command_that_fails_or_hangs_is_a_failure_and_nothing_of_it_is_left() {
         let error = run("echo no disk >&2; exit 3", Duration::from_secs(30)).await.unwrap_err();
         assert!(
-            error.to_string().contains("3") && error.to_string().contains("no disk"),
+            error.to_string().contains('3') && error.to_string().contains("no disk"),
             "{error}"
         );
         let directory = tempfile::tempdir().unwrap();

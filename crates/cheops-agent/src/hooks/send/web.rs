@@ -78,14 +78,12 @@ async fn exchange(
     let mut answer = std::pin::pin!(sender.send_request(request));
     let mut connection = std::pin::pin!(connection);
     // The status is all that is wanted: the connection ends with this, whatever else would come.
-    loop {
-        tokio::select! {
-            biased;
-            answered = &mut answer => return Ok(answered.map_err(broke)?.status()),
-            ended = &mut connection => {
-                ended.map_err(broke)?;
-                return Ok(answer.await.map_err(broke)?.status());
-            }
+    tokio::select! {
+        biased;
+        answered = &mut answer => Ok(answered.map_err(broke)?.status()),
+        ended = &mut connection => {
+            ended.map_err(broke)?;
+            Ok(answer.await.map_err(broke)?.status())
         }
     }
 }
