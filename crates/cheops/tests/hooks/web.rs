@@ -33,6 +33,8 @@ fn events_arrive_signed_and_in_order() {
     let (directory, receiver) = (tempfile::tempdir().unwrap(), Receiver::start());
     let site = Agent::alone_with(directory.path(), &settings(&receiver));
     assert!(all_ok(&site.exec("web", &at("site1", "echo hi")), 1));
+    // A state that lasts for a moment is not told.
+    eventually("it has settled", || receiver.told().len() == 4);
     site.exec("web", &at("site1", "echo no >&2; false"));
     eventually("seven events", || receiver.told().len() >= 7);
     let told = receiver.told();
@@ -68,7 +70,8 @@ fn events_arrive_signed_and_in_order() {
 fn a_receiver_that_fails_hangs_and_comes_back_gets_everything_and_slows_nobody() {
     let (directory, receiver) = (tempfile::tempdir().unwrap(), Receiver::start());
     receiver.feel(Mood::Answer(500));
-    let site = Agent::alone_with(directory.path(), &settings(&receiver));
+    let settings = settings(&receiver).replace(", 'resource.*'", "");
+    let site = Agent::alone_with(directory.path(), &settings);
     let mut expected = 0;
     for mood in [Mood::Answer(500), Mood::Hang, Mood::Redirect, Mood::Answer(404)] {
         receiver.feel(mood);
@@ -78,7 +81,7 @@ fn a_receiver_that_fails_hangs_and_comes_back_gets_everything_and_slows_nobody()
             assert!(all_ok(&site.exec(&format!("r{n}"), &at("site1", "true")), 1));
         }
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
-        expected += 5 * 4;
+        expected += 5 * 3;
         eventually("it is tried", || receiver.received().len() > before);
         eventually("it fails", || hook(&site, "ops").failing_since.is_some());
         assert!(receiver.told().is_empty());
