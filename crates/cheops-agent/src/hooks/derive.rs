@@ -714,7 +714,7 @@ mod tests {
                 "resource.diverged at site1",
             ]
         );
-        assert!(last[0].text.ends_with("failed at site2: room"), "{}", last[0].text);
+        assert!(last[0].text.ends_with("failed at site2: no; room"), "{}", last[0].text);
         assert!(last[1].text.contains("has failed at 1 of 2 sites: site2"), "{}", last[1].text);
         assert!(last[2].next.as_ref().is_some_and(|next| next.contains("cheops diff web")));
         // It is told once, as long as it lasts.

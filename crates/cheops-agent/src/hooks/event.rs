@@ -169,10 +169,9 @@ impl Teller<'_> {
             Outcome::Unknown => (Name::Failed, "may or may not have taken effect"),
         };
         let mut text = format!("{words} at {site}");
-        if reply.outcome == Outcome::Ko
-            && let Some(last) = reply.output.lines().rev().find(|line| !line.trim().is_empty())
-        {
-            text = format!("{text}: {}", shown(last));
+        let said = last_words(&reply.output);
+        if reply.outcome == Outcome::Ko && !said.is_empty() {
+            text = format!("{text}: {said}");
         }
         HookEvent {
             runs: vec![run(reply)],
@@ -277,9 +276,15 @@ pub(crate) fn cut(text: &str) -> String {
     }
 }
 
-/// A line of an output, for a sentence.
-fn shown(line: &str) -> String {
-    line.trim().chars().filter(|c| !c.is_control()).take(200).collect()
+/// The end of an output, for a sentence: its last line is often only the exit code.
+fn last_words(output: &str) -> String {
+    let lines = output.lines().rev().map(str::trim).filter(|line| !line.is_empty());
+    let mut lines: Vec<String> = lines
+        .take(2)
+        .map(|line| line.chars().filter(|c| !c.is_control()).take(200).collect())
+        .collect();
+    lines.reverse();
+    lines.join("; ")
 }
 
 #[cfg(test)]

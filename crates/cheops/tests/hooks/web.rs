@@ -52,7 +52,11 @@ fn events_arrive_signed_and_in_order() {
             "resource.settled",
         ]
     );
-    assert!(told[5].text.contains("(set by anonymous) failed at site1: no"), "{}", told[5].text);
+    assert!(
+        told[5].text.contains("(set by anonymous) failed at site1: no; exit code 1"),
+        "{}",
+        told[5].text
+    );
     let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, b"hush");
     for received in receiver.received() {
         assert_eq!(received.header("x-cheops-id"), Some(received.event.id.as_str()));
