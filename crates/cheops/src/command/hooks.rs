@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// How long a sample may take: as long as a hook may be told to wait, and a little more.
-const PATIENCE: Duration = Duration::from_secs(11 * 60);
+const PATIENCE: Duration = Duration::from_mins(11);
 
 /// Look at the hooks of the agent's site, and try them
 #[derive(Debug, Subcommand)]
