@@ -9,6 +9,7 @@ ENVOY_VERSION := 1.40.0
 GLANCE_VERSION := 33.0.0
 OPENSTACKCLIENT_VERSION := 10.5.0
 GUNICORN_VERSION := 27.0.0
+AIOSMTPD_VERSION := 1.4.6
 TOOLS := $(CURDIR)/target/tools
 AXE := $(TOOLS)/axe/files/axe_playwright_python/axe.min.js
 export PATH := $(TOOLS)/bin:$(PATH)
@@ -25,7 +26,7 @@ FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format lint deny docs no-std tests api fix bench soak kills replay fuzz \
-  tools hosts schemathesis axe pouchdb proxies test-openstack openstack
+  tools hosts smtpd schemathesis axe pouchdb proxies test-openstack openstack
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
@@ -58,7 +59,7 @@ docs: tools
 no-std: tools
 	$(CARGO) rustc --package cheops-core --lib --locked -- -D warnings
 
-tests: tools hosts axe
+tests: tools hosts smtpd axe
 	@export CHEOPS_AXE=$(AXE); if $(CARGO) nextest --version >/dev/null 2>&1; then set -x; \
 	  $(CARGO) nextest run --workspace --locked; \
 	else set -x; \
@@ -117,13 +118,18 @@ tools:
 
 # Tests with hosts of their own, real applications and broken disks need these, and root.
 HOSTS = ip:iproute2 iptables:iptables redis-server:redis-server redis-cli:redis-tools faketime:faketime \
-  curl:curl pkill:procps strace:strace mkfs.ext4:e2fsprogs python3:python3 nginx:nginx \
+  curl:curl openssl:openssl pkill:procps strace:strace mkfs.ext4:e2fsprogs python3:python3 nginx:nginx \
   h2load:nghttp2-client chromium:chromium chromedriver:chromium-driver
 hosts:
 	@missing=; for pair in $(HOSTS); do \
 	  command -v $${pair%%:*} >/dev/null || missing="$$missing $${pair##*:}"; done; \
 	if [ -n "$$missing" ]; then apt-get update && apt-get install --yes $$missing; fi
 	@test "$$(id -u)" = 0 || echo 'the tests with hosts of their own need root: they will fail' >&2
+
+# A mail server for the tests of hooks.
+smtpd:
+	@test -x $(TOOLS)/smtpd/bin/aiosmtpd || { python3 -m venv $(TOOLS)/smtpd && \
+	  $(TOOLS)/smtpd/bin/pip install --quiet aiosmtpd==$(AIOSMTPD_VERSION); }
 
 schemathesis:
 	@test -x $(TOOLS)/schemathesis/bin/schemathesis || { python3 -m venv $(TOOLS)/schemathesis && \

@@ -39,6 +39,7 @@ use crate::{
         embedded::{Embedded, LostUnknown, Options},
     },
     files::{Content, Fetch, Files},
+    hooks::Hooks,
     mesh::{Doors, Mesh},
     metrics::Metrics,
     node::{self, Clock, Hands},
@@ -104,7 +105,7 @@ pub struct Agent {
     node: node::Running,
     server: JoinHandle<()>,
     /// Tasks that go on until the agent stops.
-    aside: [JoinHandle<()>; 3],
+    aside: [JoinHandle<()>; 4],
     stop: watch::Sender<bool>,
 }
 
@@ -161,6 +162,9 @@ impl Agent {
         let node = node::start(inbox, replica, Box::new(engine), Box::new(hands), reserve)
             .map_err(StartError::Thread)?;
 
+        let place = config.data.join("hooks");
+        let hooks = Hooks::open(&config).map_err(directory(place))?;
+        let teller = hooks.start(handle.clone(), peers.clone());
         let metrics = Metrics::default();
         let (limits, feeds) = (config.serve.clone(), Arc::new(Semaphore::new(config.serve.feeds)));
         let (stop, stopping) = watch::channel(false);
@@ -175,6 +179,7 @@ impl Agent {
             peers,
             runner,
             files,
+            hooks,
             noted,
             metrics,
             feeds,
@@ -189,7 +194,7 @@ impl Agent {
         let server = tokio::spawn(api::serve(listener, router, limits, stopping));
         let sweeper = tokio::spawn(sweep(context.clone()));
         let learner = tokio::spawn(api::learn(context.clone()));
-        let aside = [follower, sweeper, learner];
+        let aside = [follower, sweeper, learner, teller];
         let (site, peers) = (context.here(), context.peers.address());
         tracing::info!(%site, %api, %peers, "the agent is at work");
         Ok(Self { context, api, mesh, node, server, aside, stop })

@@ -3,6 +3,7 @@
 //! What must stay true: each setting has a default except the site's name; a setting that is
 //! misspelt is an error, not a default; no other module reads the file or the environment.
 
+mod hook;
 mod service;
 
 use std::{
@@ -16,6 +17,10 @@ use std::{
 use cheops_core::{duration, id::SiteId};
 use serde::Deserialize;
 
+pub use self::hook::{
+    Hook, HookSection, Irc, IrcSection, MOST_HOOKS, Mail, MailSection, Secret, Server, Tls, Way,
+    Web,
+};
 pub use self::service::{Cross, Divide, Gather, Ids, Limits, Mesh, Meta, Service, Split};
 use self::service::{MeshSection, ServiceSection};
 
@@ -57,6 +62,10 @@ pub struct Config {
     pub store: Store,
     /// How the application's own requests pass.
     pub mesh: Mesh,
+    /// How people are told what happened.
+    pub hooks: Vec<Hook>,
+    /// How long a site waits for another to tell of an operation for all sites.
+    pub takeover: Duration,
 }
 
 /// What clients of the API may take.
@@ -167,6 +176,8 @@ impl Config {
             },
             store: Store { reserve: 64 << 20, file: 64 << 30 },
             mesh: Mesh::default(),
+            hooks: Vec::new(),
+            takeover: Duration::from_mins(1),
         }
     }
 
@@ -224,6 +235,14 @@ impl Config {
         set(&mut store.reserve, file.store.reserve);
         set(&mut store.file, file.store.file);
         config.mesh = Mesh::read(file.mesh, file.services)?;
+        for section in file.hook {
+            let hook = Hook::read(section, beside)?;
+            if config.hooks.iter().any(|other| other.name == hook.name) {
+                return Err(format!("the hook `{}` is named twice", hook.name));
+            }
+            config.hooks.push(hook);
+        }
+        set(&mut config.takeover, span("hooks.takeover", file.hooks.takeover)?);
         config.check()?;
         Ok(config)
     }
@@ -288,6 +307,12 @@ impl Config {
             return Err(format!(
                 "`runs.output` must be at most {MOST_OUTPUT}: it goes into each reply, to all sites; `runs.output_file` can be longer"
             ));
+        }
+        if self.hooks.len() > MOST_HOOKS {
+            return Err(format!("there are more than {MOST_HOOKS} hooks"));
+        }
+        if self.takeover.is_zero() {
+            return Err("`hooks.takeover` must be longer than 0s".into());
         }
         if self.links.heartbeat.is_zero() || self.links.retry.is_zero() {
             return Err("`links.heartbeat` and `links.retry` must be longer than 0s".into());
@@ -373,6 +398,16 @@ struct File {
     mesh: MeshSection,
     #[serde(default, rename = "service")]
     services: Vec<ServiceSection>,
+    #[serde(default)]
+    hook: Vec<HookSection>,
+    #[serde(default)]
+    hooks: HooksSection,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct HooksSection {
+    takeover: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -543,6 +578,12 @@ mod tests {
             ("site = 'a'\n[api]\nheader_bytes = 10", "`api.header_bytes` must be from 8192"),
             ("site = 'a'\n[runs]\noutput = 4194305", "`runs.output` must be at most 4194304"),
             ("site = 'a'\n[links]\nheartbeat = '9s'", "`links.silence` must be longer"),
+            ("site = 'a'\n[[hook]]\nname = 'b'", "the hook `b`: it needs a way to tell"),
+            (
+                "site = 'a'\n[[hook]]\nname = 'b'\ncommand = 'c'\n[[hook]]\nname = 'b'\ncommand = 'd'",
+                "the hook `b` is named twice",
+            ),
+            ("site = 'a'\n[hooks]\ntakeover = '0s'", "line 3: `hooks.takeover` must be longer"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

@@ -6,6 +6,7 @@ pub mod api;
 pub mod config;
 pub mod engine;
 pub mod files;
+pub mod hooks;
 mod hop;
 pub mod mesh;
 pub mod metrics;

@@ -14,7 +14,7 @@ use prometheus_client::{
 };
 
 use crate::{
-    api::Context,
+    api::{Context, model},
     node::Health,
     peers::{Peer, State},
 };
@@ -34,6 +34,21 @@ struct Inner {
     passed: Family<Passed, Counter>,
     gauges: Gauges,
     links: Links,
+    hooks: HookGauges,
+}
+
+/// Of each hook.
+#[derive(Debug, Default)]
+struct HookGauges {
+    waiting: Family<Hook, Gauge>,
+    delivered: Family<Hook, Gauge>,
+    dropped: Family<Hook, Gauge>,
+    failing: Family<Hook, Gauge>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Hook {
+    hook: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -121,7 +136,16 @@ impl Default for Metrics {
         registry.register("site_queue_bytes", "What waits to be sent", links.queue_bytes.clone());
         let dropped = "Messages that were dropped because the queue was full";
         registry.register("site_dropped", dropped, links.dropped.clone());
-        Self(Arc::new(Inner { registry, requests, durations, passed, gauges, links }))
+        let hooks = HookGauges::default();
+        for (name, help, family) in [
+            ("hook_waiting", "Events that wait to be told", &hooks.waiting),
+            ("hook_delivered", "Events that were delivered", &hooks.delivered),
+            ("hook_dropped", "Events that were given up", &hooks.dropped),
+            ("hook_failing", "1 if the last attempt to tell failed", &hooks.failing),
+        ] {
+            registry.register(name, help, family.clone());
+        }
+        Self(Arc::new(Inner { registry, requests, durations, passed, gauges, links, hooks }))
     }
 }
 
@@ -161,10 +185,27 @@ impl Metrics {
         for peer in context.peers.view() {
             self.link(&peer);
         }
+        self.hooks(&context.hooks.list());
         let mut text = String::new();
         match encode(&mut text, &self.0.registry) {
             Ok(()) => text,
             Err(error) => format!("# {error}\n# EOF\n"),
+        }
+    }
+
+    /// A hook that is gone leaves nothing, so that there are never more series than hooks.
+    fn hooks(&self, hooks: &[model::Hook]) {
+        let HookGauges { waiting, delivered, dropped, failing } = &self.0.hooks;
+        for family in [waiting, delivered, dropped, failing] {
+            family.clear();
+        }
+        for hook in hooks {
+            let label = Hook { hook: hook.name.clone() };
+            let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+            waiting.get_or_create(&label).set(signed(hook.waiting));
+            delivered.get_or_create(&label).set(count(hook.delivered));
+            dropped.get_or_create(&label).set(count(hook.dropped));
+            failing.get_or_create(&label).set(hook.failing_since.is_some().into());
         }
     }
 

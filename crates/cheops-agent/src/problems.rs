@@ -112,6 +112,7 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
     let mut all = context.noted.troubles(site);
     all.extend(disk(site, &context.node.health()));
     all.extend(runs(site, context.runner.workload().stuck));
+    all.extend(context.hooks.troubles());
     for peer in context.peers.view() {
         all.extend(link(site, &peer));
         all.extend(clock(site, &peer));
@@ -303,7 +304,7 @@ impl Remedy<'_> {
 }
 
 /// What needs a person about a resource.
-fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
+pub(crate) fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
     let id = resource.id();
     let remedy = Remedy { id, replicant: Replicant::of(resource) };
     if resource.is_stuck() {

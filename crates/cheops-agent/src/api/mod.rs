@@ -13,6 +13,7 @@ mod door;
 mod error;
 mod grid;
 mod health;
+mod hooks;
 pub mod model;
 mod original;
 mod pass;
@@ -25,7 +26,7 @@ mod show;
 mod sites;
 mod submit;
 mod upload;
-mod view;
+pub(crate) mod view;
 
 use std::{sync::Arc, time::Instant};
 
@@ -52,6 +53,7 @@ pub(crate) use self::{catalogue::learn, door::guard, serve::serve};
 use crate::{
     config::Config,
     files::Files,
+    hooks::Hooks,
     metrics::Metrics,
     node,
     peers::{Peers, State},
@@ -77,6 +79,8 @@ pub struct Context {
     pub files: Files,
     /// The REST resources that this site has a part in.
     pub replicants: Arc<Replicants>,
+    /// How this site tells people what happened.
+    pub hooks: Hooks,
     /// What was noted for an operator.
     pub noted: Noted,
     /// What is counted.
@@ -130,6 +134,7 @@ impl Context {
         (name = "resources", description = "Look at resources"),
         (name = "sites", description = "The sites and the links between them"),
         (name = "agent", description = "How the agent is doing"),
+        (name = "hooks", description = "How a site tells people what happened"),
         (name = "original", description = "As the original program has it"),
     )
 )]
@@ -153,6 +158,9 @@ pub fn router(context: Shared) -> Router {
         .routes(routes!(resources::output))
         .routes(routes!(show::show))
         .routes(routes!(problems::list))
+        .routes(routes!(hooks::list, hooks::add))
+        .routes(routes!(hooks::remove))
+        .routes(routes!(hooks::test))
         .routes(routes!(changes::follow).layer(middleware::from_fn(numbered)))
         .routes(routes!(upload::store))
         .routes(routes!(upload::content))

@@ -7,6 +7,7 @@
 //! - what is not known is `null` or left out, never a made-up zero.
 
 mod grid;
+mod hook;
 mod mesh;
 mod read;
 
@@ -17,6 +18,7 @@ use utoipa::{IntoParams, ToSchema};
 
 pub use self::{
     grid::{Grid, GridCell, GridQuery, GridRow, GridSite},
+    hook::{Hook, HookEvent, HookTested, Hooks},
     mesh::{
         Catalogue, CatalogueQuery, Offer, Replica, Replicant, ReplicantQuery, Replicants,
         ReplicantsQuery,
@@ -596,7 +598,7 @@ pub struct Trouble {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
     /// What sort of trouble: `needs-decision`, `unknown`, `diverged`, `failed`, `damaged`, `disk`,
-    /// `stuck`, `clock`, `refused`, `unreachable`, `unknown-site`, `paused`.
+    /// `stuck`, `clock`, `hook`, `refused`, `unreachable`, `unknown-site`, `paused`.
     pub what: String,
     /// What happened, as a sentence.
     pub text: String,

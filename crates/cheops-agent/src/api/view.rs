@@ -249,7 +249,7 @@ pub(super) fn names<'a>(sites: impl IntoIterator<Item = &'a SiteId>) -> Vec<Stri
 }
 
 /// A reply.
-pub(super) fn run(reply: &replica::Reply) -> Run {
+pub(crate) fn run(reply: &replica::Reply) -> Run {
     Run {
         site: reply.id.site.to_string(),
         status: match reply.outcome {
@@ -264,7 +264,7 @@ pub(super) fn run(reply: &replica::Reply) -> Run {
 }
 
 /// An action as text.
-pub(super) fn command(action: &operation::Action) -> String {
+pub(crate) fn command(action: &operation::Action) -> String {
     match action {
         operation::Action::Command { line, .. } => line.to_string(),
         operation::Action::Http(request) => {
@@ -275,7 +275,7 @@ pub(super) fn command(action: &operation::Action) -> String {
 }
 
 /// A time of day.
-pub(super) fn rfc3339(wall: Millis) -> String {
+pub(crate) fn rfc3339(wall: Millis) -> String {
     let millis = i64::try_from(wall.0).unwrap_or(i64::MAX);
     let time = jiff::Timestamp::from_millisecond(millis).unwrap_or(jiff::Timestamp::MAX);
     format!("{time:.3}")

@@ -23,6 +23,7 @@ pub(super) fn hint(problem: &Problem) -> String {
         }
         _ if !names_a_path => problem.hint.replace("idempotency key", "--key"),
         "unknown-site" => "see which sites are known: `cheops get sites`".to_owned(),
+        "unknown-hook" => "see those that there are: `cheops hooks list`".to_owned(),
         "unknown-replicant" => "see those that are known: `cheops get replicants`".to_owned(),
         "unknown-operation" => of_resource("see its operations", "get operations", &problem.hint),
         "no-output" => of_resource("see how each site is doing", "describe", &problem.hint),

@@ -220,6 +220,11 @@ impl Client {
         self.wait(self.document(Ask::new(Method::POST, path).json(body)?))
     }
 
+    /// The document that answers a request.
+    pub(crate) fn ask<T: DeserializeOwned>(&self, ask: Ask<'_>) -> Result<T, Failure> {
+        self.wait(self.document(ask))
+    }
+
     /// The documents that answer several requests without a body, made at the same time, as far as
     /// they come soon.
     pub(crate) fn post_each<T: DeserializeOwned>(&self, paths: &[Path]) -> Vec<Result<T, Failure>> {

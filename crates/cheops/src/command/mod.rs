@@ -23,6 +23,7 @@ mod diff;
 mod exec;
 mod get;
 mod graph;
+mod hooks;
 mod log;
 mod matrix;
 mod output;
@@ -48,6 +49,8 @@ pub(crate) enum Command {
     Output(output::Arguments),
     #[command(subcommand)]
     Site(site::Arguments),
+    #[command(subcommand)]
+    Hooks(hooks::Arguments),
     Agent(agent::Arguments),
     Demo(demo::Arguments),
     Scope(scope::Arguments),
@@ -69,6 +72,7 @@ impl Command {
             Self::Delete(arguments) => delete::run(&arguments, context),
             Self::Output(arguments) => output::run(&arguments, context),
             Self::Site(arguments) => site::run(&arguments, context),
+            Self::Hooks(arguments) => hooks::run(&arguments, context),
             Self::Agent(arguments) => agent::run(&arguments),
             Self::Demo(arguments) => demo::run(&arguments, context),
             Self::Scope(arguments) => scope::run(&arguments, context.output),

@@ -1,6 +1,6 @@
 //! `site`, `completions`, and what needs no agent.
 
-use cheops_agent::api::model::{Pong, SiteState};
+use cheops_agent::api::model::{Hook, HookTested, Hooks, Pong, SiteState};
 
 use crate::{
     samples,
@@ -111,4 +111,60 @@ fn a_demo_has_no_form_for_programs() {
         let output = cheops(line).output().unwrap();
         assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{line:?}");
     }
+}
+
+#[test]
+fn hooks_are_listed_and_tried() {
+    let hook = |name: &str, error: Option<&str>| Hook {
+        name: name.into(),
+        on: vec!["site.*".into(), "operation.failed".into()],
+        mode: "each".into(),
+        way: "web".into(),
+        to: "https://example.org/…".into(),
+        resources: Vec::new(),
+        kinds: Vec::new(),
+        sites: Vec::new(),
+        added: false,
+        waiting: 3,
+        delivered: 5,
+        dropped: 1,
+        last_delivery: None,
+        failing_since: error.map(|_| "2026-11-15T08:33:03.033Z".into()),
+        last_error: error.map(Into::into),
+    };
+    let hooks = Hooks {
+        site: "site1".into(),
+        unfollowed: 0,
+        hooks: vec![hook("a", None), hook("b", Some("it answered 500\u{1b}[2J"))],
+    };
+    let tested = |delivered: bool| HookTested {
+        hook: "a".into(),
+        delivered,
+        took_ms: 12,
+        error: (!delivered).then(|| "it answered 500".into()),
+    };
+    let agent = Agent::start(move |seen| match seen.path.as_str() {
+        "/api/v1/hooks" => json(&hooks),
+        "/api/v1/hooks/a/test" => json(&tested(true)),
+        "/api/v1/hooks/b/test" => json(&tested(false)),
+        _ => problem(404, "unknown hook", "there is no hook `c` at this site", "see /api/v1/hooks"),
+    });
+    let listed = agent.cheops(&["hooks", "list"]).fine();
+    assert!(!listed.contains('\u{1b}'), "{listed:?}");
+    assert_eq!(
+        listed.lines().next().unwrap(),
+        "NAME   WAY   MODE   WAITING   DROPPED   LAST   ERROR"
+    );
+    assert!(listed.contains("a      web   each   3         1         -      -"), "{listed}");
+    let wide = agent.cheops(&["hooks", "ls", "-o", "wide"]).fine();
+    assert!(wide.contains("site.* operation.failed   https://example.org/…"), "{wide}");
+    assert_eq!(agent.cheops(&["hooks", "list", "-o", "name"]).fine(), "hook/a\nhook/b\n");
+    assert_eq!(agent.cheops(&["hooks", "test", "a"]).fine(), "a delivered a sample in 12ms\n");
+    assert_eq!(agent.last().line(), "POST /api/v1/hooks/a/test");
+    let failed = agent.cheops(&["hooks", "test", "b"]);
+    assert_eq!(failed.code, Some(1));
+    assert_eq!(failed.out, "a did not deliver a sample (12ms): it answered 500\n");
+    let unknown = agent.cheops(&["hooks", "test", "c"]);
+    assert_eq!(unknown.code, Some(2));
+    assert!(unknown.err.contains("cheops hooks list"), "{}", unknown.err);
 }

@@ -48,6 +48,11 @@ impl Agent {
         agent
     }
 
+    /// One of several agents on loopback; its configuration is there.
+    pub(crate) fn on_loopback(name: &str, api: &str, directory: &Path) -> Self {
+        Self::at(name, None, api, directory)
+    }
+
     fn at(name: &str, namespace: Option<String>, api: &str, directory: &Path) -> Self {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(Duration::from_secs(90)))
