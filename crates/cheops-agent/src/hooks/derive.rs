@@ -17,13 +17,13 @@ use std::{
 use cheops_core::{
     id::{Author, Kind, OpId, ResourceId, SiteId},
     operation::Operation,
-    replica::{self, Durable, Record, State},
+    replica::{Durable, Record, State},
     resolve::Fate,
 };
 use serde::{Deserialize, Serialize};
 
 use super::{
-    event::{Name, Teller, cut, id, run},
+    event::{Name, Teller, cut},
     summary::{Turn, View, turn},
 };
 use crate::{
@@ -32,7 +32,6 @@ use crate::{
         view,
     },
     engine::Seq,
-    problems,
 };
 
 /// How many operations are followed at the same time, and how many resources with something wrong.
@@ -40,9 +39,6 @@ const MOST: usize = 10_000;
 /// How many resources are looked at in one go.
 const ROUND: usize = 200;
 
-/// How much work a look at the state of a resource may be, in operations to compare with each other. One
-/// that is more is put off until fewer operations are open.
-const WORK: usize = 4_000_000;
 /// How long it is put off, in milliseconds.
 const PUT_OFF: u64 = 5_000;
 /// A resource rests for a millisecond after a look at so many replies: a fiftieth of the time is enough.
@@ -84,7 +80,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    fn of(op: &Operation) -> Self {
+    pub(super) fn of(op: &Operation) -> Self {
         let command = cut(&view::command(&op.action));
         Self { kind: op.kind.clone(), author: op.author.clone(), command }
     }
@@ -207,11 +203,11 @@ pub(crate) type Wanted = BTreeMap<ResourceId, Want>;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Want {
     /// These operations.
-    ops: BTreeSet<OpId>,
+    pub(crate) ops: BTreeSet<OpId>,
     /// These, if they have left the block.
-    lost: Vec<OpId>,
+    pub(crate) lost: Vec<OpId>,
     /// How it stands.
-    standing: bool,
+    pub(crate) standing: bool,
 }
 
 /// When and where.
@@ -493,86 +489,6 @@ impl Memory {
     }
 }
 
-/// Looks at resources. Runs where the replica is.
-pub(crate) fn look(
-    here: &SiteId,
-    replica: &replica::Replica,
-    wanted: &Wanted,
-) -> BTreeMap<ResourceId, Seen> {
-    let look = |(id, want): (&ResourceId, &Want)| {
-        let resource = replica.resource(id)?;
-        Some((id.clone(), look_at(here, replica, resource, want)))
-    };
-    wanted.iter().filter_map(look).collect()
-}
-
-fn look_at(
-    here: &SiteId,
-    replica: &replica::Replica,
-    resource: &replica::Resource,
-    want: &Want,
-) -> Seen {
-    let is_lost = |op: &&OpId| {
-        let ix = resource.log().find(op);
-        ix.is_some_and(|ix| resource.resolution().fate(ix) != Fate::Kept)
-    };
-    let ops = want.ops.iter().chain(want.lost.iter().filter(is_lost));
-    let block = resource.resolution().block().len();
-    let affordable = want.lost.len().saturating_mul(block) <= WORK;
-    let withheld = replica.is_withheld(resource.id());
-    Seen {
-        sites: resource.sites().iter().cloned().collect(),
-        ops: ops.filter_map(|op| Some((op.clone(), look_at_op(resource, op)?))).collect(),
-        standing: (want.standing && affordable).then(|| standing(here, resource, withheld)),
-        replies: block.saturating_mul(resource.sites().len()),
-    }
-}
-
-fn standing(here: &SiteId, resource: &replica::Resource, withheld: bool) -> Standing {
-    let heads: Vec<String> = resource.log().heads().iter().map(ToString::to_string).collect();
-    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
-    let state = resource.state();
-    let wrong = (state == State::Diverged || resource.is_stuck())
-        .then(|| problems::of(here, resource))
-        .flatten()
-        .filter(|_| !withheld)
-        .map(|trouble| (trouble.text, trouble.next));
-    let prints = if state == State::Diverged && resource.shows_differ() {
-        let print = |site: &SiteId| {
-            let shown = resource.shown(site)?;
-            Some(format!("{site} {:?}", shown.print))
-        };
-        resource.sites().iter().filter_map(print).collect::<Vec<_>>().join(" ")
-    } else {
-        String::new()
-    };
-    Standing { state, stuck: resource.is_stuck(), heads: id(&heads), prints, wrong }
-}
-
-fn look_at_op(resource: &replica::Resource, id: &OpId) -> Option<SeenOp> {
-    let ix = resource.log().find(id)?;
-    let op = resource.log().op(ix);
-    let fate = resource.resolution().fate(ix);
-    let account = (fate != Fate::Kept).then(|| resource.receipt(id)).flatten();
-    let lost = account.and_then(|account| Some((account.by?.to_string(), account.because)));
-    let at = |site: &SiteId| match resource.reply(id, site) {
-        Some(reply) => run(reply),
-        None => Run {
-            site: site.to_string(),
-            status: if fate == Fate::Kept { RunStatus::Waiting } else { RunStatus::Dropped },
-            attempt: None,
-            took_ms: None,
-            output: None,
-        },
-    };
-    Some(SeenOp {
-        asked: Asked::of(op),
-        fate,
-        lost,
-        runs: resource.sites().iter().map(at).collect(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use cheops_core::{
@@ -585,6 +501,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::hooks::look::look;
 
     fn site(n: u8) -> SiteId {
         format!("site{n}").parse().unwrap()

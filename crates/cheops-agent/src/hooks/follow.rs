@@ -20,8 +20,9 @@ use tokio::{
 
 use super::{
     Hooks,
-    derive::{Memory, Moment, Page, look},
+    derive::{Memory, Moment, Page},
     journal::replace,
+    look::look,
     now,
 };
 use crate::{

@@ -9,7 +9,7 @@
 //! | question | module |
 //! |---|---|
 //! | what are events called, what is in them, what makes them the same? | `event` |
-//! | what happened? | `derive` |
+//! | what happened? | `derive`, with what `look` sees |
 //! | who tells of an operation for all sites together? | `summary` |
 //! | which events does a hook tell of? | `filter` |
 //! | what waits, and what is dropped? | `queue`, on disk `journal` |
@@ -30,6 +30,7 @@ mod event;
 mod filter;
 mod follow;
 mod journal;
+mod look;
 mod queue;
 mod retry;
 mod runner;
