@@ -26,7 +26,7 @@
 //! What must stay true:
 //! - text that comes from outside is shown, never run: all HTML is made by `maud`, which escapes it;
 //! - a page asks nobody but the agent that it came from, and runs no script but ours
-//!   ([`POLICY`](layout::POLICY));
+//!   (`POLICY` in `layout`);
 //! - what changes something is a `POST` that comes from one of our own pages;
 //! - a page says how old its knowledge is, and whom it could not ask.
 
