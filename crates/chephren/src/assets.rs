@@ -38,6 +38,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_block_of_the_style_ends() {
+        let (_, _, style) = ALL.iter().find(|(name, ..)| *name == "page.css").unwrap();
+        let count = |brace: u8| style.iter().filter(|byte| **byte == brace).count();
+        assert_eq!(count(b'{'), count(b'}'));
+    }
+
+    #[test]
     fn an_address_changes_with_the_content() {
         let addresses: std::collections::BTreeSet<String> = ALL
             .iter()
