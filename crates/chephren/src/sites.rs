@@ -70,6 +70,7 @@ async fn screen(State(api): State<Api>) -> Answer<Markup> {
                 hx-trigger={ "sse:" (live::CONNECTED) ", sse:" (live::SITES) ", every 2s" } {
                 (content(&seen))
             }
+            (actions(&seen.sites.here))
         },
     };
     Ok(page.render())
@@ -102,14 +103,18 @@ fn content(seen: &Seen) -> Markup {
         }
         (drawing(seen))
         (table(seen))
+    }
+}
+
+/// What can be done with all sites, and what came of what was done last. It is not made anew with the
+/// rest, so that it can be read.
+fn actions(here: &str) -> Markup {
+    let path = format!("/sites/{}", segment(here));
+    html! {
         div.actions {
             button hx-post="/sites/all/ping" hx-target="#pinged" { "Ping all" }
-            button.warn hx-post={ "/sites/" (segment(&seen.sites.here)) "/pause" } hx-target="#pinged" {
-                "Cut this site off"
-            }
-            button hx-post={ "/sites/" (segment(&seen.sites.here)) "/resume" } hx-target="#pinged" {
-                "Resume all links"
-            }
+            button.warn hx-post={ (path) "/pause" } hx-target="#pinged" { "Cut this site off" }
+            button hx-post={ (path) "/resume" } hx-target="#pinged" { "Resume all links" }
         }
         p #pinged role="status" {}
     }
@@ -150,7 +155,8 @@ fn row(site: &Site, seen: &Seen) -> Markup {
             td { @if site.queue.messages > 0 { (site.queue.messages) " (" (bytes(site.queue.bytes)) ")" } @else { "–" } }
             td { (site.resources) }
             td { @if problems > 0 { a href={ "/problems?site=" (segment(&site.name)) } { (badge((&problems.to_string(), "bad"))) } } @else { "–" } }
-            td { div.do {
+            // They stay as they are while all else is made anew, or a click could get lost.
+            td { div.do id={ "do-" (site.name) "-" (site_state(site.state).0) } hx-preserve {
                 @if site.state != SiteState::Here {
                     button hx-post={ (path) "/ping" } hx-target="#pinged" { "Ping" }
                     @if site.state == SiteState::Paused {
