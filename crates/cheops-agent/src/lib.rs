@@ -18,6 +18,7 @@ pub mod problems;
 pub mod replicants;
 pub mod rest;
 pub mod run;
+pub mod shell;
 mod socket;
 pub mod wire;
 

@@ -3,6 +3,7 @@
 
 use std::{env, ffi::OsString, process::ExitCode};
 
+use cheops_agent::shell;
 use clap::Parser;
 
 use crate::{
@@ -18,7 +19,6 @@ mod interrupt;
 mod printed;
 mod report;
 mod screen;
-mod shell;
 mod sites;
 mod spelling;
 mod supervise;

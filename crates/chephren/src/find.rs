@@ -3,14 +3,14 @@
 //! What must stay true: a filter is in the address of its page, so that it can be kept and sent; and a
 //! list is fetched again with the filter that it was made with.
 
-use cheops_agent::api::model::{Site, State};
+use cheops_agent::{
+    api::model::{Site, State},
+    shell,
+};
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use crate::{
-    address::{address, quoted},
-    live, words,
-};
+use crate::{address::address, live, words};
 
 /// How many resources are on a page.
 pub(crate) const PAGE: usize = 50;
@@ -65,7 +65,7 @@ impl Sought {
         let options = [("--state", &self.state), ("--site", &self.site)];
         let given = options.iter().filter(|(_, value)| !value.is_empty());
         let given: Vec<String> =
-            given.map(|(name, value)| format!(" {name} {}", quoted(value))).collect();
+            given.map(|(name, value)| format!(" {}", shell::option(name, value))).collect();
         given.concat()
     }
 

@@ -9,11 +9,13 @@ use axum::{
     response::Response,
     routing::get,
 };
-use cheops_agent::api::model::{Grid, GridCell, GridRow, GridSite, Sites, State};
+use cheops_agent::{
+    api::model::{Grid, GridCell, GridRow, GridSite, Sites, State},
+    shell,
+};
 use maud::{Markup, html};
 
 use crate::{
-    address::quoted,
     api::{Answer, Api, segment},
     find::{self, Sought},
     fresh::{Before, Beside, List},
@@ -50,7 +52,7 @@ async fn screen(From(api): From<Api>, Query(sought): Query<Sought>) -> Answer<Ma
 
 /// The command that shows the same.
 fn command(sought: &Sought) -> String {
-    let text = Some(sought.find.trim()).filter(|text| !text.is_empty()).map(quoted);
+    let text = Some(sought.find.trim()).filter(|text| !text.is_empty()).map(shell::last);
     let text = text.map(|text| format!(" {text}")).unwrap_or_default();
     format!("cheops get grid{text}{}", sought.options())
 }

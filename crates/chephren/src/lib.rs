@@ -21,7 +21,7 @@
 //! | `scope` | where would a request go, now and during a cut? |
 //! | `find` | which resources are looked for? |
 //! | `fresh` | has a list changed? |
-//! | `address` | how does text get into an address or a command line? |
+//! | `address` | how does text get into an address? |
 //!
 //! What must stay true:
 //! - text that comes from outside is shown, never run: all HTML is made by `maud`, which escapes it;

@@ -9,12 +9,15 @@ use axum::{
     response::Response,
     routing::get,
 };
-use cheops_agent::api::model::{Sites, Trouble, Troubles, Urgency};
+use cheops_agent::{
+    api::model::{Sites, Trouble, Troubles, Urgency},
+    shell,
+};
 use maud::{Markup, html};
 use serde::Deserialize;
 
 use crate::{
-    address::{address, quoted},
+    address::address,
     api::{Answer, Api, segment},
     fresh::{Before, Beside, List},
     layout::Page,
@@ -52,7 +55,7 @@ async fn look(api: &Api) -> Answer<(Sites, Troubles)> {
 async fn screen(From(api): From<Api>, Query(sought): Query<Sought>) -> Answer<Markup> {
     let (sites, troubles) = look(&api).await?;
     let grep = Some(&sought.site).filter(|site| !site.is_empty());
-    let grep = grep.map(|site| format!(" | grep -w {}", quoted(site))).unwrap_or_default();
+    let grep = grep.map(|site| format!(" | grep -w {}", shell::word(site))).unwrap_or_default();
     let page = Page {
         title: "Problems",
         here: &sites.here,

@@ -9,13 +9,14 @@ use axum::{
     response::Response,
     routing::get,
 };
-use cheops_agent::api::model::{
-    Problem, ResourceSummary, Resources, Site, SiteState, Sites, Troubles,
+use cheops_agent::{
+    api::model::{Problem, ResourceSummary, Resources, Site, SiteState, Sites, Troubles},
+    shell,
 };
 use maud::{Markup, html};
 
 use crate::{
-    address::{address, quoted},
+    address::address,
     api::{Answer, Api, Refusal, segment},
     create,
     find::{self, Sought},
@@ -105,9 +106,9 @@ async fn screen(
 
 /// The command that shows the same.
 fn command(name: &str, sought: &Sought) -> String {
-    let text = Some(sought.find.trim()).filter(|text| !text.is_empty()).map(quoted);
+    let text = Some(sought.find.trim()).filter(|text| !text.is_empty()).map(shell::last);
     let grep = text.map(|text| format!(" | grep {text}")).unwrap_or_default();
-    format!("cheops get resources --at {}{}{grep}", quoted(name), sought.options())
+    format!("cheops get resources {}{}{grep}", shell::option("--at", name), sought.options())
 }
 
 async fn part(

@@ -118,6 +118,7 @@ impl Filter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hooks::tests::sample;
 
     #[test]
     fn patterns() {
@@ -145,24 +146,7 @@ mod tests {
     }
 
     fn event(name: &str) -> HookEvent {
-        HookEvent {
-            id: "1".into(),
-            event: name.into(),
-            at: String::new(),
-            site: "site1".into(),
-            told_by: "site1".into(),
-            text: String::new(),
-            summary: false,
-            resource: Some("web-1".into()),
-            operation: Some("site1:1".into()),
-            kind: Some("set".into()),
-            author: None,
-            command: None,
-            runs: Vec::new(),
-            by: None,
-            peer: None,
-            next: None,
-        }
+        HookEvent { event: name.into(), resource: Some("web-1".into()), ..sample("1") }
     }
 
     fn patterns_of(texts: &[&str]) -> Vec<Pattern> {

@@ -27,11 +27,10 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Reads a queue, or begins one; says whether there was one.
-    pub(crate) fn open(path: PathBuf) -> io::Result<(Self, Queue, bool)> {
+    /// Reads a queue, or begins one.
+    pub(crate) fn open(path: PathBuf) -> io::Result<(Self, Queue)> {
         let mut queue = Queue::default();
-        let existed = path.exists();
-        if existed {
+        if path.exists() {
             let mut reader = BufReader::new(File::open(&path)?);
             let mut line = Vec::new();
             while reader.read_until(b'\n', &mut line)? > 0 {
@@ -43,7 +42,7 @@ impl Journal {
             }
         }
         let (file, lines) = rewrite(&path, &queue)?;
-        Ok((Self { path, file, lines, stale: false }, queue, existed))
+        Ok((Self { path, file, lines, stale: false }, queue))
     }
 
     /// Writes what changed; `sync`: so that it survives a power cut. After a failure, the next time
@@ -126,8 +125,7 @@ mod tests {
     fn a_queue_is_read_as_it_was_even_after_a_torn_line() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ops.log");
-        let (mut journal, mut queue, existed) = Journal::open(path.clone()).unwrap();
-        assert!(!existed);
+        let (mut journal, mut queue) = Journal::open(path.clone()).unwrap();
         for id in ["a", "b", "c"] {
             let entries = queue.add(sample(id), 7);
             journal.append(&entries, &queue, true).unwrap();
@@ -138,8 +136,7 @@ mod tests {
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(br#"{"done":"b"#).unwrap();
         for _ in 0..2 {
-            let (_, queue, existed) = Journal::open(path.clone()).unwrap();
-            assert!(existed);
+            let (_, queue) = Journal::open(path.clone()).unwrap();
             assert_eq!(waiting(&queue), ["b", "c"]);
             assert_eq!((queue.delivered, queue.dropped), (1, 0));
             assert_eq!(queue.first(1)[0].since, 7);
@@ -150,7 +147,7 @@ mod tests {
     fn a_file_does_not_grow_for_ever() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ops.log");
-        let (mut journal, mut queue, _) = Journal::open(path.clone()).unwrap();
+        let (mut journal, mut queue) = Journal::open(path.clone()).unwrap();
         for n in 0..20_000 {
             let id = n.to_string();
             let mut entries = queue.add(sample(&id), 0);
@@ -160,7 +157,7 @@ mod tests {
         }
         let lines = fs::read_to_string(&path).unwrap().lines().count();
         assert!(lines < 10_000, "{lines}");
-        let (_, again, _) = Journal::open(path).unwrap();
+        let (_, again) = Journal::open(path).unwrap();
         assert_eq!((again.len(), again.delivered), (0, 20_000));
     }
 }

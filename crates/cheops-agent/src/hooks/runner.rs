@@ -59,7 +59,7 @@ struct Health {
 
 impl Runner {
     pub(super) fn start(hook: Hook, shell: Shell, directory: &Path) -> io::Result<Arc<Self>> {
-        let (journal, queue, _) = Journal::open(directory.join(format!("{}.log", hook.name)))?;
+        let (journal, queue) = Journal::open(directory.join(format!("{}.log", hook.name)))?;
         let store = Mutex::new(Store { queue, journal, health: Health::default() });
         let shared = Arc::new(Shared { store, more: Notify::new() });
         let task = tokio::spawn(work(hook.clone(), shell, shared.clone())).abort_handle();

@@ -13,7 +13,10 @@ use axum::{
     http::Method,
     routing::post,
 };
-use cheops_agent::api::model::{Problem, Resource, Sites, Submit, Submitted};
+use cheops_agent::{
+    api::model::{Problem, Resource, Sites, Submit, Submitted},
+    shell,
+};
 use cheops_core::{
     id::{SiteId, Sites as Names},
     route,
@@ -24,7 +27,6 @@ use serde::Deserialize;
 
 use self::read::Filled;
 use crate::{
-    address::quoted,
     api::{Answer, Api, Refusal, segment},
     layout::{command, problem},
     scope::{caret, known},
@@ -91,7 +93,7 @@ pub(crate) fn form(site: &str, sites: &Sites) -> Markup {
                 p { button.go { "Create" } }
                 div #created aria-live="polite" {}
             }
-            (command(&format!("cheops exec --id NAME --sites {} --type KIND --config FILE --command COMMAND", quoted(site))))
+            (command(&format!("cheops exec --id NAME --sites {} --type KIND --config FILE --command COMMAND", shell::word(site))))
         }
     }
 }
@@ -182,16 +184,16 @@ async fn refused(api: &Api, submit: &Submit, why: &Problem) -> Answer<Markup> {
 
 fn created(id: &str, submit: &Submit, submitted: &Submitted) -> Markup {
     let line = [
-        Some(format!("cheops exec --id {}", quoted(id))),
-        submit.sites.as_deref().map(|sites| format!("--sites {}", quoted(sites))),
-        submit.kind.as_deref().map(|kind| format!("--type {}", quoted(kind))),
-        submit.config.as_ref().map(|config| format!("--config {}", quoted(&config.to_string()))),
-        Some(format!("--command {}", quoted(&submit.command))),
+        Some(format!("cheops exec {}", shell::option("--id", id))),
+        submit.sites.as_deref().map(|sites| shell::option("--sites", sites)),
+        submit.kind.as_deref().map(|kind| shell::option("--type", kind)),
+        submit.config.as_ref().map(|config| shell::option("--config", &config.to_string())),
+        Some(shell::option("--command", &submit.command)),
     ];
     let line: Vec<String> = line
         .into_iter()
         .flatten()
-        .chain(submit.files.iter().map(|f| format!("--file {}", quoted(&f.name))))
+        .chain(submit.files.iter().map(|f| shell::option("--file", &f.name)))
         .collect();
     html! {
         div.notice role="status" {

@@ -10,15 +10,16 @@ use axum::{
     extract::{Form, Path, State},
     http::Method,
 };
-use cheops_agent::api::model::{
-    Operation, PlannedStep, Problem, Rehearsal, Run, Submit, Submitted,
+use cheops_agent::{
+    api::model::{Operation, PlannedStep, Problem, Rehearsal, Run, Submit, Submitted},
+    shell,
 };
 use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::{
     seen::Seen,
-    words::{count, end, receipt, run as run_word, shell},
+    words::{count, end, receipt, run as run_word},
 };
 use crate::{
     api::{Answer, Api, Refusal, segment},
@@ -223,14 +224,14 @@ fn planned(step: &PlannedStep) -> String {
 
 /// The command that asks for the same.
 fn line(id: &str, submit: &Submit) -> String {
-    let kind = submit.kind.as_ref().map(|kind| format!(" --type={}", shell(kind)));
+    let kind = submit.kind.as_ref().map(|kind| format!(" --type={}", shell::word(kind)));
     let ticked = [
         submit.force.then_some(" --force"),
         submit.keep_going.then_some(" --keep-going"),
         submit.dry_run.then_some(" --dry-run"),
     ];
     let ticked: String = ticked.into_iter().flatten().collect();
-    let (id, command) = (shell(id), shell(&submit.command));
+    let (id, command) = (shell::word(id), shell::word(&submit.command));
     format!("cheops exec --id={id} --command={command}{}{ticked}", kind.unwrap_or_default())
 }
 
@@ -344,7 +345,7 @@ fn removal(seen: &Seen, path: &str) -> Markup {
                 div.do { button.bad type="submit" { "Delete on all sites" } }
                 div #delete-answer .answer role="status" {}
             }
-            (layout::command(&format!("cheops delete {}", shell(&seen.resource.summary.id))))
+            (layout::command(&format!("cheops delete {}", shell::last(&seen.resource.summary.id))))
         }
     }
 }

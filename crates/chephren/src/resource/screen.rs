@@ -5,14 +5,17 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use cheops_agent::api::model::{Problem, Replicant, Resource, Sites};
+use cheops_agent::{
+    api::model::{Problem, Replicant, Resource, Sites},
+    shell,
+};
 use maud::{Markup, html};
 
 use super::{
     actions, columns,
     operations::{self, anchor},
     seen::{COLUMNS, Part, Seen},
-    words::{count, shell},
+    words::count,
 };
 use crate::{
     api::{Answer, Api, segment},
@@ -53,7 +56,7 @@ pub(super) async fn screen(
         title: &id,
         here: &seen.here,
         at: "/resources",
-        command: format!("cheops describe {}", shell(&id)),
+        command: format!("cheops describe {}", shell::last(&id)),
         content: html! {
             nav.within aria-label="On this page" {
                 @for (place, name) in PLACES { a href={ "#" (place) } { (name) } }
@@ -100,7 +103,7 @@ async fn unknown(api: &Api, id: &str, why: &Problem) -> Answer<Response> {
         title: id,
         here: &sites.here,
         at: "/resources",
-        command: format!("cheops describe {}", shell(id)),
+        command: format!("cheops describe {}", shell::last(id)),
         content: html! {
             (layout::problem(why))
             p { a href="/resources" { "All resources" } }
@@ -240,7 +243,7 @@ fn older(seen: &Seen, shown: usize) -> Markup {
             @if seen.part.limit() < super::seen::MOST {
                 a href={ (seen.part.more()) "#operations" } { "Show more" }
             } @else {
-                "All of them: " code { "cheops log --limit " (all) " " (shell(&seen.resource.summary.id)) }
+                "All of them: " code { "cheops log --limit " (all) " " (shell::last(&seen.resource.summary.id)) }
             }
         }
     }

@@ -10,12 +10,15 @@ use axum::{
     extract::{Form, Path, State},
     http::Method,
 };
-use cheops_agent::api::model::{Show, Shown, ShownAt};
+use cheops_agent::{
+    api::model::{Show, Shown, ShownAt},
+    shell,
+};
 use maud::{Markup, html};
 use serde::Deserialize;
 use similar::{Algorithm, DiffTag, capture_diff_slices};
 
-use super::words::{count, shell};
+use super::words::count;
 use crate::{
     api::{Answer, Api, segment},
     layout,
@@ -44,8 +47,8 @@ pub(super) async fn show(
     let path = format!("/api/v1/resources/{}/show", segment(&id));
     let show = Show { command: command.clone(), sites: None };
     let shown: Shown = api.send(Method::POST, &path, &show).await?;
-    let option = command.map(|command| format!(" --command {}", shell(&command)));
-    let line = format!("cheops diff{} {}", option.unwrap_or_default(), shell(&id));
+    let option = command.map(|command| format!(" {}", shell::option("--command", &command)));
+    let line = format!("cheops diff{} {}", option.unwrap_or_default(), shell::last(&id));
     Ok(html! { (said(&shown)) (layout::command(&line)) })
 }
 

@@ -60,16 +60,6 @@ pub(super) fn end(output: &str) -> String {
     short
 }
 
-/// A word of a command that a person copies, in quotes if the shell needs them.
-pub(super) fn shell(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,".contains(c);
-    if !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
-}
-
 /// `1 site`, `2 sites`.
 pub(super) fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
@@ -102,15 +92,6 @@ mod tests {
             (&long, "é".repeat(120) + "…"),
         ] {
             assert_eq!(end(output), expected);
-        }
-    }
-
-    #[test]
-    fn a_word_to_copy_is_one_word_for_the_shell() {
-        for (text, expected) in
-            [("web", "web"), ("DC 2", "'DC 2'"), ("it's", r"'it'\''s'"), ("image~a", "'image~a'")]
-        {
-            assert_eq!(shell(text), expected);
         }
     }
 }

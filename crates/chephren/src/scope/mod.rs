@@ -13,7 +13,10 @@ use axum::{
     extract::{Query, State as From},
     routing::get,
 };
-use cheops_agent::api::model::{Catalogue, SiteState, Sites};
+use cheops_agent::{
+    api::model::{Catalogue, SiteState, Sites},
+    shell,
+};
 use cheops_core::{
     id::{ServiceName, SiteId},
     scope::{Catalogue as Known, Place, ScopeError, evaluate, parse},
@@ -23,7 +26,7 @@ use serde::Deserialize;
 
 use self::cuts::{Cut, Looked, Told};
 use crate::{
-    address::{address, quoted},
+    address::address,
     api::{Answer, Api},
     layout::Page,
     live,
@@ -89,7 +92,11 @@ async fn screen(From(api): From<Api>, Query(typed): Query<Typed>) -> Answer<Mark
         title: "Scope",
         here: here.as_str(),
         at: "/scope",
-        command: format!("cheops scope {} --here {}", quoted(shown), quoted(here.as_str())),
+        command: format!(
+            "cheops scope {} --here {}",
+            shell::word(shown),
+            shell::word(here.as_str())
+        ),
         content: html! {
             form.scope action="/scope" method="get" hx-get="/scope" hx-select="#answer" hx-target="#answer"
                 hx-swap="outerHTML" hx-select-oob="#command" hx-replace-url="true" hx-sync="this:replace"

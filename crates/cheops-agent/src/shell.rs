@@ -4,7 +4,7 @@
 //! it arrives as it is.
 
 /// A word, in quotes if the shell needs them.
-pub(crate) fn word(text: &str) -> String {
+pub fn word(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {
         text.to_owned()
@@ -15,13 +15,13 @@ pub(crate) fn word(text: &str) -> String {
 
 /// An argument that is no option, at the end of a command. One that looks like an option stands
 /// behind `--`.
-pub(crate) fn last(text: &str) -> String {
+pub fn last(text: &str) -> String {
     let dashes = if text.starts_with('-') { "-- " } else { "" };
     format!("{dashes}{}", word(text))
 }
 
 /// An option and its value.
-pub(crate) fn option(name: &str, value: &str) -> String {
+pub fn option(name: &str, value: &str) -> String {
     let between = if value.starts_with('-') { "=" } else { " " };
     format!("{name}{between}{}", word(value))
 }
