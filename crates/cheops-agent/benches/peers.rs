@@ -21,6 +21,7 @@ use cheops_agent::{
     engine::{Engine, EngineError, Reader, Seq},
     node::{self, Clock, Hands},
     peers::{Peers, State},
+    trust::Identity,
     wire::{self, Names, frame::Frames},
 };
 use cheops_core::{
@@ -87,6 +88,10 @@ fn name(n: usize) -> SiteId {
     format!("site{n:04}").parse().unwrap()
 }
 
+fn identity(n: usize) -> Identity {
+    Identity::from_seed(blake3::hash(&n.to_be_bytes()).as_bytes()).unwrap()
+}
+
 fn address(n: usize) -> SocketAddr {
     let n = u16::try_from(n).unwrap();
     // The process that measures, also for the one that it has started.
@@ -100,10 +105,11 @@ async fn start(n: usize, others: impl Iterator<Item = usize>) -> Peers {
     config.peers = address(n);
     config.links.queue = 256 << 20;
     for other in others {
-        config.add_site(name(other), address(other).to_string()).unwrap();
+        let key = identity(other).public();
+        config.add_site(name(other), address(other).to_string(), key).unwrap();
     }
     let (handle, inbox) = node::channel(Clock::default());
-    let peers = Peers::bind(&config, handle).await.unwrap();
+    let peers = Peers::bind(&config, &identity(n), handle).await.unwrap();
     let replica = Replica::new(name(n), Settings::default());
     let hands = Sender(peers.clone());
     std::mem::forget(node::start(inbox, replica, Box::new(NoDisk), Box::new(hands), 0).unwrap());

@@ -48,6 +48,7 @@ use crate::{
     problems::Noted,
     replicants::Replicants,
     run::{self, Runner, Setup},
+    trust::{Identity, IdentityError},
 };
 
 /// How long requests may take to end when the agent stops.
@@ -82,6 +83,14 @@ pub enum StartError {
         /// Why not.
         why: String,
     },
+    /// The site has no key.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// A peer has this site's own key.
+    #[error(
+        "`{0}` has the key of this site in its configuration: put the one there that `cheops site key` prints at `{0}`"
+    )]
+    OwnKey(SiteId),
     /// A thread can't be started.
     #[error("a thread can't be started: {0}")]
     Thread(io::Error),
@@ -137,7 +146,12 @@ impl Agent {
         })?;
 
         let (handle, inbox) = node::channel(Clock::default());
-        let peers = Peers::bind(&config, handle.clone()).await.map_err(|error| {
+        let identity = Identity::open(&config.data)?;
+        let own = config.sites.iter().find(|(_, peer)| peer.key == identity.public());
+        if let Some((site, _)) = own {
+            return Err(StartError::OwnKey(site.clone()));
+        }
+        let peers = Peers::bind(&config, &identity, handle.clone()).await.map_err(|error| {
             StartError::Listen { address: config.peers, what: "other agents", error }
         })?;
         let directory = |path: PathBuf| move |error| StartError::Directory { path, error };
@@ -196,7 +210,8 @@ impl Agent {
         let learner = tokio::spawn(api::learn(context.clone()));
         let aside = [follower, sweeper, learner, teller];
         let (site, peers) = (context.here(), context.peers.address());
-        tracing::info!(%site, %api, %peers, "the agent is at work");
+        let key = identity.public();
+        tracing::info!(%site, %api, %peers, %key, "the agent is at work");
         Ok(Self { context, api, mesh, node, server, aside, stop })
     }
 

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use cheops_core::{duration, id::SiteId};
+use cheops_core::{duration, id::SiteId, trust::PublicKey};
 use serde::Deserialize;
 
 pub use self::hook::{
@@ -50,8 +50,8 @@ pub struct Config {
     pub api: SocketAddr,
     /// Where the agent listens for other agents.
     pub peers: SocketAddr,
-    /// The other sites, and where their agents listen: `host:port`.
-    pub sites: BTreeMap<SiteId, String>,
+    /// The other sites.
+    pub sites: BTreeMap<SiteId, Peer>,
     /// What clients of the API may take.
     pub serve: Serve,
     /// How commands are run.
@@ -66,6 +66,15 @@ pub struct Config {
     pub hooks: Vec<Hook>,
     /// How long a site waits for another to tell of an operation for all sites.
     pub takeover: Duration,
+}
+
+/// Another site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Where its agent listens: `host:port`.
+    pub address: String,
+    /// What it is recognised by.
+    pub key: PublicKey,
 }
 
 /// What clients of the API may take.
@@ -205,7 +214,11 @@ impl Config {
         set(&mut config.peers, file.listen.peers);
         for peer in file.peers {
             let name = peer.name.parse().map_err(|error| format!("`peer.name`: {error}"))?;
-            config.add_site(name, peer.address)?;
+            let key = peer.key.ok_or_else(|| {
+                format!("`{name}` has no `peer.key`: `cheops site key` at `{name}` prints it")
+            })?;
+            let key = key.parse().map_err(|error| format!("`peer.key` of `{name}`: {error}"))?;
+            config.add_site(name, peer.address, key)?;
         }
         let Config { serve, runs, links, store, .. } = &mut config;
         set(&mut serve.connections, file.api.connections);
@@ -248,7 +261,12 @@ impl Config {
     }
 
     /// Adds another site.
-    pub fn add_site(&mut self, name: SiteId, address: String) -> Result<(), String> {
+    pub fn add_site(
+        &mut self,
+        name: SiteId,
+        address: String,
+        key: PublicKey,
+    ) -> Result<(), String> {
         if name == self.site {
             return Err(format!("`{name}` is this site itself; a peer is another one"));
         }
@@ -261,7 +279,10 @@ impl Config {
         if self.sites.contains_key(&name) {
             return Err(format!("the peer `{name}` is named twice"));
         }
-        self.sites.insert(name, address);
+        if let Some((other, _)) = self.sites.iter().find(|(_, peer)| peer.key == key) {
+            return Err(format!("`{name}` has the key of `{other}`: each site has its own"));
+        }
+        self.sites.insert(name, Peer { address, key });
         Ok(())
     }
 
@@ -422,6 +443,7 @@ struct ListenSection {
 struct PeerSection {
     name: String,
     address: String,
+    key: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -488,6 +510,7 @@ mod tests {
 
     #[test]
     fn all_settings() {
+        let key = PublicKey::from_bytes([1; 32]);
         let config = read(
             r#"
             site = "site1"
@@ -499,6 +522,7 @@ mod tests {
             [[peer]]
             name = "site2"
             address = "10.0.0.2:8078"
+            key = "KEY"
             [api]
             connections = 5
             feeds = 6
@@ -523,12 +547,15 @@ mod tests {
             [store]
             reserve = 40
             file = 50
-            "#,
+            "#
+            .replace("KEY", &key.to_string())
+            .as_str(),
         )
         .unwrap();
         assert_eq!(config.data, Path::new("/var/lib/cheops"));
         assert_eq!(config.work, Path::new("/etc/cheops/here"));
-        assert_eq!(config.sites[&"site2".parse().unwrap()], "10.0.0.2:8078");
+        let peer = Peer { address: "10.0.0.2:8078".to_owned(), key };
+        assert_eq!(config.sites[&"site2".parse().unwrap()], peer);
         let seconds = Duration::from_secs;
         let serve = Serve {
             connections: 5,
@@ -565,8 +592,18 @@ mod tests {
             ("", "missing field `site`"),
             ("site = 'a&b'", "`site`: `a&b` is not a site name"),
             ("site = 'a'\nsitee = 1", "line 2: unknown field `sitee`"),
-            ("site = 'a'\n[[peer]]\nname = 'a'\naddress = 'h:1'", "is this site itself"),
-            ("site = 'a'\n[[peer]]\nname = 'b'\naddress = 'h'", "is not HOST:PORT"),
+            (&peers(&[("a", "h:1", 1)]), "is this site itself"),
+            (&peers(&[("b", "h", 1)]), "is not HOST:PORT"),
+            (&peers(&[("b", "h:1", 1), ("b", "h:1", 2)]), "is named twice"),
+            (&peers(&[("b", "h:1", 1), ("c", "h:2", 1)]), "`c` has the key of `b`"),
+            (
+                "site = 'a'\n[[peer]]\nname = 'b'\naddress = 'h:1'",
+                "`cheops site key` at `b` prints it",
+            ),
+            (
+                "site = 'a'\n[[peer]]\nname = 'b'\naddress = 'h:1'\nkey = 'abc'",
+                "`peer.key` of `b`: a key has 56 letters",
+            ),
             ("site = 'a'\n[runs]\ntimeout = 'soon'", "line 3: `runs.timeout`"),
             ("\nsite = 'a&b'", "line 2: `site`"),
             ("site = 'a'\nruns.timeout = 'soon'", "line 2: `runs.timeout`"),
@@ -588,6 +625,14 @@ mod tests {
             let error = read(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
         }
+    }
+
+    fn peers(peers: &[(&str, &str, u8)]) -> String {
+        let peer = |(name, address, byte): &(&str, &str, u8)| {
+            let key = PublicKey::from_bytes([*byte; 32]);
+            format!("[[peer]]\nname = '{name}'\naddress = '{address}'\nkey = '{key}'\n")
+        };
+        "site = 'a'\n".to_owned() + &peers.iter().map(peer).collect::<String>()
     }
 
     #[test]

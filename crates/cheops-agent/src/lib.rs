@@ -20,6 +20,7 @@ pub mod rest;
 pub mod run;
 pub mod shell;
 mod socket;
+pub mod trust;
 pub mod wire;
 
 pub use self::agent::{Agent, StartError};

@@ -83,6 +83,8 @@ pub(crate) fn connections(config: &Config, limit: Option<u64>) -> Connections {
 
 #[cfg(test)]
 mod tests {
+    use cheops_core::trust::PublicKey;
+
     use super::*;
 
     #[test]
@@ -104,7 +106,8 @@ mod tests {
             let mut config = Config::new("a".parse().unwrap(), "");
             (config.serve.connections, config.runs.parallel) = (wanted, parallel);
             for n in 0..sites {
-                config.add_site(format!("s{n}").parse().unwrap(), "h:1".into()).unwrap();
+                let key = PublicKey::from_bytes([u8::try_from(n).unwrap(); 32]);
+                config.add_site(format!("s{n}").parse().unwrap(), "h:1".into(), key).unwrap();
             }
             assert_eq!(connections(&config, limit).api, expected, "{wanted} {sites} {limit:?}");
         }

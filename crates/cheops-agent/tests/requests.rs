@@ -10,6 +10,7 @@ use cheops_agent::{
     config::Config,
     node::{self, Clock},
     peers::{Peers, State},
+    trust::Identity,
 };
 use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
@@ -58,6 +59,19 @@ async fn get(agent: &Agent, path: &str) -> (u16, Value) {
     (status, serde_json::from_slice(&body).unwrap())
 }
 
+/// The key pair of a site, which is made if there is none.
+fn identity(site: &str, directory: &tempfile::TempDir) -> Identity {
+    let data = directory.path().join(site);
+    std::fs::create_dir_all(&data).unwrap();
+    Identity::open(&data).unwrap()
+}
+
+/// Lets a site know another.
+fn add(config: &mut Config, site: &str, address: String, directory: &tempfile::TempDir) {
+    let key = identity(site, directory).public();
+    config.add_site(site.parse().unwrap(), address, key).unwrap();
+}
+
 /// Agents that all know each other and are linked. Those that come later dial.
 async fn linked(names: &[&str], directory: &tempfile::TempDir) -> Vec<Agent> {
     let mut agents: Vec<Agent> = Vec::new();
@@ -65,7 +79,7 @@ async fn linked(names: &[&str], directory: &tempfile::TempDir) -> Vec<Agent> {
         let mut config = config(name, directory);
         for (m, other) in names.iter().enumerate().filter(|&(m, _)| m != n) {
             let address = agents.get(m).map_or("127.0.0.1:1".into(), |a| a.peers().to_string());
-            config.add_site(other.parse().unwrap(), address).unwrap();
+            add(&mut config, other, address, directory);
         }
         agents.push(Agent::start(config).await.unwrap());
     }
@@ -166,7 +180,7 @@ async fn a_site_that_lost_nobody_knows_what_hears_others_before_it_creates_a_res
     let directory = tempfile::tempdir().unwrap();
     let plan = || {
         let mut config = config("here", &directory);
-        config.add_site("there".parse().unwrap(), "127.0.0.1:1".into()).unwrap();
+        add(&mut config, "there", "127.0.0.1:1".into(), &directory);
         config
     };
     let shared = json!({ "command": "true", "sites": "here & there", "wait": "0s" }).to_string();
@@ -218,15 +232,16 @@ async fn a_site_that_takes_a_request_and_falls_silent_is_not_waited_for_for_ever
     let here = Agent::start({
         let mut config = config("here", &directory);
         // It is the other that dials.
-        config.add_site("there".parse().unwrap(), "127.0.0.1:1".into()).unwrap();
+        add(&mut config, "there", "127.0.0.1:1".into(), &directory);
         config.serve.accept = Duration::from_millis(800);
         config
     });
     let here = here.await.unwrap();
     let mut other = config("there", &directory);
-    other.add_site("here".parse().unwrap(), here.peers().to_string()).unwrap();
+    add(&mut other, "here", here.peers().to_string(), &directory);
     let (handle, _inbox) = node::channel(Clock::default());
-    let there = Peers::bind(&other, handle).await.unwrap();
+    let identity = identity("there", &directory);
+    let there = Peers::bind(&other, &identity, handle).await.unwrap();
     there.serve(silent());
     let deadline = Instant::now() + PATIENCE;
     while there.view().iter().all(|peer| peer.state != State::Reachable) {

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | [`id`] | what is a well-formed name? |
 //! | [`time`] | which of two operations is later? |
+//! | [`trust`] | whom does a site believe? |
 //! | [`scope`] | where should each service of a request run? |
 //! | [`route`] | what does that mean for this request, at this site, now? |
 //! | [`matrix`] | of two kinds of operations, which stay, and in which order? |
@@ -37,5 +38,6 @@ mod rules;
 pub mod scope;
 mod spelling;
 pub mod time;
+pub mod trust;
 
 pub use rules::{Rules, Verdict};

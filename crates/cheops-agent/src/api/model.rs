@@ -34,6 +34,8 @@ pub struct Site {
     pub state: SiteState,
     /// Where its agent listens for other agents, if that is known here.
     pub address: Option<String>,
+    /// The public key that it is recognised by.
+    pub key: String,
     /// The round trip of late, in milliseconds.
     pub round_trip_ms: Option<f64>,
     /// When it was last heard of.

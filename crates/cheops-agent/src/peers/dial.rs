@@ -1,6 +1,6 @@
 //! Dials one site, for as long as there is no link with it.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use axum::body::Body;
 use cheops_core::duration;
@@ -14,7 +14,10 @@ use super::{
     slot::Slot,
     transport::{self, Meter, Metered},
 };
-use crate::pipe::{joined, pipe};
+use crate::{
+    pipe::{joined, pipe},
+    trust::tls::{self, WrongKey},
+};
 
 /// Sees to it that there is a link with a site, for ever.
 pub(super) async fn keep(shared: Arc<Shared>, slot: Arc<Slot>) {
@@ -65,7 +68,10 @@ async fn attempt(shared: &Arc<Shared>, slot: &Arc<Slot>) -> Result<(), End> {
     let patience = shared.links.silence;
     let unreachable = |error| End::lost(format!("`{site}` can't be reached at {address}: {error}"));
     let tcp = transport::connect(address, patience).await.map_err(unreachable)?;
-    let io = transport::dialled(tcp).await.map_err(unreachable)?;
+    let io = timeout(patience, transport::dialled(&shared.tls, tcp, slot.key))
+        .await
+        .map_err(|_| silent(shared, address))?
+        .map_err(|error| not_protected(shared, slot, &error))?;
 
     let meter = Meter::new();
     let link = Link::new(meter.clone(), shared.links.queue);
@@ -73,7 +79,7 @@ async fn attempt(shared: &Arc<Shared>, slot: &Arc<Slot>) -> Result<(), End> {
     let (mut requests, connection) = timeout(patience, http::client(Metered::new(io, meter)))
         .await
         .map_err(|_| silent(shared, address))?
-        .map_err(|error| foreign(address, &root(&error)))?;
+        .map_err(|error| foreign(shared, slot, &error))?;
     let driving = (shared.here.clone(), link.clone());
     shared.tasks.spawn(async move {
         let (here, link) = driving;
@@ -83,9 +89,9 @@ async fn attempt(shared: &Arc<Shared>, slot: &Arc<Slot>) -> Result<(), End> {
     link.control.push(shared.hello());
     let greeting = async {
         let body = open(&mut requests, http::LINK, Body::new(link.control.body())).await;
-        let body = body.map_err(|why| foreign(address, &why))?;
+        let body = body.map_err(|error| foreign(shared, slot, &*error))?;
         let _ = link.calls.send_replace(Some(requests.clone()));
-        link::greet(shared, &link, Reading::control(body), Some(slot)).await
+        link::greet(shared, &link, Reading::control(body), &slot.site, true).await
     };
     let greeted =
         timeout(patience, greeting).await.unwrap_or_else(|_| Err(silent(shared, address)));
@@ -107,12 +113,12 @@ async fn attempt(shared: &Arc<Shared>, slot: &Arc<Slot>) -> Result<(), End> {
 async fn open_streams(shared: Arc<Shared>, link: Arc<Link>, mut requests: SendRequest<Body>) {
     let open_both = async {
         let records = Body::new(link.outbox.body());
-        let records = open(&mut requests, http::RECORDS, records).await?;
+        let records = open(&mut requests, http::RECORDS, records).await.map_err(|e| root(&*e))?;
         if !link.hand_in_records(records) {
             return Err("the link was gone".to_owned());
         }
         let (reader, writer) = pipe();
-        let calls = open(&mut requests, http::CALLS, reader).await?;
+        let calls = open(&mut requests, http::CALLS, reader).await.map_err(|e| root(&*e))?;
         Ok((calls, writer))
     };
     let opened = tokio::select! {
@@ -129,14 +135,13 @@ async fn open(
     requests: &mut SendRequest<Body>,
     path: &'static str,
     body: Body,
-) -> Result<Incoming, String> {
-    let mut request =
-        Request::post(http::uri(path)).body(body).map_err(|error| error.to_string())?;
+) -> Result<Incoming, Box<dyn std::error::Error + Send + Sync>> {
+    let mut request = Request::post(http::uri(path)).body(body)?;
     *request.version_mut() = hyper::Version::HTTP_2;
-    let response = requests.send_request(request).await.map_err(|error| root(&error))?;
+    let response = requests.send_request(request).await?;
     match response.status() {
         StatusCode::OK => Ok(response.into_body()),
-        status => Err(format!("it answers {status}")),
+        status => Err(format!("it answers {status}").into()),
     }
 }
 
@@ -147,8 +152,37 @@ fn silent(shared: &Shared, address: &str) -> End {
     ))
 }
 
-fn foreign(address: &str, why: &str) -> End {
-    End::lost(format!(
-        "{address} does not answer as an agent does ({why}): is it the port for other agents?"
-    ))
+/// What was wrong before the two could be sure of each other.
+fn not_protected(shared: &Shared, slot: &Slot, error: &io::Error) -> End {
+    let (here, site, address) = (&shared.here, &slot.site, &slot.address);
+    let Some(WrongKey { expected, found }) = tls::why(error) else {
+        return foreign(shared, slot, error);
+    };
+    End::lost(match found.map(|found| (found, shared.tls.known(&found))) {
+        Some((found, _)) if found == shared.tls.own() => format!(
+            "the address that `{here}` has for `{site}`, {address}, leads back to `{here}` itself: correct it in its configuration"
+        ),
+        Some((_, Some(other))) => format!(
+            "`{here}` looked for `{site}` at {address} and found `{other}`: correct the address in the configuration of `{here}`"
+        ),
+        Some((found, None)) => format!(
+            "{address} has not the key of `{site}`, {expected}, but {found}: is it another site, or was `{site}` set up again? If that is its key now, put it into the configuration of `{here}`"
+        ),
+        None => format!("{address} has no key as sites have them: is there an agent?"),
+    })
+}
+
+fn foreign(shared: &Shared, slot: &Slot, error: &(dyn std::error::Error + 'static)) -> End {
+    let (here, site, address) = (&shared.here, &slot.site, &slot.address);
+    End::lost(if tls::is_unknown_there(error) {
+        let key = shared.tls.own();
+        format!(
+            "`{site}` does not know the key of `{here}`: put it into the configuration of `{site}`, key = \"{key}\""
+        )
+    } else {
+        let why = root(error);
+        format!(
+            "{address} does not answer as an agent does ({why}): is it the port for other agents?"
+        )
+    })
 }

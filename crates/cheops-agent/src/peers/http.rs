@@ -13,7 +13,7 @@
 //! - requests of clients, which may last for as long as clients like, leave a part of the streams to the
 //!   calls of the agents themselves (see [`MOST_FORWARDED`]).
 
-use std::{convert::Infallible, pin::pin, sync::Arc};
+use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc};
 
 use axum::body::Body;
 use cheops_core::id::SiteId;
@@ -117,15 +117,21 @@ fn broke(ended: hyper::Result<()>) -> End {
 }
 
 /// Serves a connection that another agent has dialled.
-pub(super) async fn serve(shared: Arc<Shared>, tcp: TcpStream) {
-    let Ok(io) = transport::accepted(tcp).await else { return };
+pub(super) async fn serve(shared: Arc<Shared>, tcp: TcpStream, from: SocketAddr) {
+    let accepted = timeout(shared.links.silence, transport::accepted(&shared.tls, tcp)).await;
+    let (io, site) = match accepted {
+        Ok(Ok(accepted)) => accepted,
+        Ok(Err(error)) => return shared.not_known(from, &error),
+        Err(_) => return,
+    };
+    let site = Arc::new(site);
     let meter = Meter::new();
     let link = Link::new(meter.clone(), shared.links.queue);
     let service = {
         let (shared, link) = (shared.clone(), link.clone());
         service_fn(move |request| {
-            let (shared, link) = (shared.clone(), link.clone());
-            async move { Ok::<_, Infallible>(receive(&shared, &link, request).await) }
+            let (shared, link, site) = (shared.clone(), link.clone(), site.clone());
+            async move { Ok::<_, Infallible>(receive(&shared, &link, &site, request).await) }
         })
     };
     let connection = server().serve_connection(TokioIo::new(Metered::new(io, meter)), service);
@@ -149,10 +155,11 @@ pub(super) async fn serve(shared: Arc<Shared>, tcp: TcpStream) {
     }
 }
 
-/// Answers a request of whoever dialled.
+/// Answers a request of the site that has dialled.
 async fn receive(
     shared: &Arc<Shared>,
     link: &Arc<Link>,
+    dialler: &Arc<SiteId>,
     request: Request<Incoming>,
 ) -> Response<Body> {
     // The paths of the application are its own business, whatever they are.
@@ -161,10 +168,10 @@ async fn receive(
     match request.uri().path() {
         LINK if post && link.greets() => {
             let (shared, control) = (shared.clone(), link.control.body());
-            let link = link.clone();
+            let (link, dialler) = (link.clone(), dialler.clone());
             shared.clone().tasks.spawn(async move {
                 let control = Reading::control(request.into_body());
-                let greeting = link::greet(&shared, &link, control, None);
+                let greeting = link::greet(&shared, &link, control, &dialler, false);
                 let greeting = link::caught(&shared.here, greeting).map(Result::flatten);
                 // Whoever says nothing is sent away by the connection itself.
                 let greeted = tokio::select! {

@@ -304,26 +304,27 @@ pub(super) async fn held(here: &SiteId, link: &Link, work: impl Future<Output = 
 }
 
 /// Says who is here, hears who is there, and makes the connection the link of the two if both agree
-/// to it. `dialled` is whom we meant to reach, and where; without it, someone else has dialled.
+/// to it. `there` is the site whose key was proved on it; `dialled`: by us.
 pub(super) async fn greet(
     shared: &Arc<Shared>,
     link: &Arc<Link>,
     mut control: Reading,
-    dialled: Option<&Slot>,
+    there: &SiteId,
+    dialled: bool,
 ) -> Result<(), End> {
     let hello = match control.next(&shared.here).await? {
         Frame::Hello(hello) => hello,
         Frame::Close { code, text } => return Err(said(code, &text)),
         frame => return Err(unexpected(&shared.here, &frame)),
     };
-    let slot = judge(shared, &hello, dialled)?;
+    let slot = judge(shared, there, &hello)?;
     // Said before the other may count on a link.
     slot.may_link(shared)?;
-    if dialled.is_none() {
+    if !dialled {
         link.control.push(shared.hello());
     }
     let decides = shared.here < slot.site;
-    let awaited = match (decides, dialled.is_some()) {
+    let awaited = match (decides, dialled) {
         // The greeting was an answer to ours.
         (true, true) => None,
         (true, false) => Some(Frame::Ready),
@@ -346,24 +347,14 @@ pub(super) async fn greet(
     Ok(())
 }
 
-/// Whether this is someone to have a link with.
-fn judge(shared: &Shared, hello: &Hello, dialled: Option<&Slot>) -> Result<Arc<Slot>, End> {
-    let (here, there) = (&shared.here, &hello.site);
+/// Whether this is someone to have a link with: the site that it has proved to be, under that name.
+fn judge(shared: &Shared, there: &SiteId, hello: &Hello) -> Result<Arc<Slot>, End> {
+    let here = &shared.here;
     let refused = |text| Err(End::ours(Code::Refused, text));
-    if hello.life == shared.life {
+    if hello.site != *there {
         return refused(format!(
-            "an address that `{here}` has for another site leads back to `{here}` itself: correct it in its configuration"
-        ));
-    }
-    if there == here {
-        return refused(format!(
-            "two sites are called `{here}`: give one of them another name in its configuration"
-        ));
-    }
-    if let Some(meant) = dialled.filter(|slot| slot.site != *there) {
-        return refused(format!(
-            "`{here}` looked for `{}` at {} and found `{there}`: correct the address in the configuration of `{here}`",
-            meant.site, meant.address
+            "the site that `{here}` knows as `{there}` by its key calls itself `{}`: give it one name in both configurations",
+            hello.site
         ));
     }
     match shared.slots.get(there) {

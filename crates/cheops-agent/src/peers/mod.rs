@@ -1,7 +1,7 @@
 //! Links to other agents: messages of the replica, calls, and who can be reached.
 //!
-//! There is one TCP connection between two agents, in HTTP/2, for everything that they have to tell
-//! each other. `dial` and `http` make connections, `link` makes one of them the link of two sites
+//! There is one TCP connection between two agents, protected by TLS, in HTTP/2, for everything that they
+//! have to tell each other. `dial` and `http` make connections, `link` makes one of them the link of two sites
 //! and runs it, `slot` is what is known of one site, `queue` is what waits to be sent, `pace` is
 //! arithmetic, `transport` is what lies under HTTP/2.
 //!
@@ -28,7 +28,7 @@ use std::{
 };
 
 use axum::{Router, body::Body};
-use cheops_core::{id::SiteId, replica::Message, scope::Catalogue};
+use cheops_core::{id::SiteId, replica::Message, scope::Catalogue, trust::PublicKey};
 use futures_util::future::BoxFuture;
 use hyper::{Request, Response, Version};
 use tokio::{
@@ -45,8 +45,12 @@ use self::{
     slot::Slot,
 };
 use crate::{
-    config::{Config, Links},
+    config::{self, Config, Links},
     node,
+    trust::{
+        Identity, Tls,
+        tls::{self, Known, UnknownKey},
+    },
     wire::frame::{Code, Frame, Hello},
 };
 
@@ -94,6 +98,8 @@ pub struct Peer {
     pub site: SiteId,
     /// Where its agent listens, according to the configuration.
     pub address: String,
+    /// What it is recognised by.
+    pub key: PublicKey,
     /// Whether there is a link.
     pub state: State,
     /// How long a ping takes there and back, smoothed. The last known if there is no link.
@@ -209,6 +215,7 @@ pub(crate) struct Shared {
     links: Links,
     node: node::Handle,
     slots: BTreeMap<SiteId, Arc<Slot>>,
+    tls: Tls,
     address: SocketAddr,
     listener: Mutex<Option<TcpListener>>,
     calls: OnceLock<Box<dyn Calls>>,
@@ -236,27 +243,59 @@ impl Shared {
         if end.code == Code::Already {
             return;
         }
+        self.say_once(end.text.clone());
+    }
+
+    /// Someone dialled from an address, and did not prove to be a site that is known.
+    fn not_known(&self, from: SocketAddr, error: &io::Error) {
+        let from = from.ip();
+        self.say_once(match tls::why(error) {
+            Some(UnknownKey(key)) => format!(
+                "an agent at {from} has a key that is not known at `{}`: if it is one of yours, put it into the configuration with key = \"{key}\"",
+                self.here
+            ),
+            None => format!("whoever dialled from {from} is not an agent: {error}"),
+        });
+    }
+
+    fn say_once(&self, text: String) {
         let mut last = self.turned_away.lock().unwrap_or_else(PoisonError::into_inner);
-        if *last != end.text {
-            tracing::warn!("no link with one who dialled: {}", end.text);
-            last.clone_from(&end.text);
+        if *last != text {
+            tracing::warn!("no link with one who dialled: {text}");
+            *last = text;
         }
+    }
+}
+
+/// Whose key is whose.
+struct Keys(BTreeMap<PublicKey, SiteId>);
+
+impl Known for Keys {
+    fn site_of(&self, key: &PublicKey) -> Option<SiteId> {
+        self.0.get(key).cloned()
     }
 }
 
 impl Peers {
     /// Binds the port for other agents. Nobody is answered and nobody dialled before [`Peers::serve`].
-    pub async fn bind(config: &Config, node: node::Handle) -> io::Result<Self> {
+    pub async fn bind(
+        config: &Config,
+        identity: &Identity,
+        node: node::Handle,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(config.peers).await?;
-        let slot = |(site, address): (&SiteId, &String)| {
-            (site.clone(), Arc::new(Slot::new(site.clone(), address.clone())))
+        let slot = |(site, peer): (&SiteId, &config::Peer)| {
+            (site.clone(), Arc::new(Slot::new(site.clone(), peer.clone())))
         };
+        let keys = config.sites.iter().map(|(site, peer)| (peer.key, site.clone())).collect();
+        let tls = Tls::new(identity, Arc::new(Keys(keys))).map_err(io::Error::other)?;
         let shared = Shared {
             here: config.site.clone(),
             life: fastrand::u64(..),
             links: config.links.clone(),
             node,
             slots: config.sites.iter().map(slot).collect(),
+            tls,
             address: listener.local_addr()?,
             listener: Mutex::new(Some(listener)),
             calls: OnceLock::new(),
@@ -279,6 +318,11 @@ impl Peers {
         for slot in shared.slots.values() {
             shared.tasks.spawn(dial::keep(shared.clone(), slot.clone()));
         }
+    }
+
+    /// The key of this site.
+    pub fn key(&self) -> PublicKey {
+        self.shared.tls.own()
     }
 
     /// Where this agent listens for others.
@@ -465,7 +509,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) {
                     tracing::warn!(%from, "{most} connections are open: one more is closed");
                     continue;
                 };
-                let serving = http::serve(shared.clone(), tcp);
+                let serving = Box::pin(http::serve(shared.clone(), tcp, from));
                 shared.tasks.spawn(async move {
                     serving.await;
                     drop(permit);

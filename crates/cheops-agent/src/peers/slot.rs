@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use cheops_core::{duration, id::SiteId};
+use cheops_core::{duration, id::SiteId, trust::PublicKey};
 use tokio::sync::watch;
 
 use super::{
@@ -16,11 +16,15 @@ use super::{
     link::{End, Link},
     pace::{self, Agreement},
 };
-use crate::wire::frame::{Code, Frame};
+use crate::{
+    config,
+    wire::frame::{Code, Frame},
+};
 
 pub(super) struct Slot {
     pub(super) site: SiteId,
     pub(super) address: String,
+    pub(super) key: PublicKey,
     /// Held from when the node is told that the site is up until it is told that it is down.
     pub(super) turn: tokio::sync::Mutex<()>,
     state: watch::Sender<State>,
@@ -53,10 +57,11 @@ struct Linked {
 }
 
 impl Slot {
-    pub(super) fn new(site: SiteId, address: String) -> Self {
+    pub(super) fn new(site: SiteId, config::Peer { address, key }: config::Peer) -> Self {
         Self {
             site,
             address,
+            key,
             turn: tokio::sync::Mutex::default(),
             state: watch::Sender::new(State::Unreachable),
             inner: Mutex::new(Inner {
@@ -248,6 +253,7 @@ impl Slot {
         Peer {
             site: self.site.clone(),
             address: self.address.clone(),
+            key: self.key,
             state: *self.state.borrow(),
             round_trip: inner.round_trip,
             last_seen: seen,

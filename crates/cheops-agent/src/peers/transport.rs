@@ -1,11 +1,11 @@
 //! From a TCP connection to bytes both ways: the one place that knows what lies under HTTP/2.
 //!
-//! [`dialled`] and [`accepted`] turn a TCP connection into something to read from and to write to.
-//! Encryption belongs in here and changes nothing elsewhere. What must stay true: every byte that
-//! comes in, of whatever stream, counts as a sign of life.
+//! [`dialled`] and [`accepted`] turn a TCP connection into something to read from and to write to, and
+//! make sure who is at its other end. What must stay true: every byte that comes in, of whatever
+//! stream, counts as a sign of life.
 
 use std::{
-    future, io,
+    io,
     pin::Pin,
     sync::{
         Arc,
@@ -15,26 +15,30 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cheops_core::{id::SiteId, trust::PublicKey};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
+use tokio_rustls::{client, server};
 
-use crate::socket::Socket;
+use crate::{socket::Socket, trust::Tls};
 
-/// Bytes both ways.
-pub(super) trait Io: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
-
-impl Io for Socket {}
-
-/// Makes a connection of one that was dialled.
-pub(super) fn dialled(tcp: TcpStream) -> impl Future<Output = io::Result<impl Io>> {
-    future::ready(Socket::new(tcp))
+/// Makes a connection of one that was dialled, if the site with this key is at its other end.
+pub(super) async fn dialled(
+    tls: &Tls,
+    tcp: TcpStream,
+    key: PublicKey,
+) -> io::Result<client::TlsStream<Socket>> {
+    tls.dial(Socket::new(tcp)?, key).await
 }
 
-/// Makes a connection of one that was accepted.
-pub(super) fn accepted(tcp: TcpStream) -> impl Future<Output = io::Result<impl Io>> {
-    future::ready(Socket::new(tcp))
+/// Makes a connection of one that was accepted, and says which site is at its other end.
+pub(super) async fn accepted(
+    tls: &Tls,
+    tcp: TcpStream,
+) -> io::Result<(server::TlsStream<Socket>, SiteId)> {
+    tls.accept(Socket::new(tcp)?).await
 }
 
 /// Connects to one of the addresses that a name stands for now.

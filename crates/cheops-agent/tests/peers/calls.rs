@@ -15,7 +15,10 @@ use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use hyper::Request;
 
-use super::site::{Plan, Site, linked, name, pair, until};
+use super::{
+    fake::connect,
+    site::{Plan, Site, address, linked, name, pair, until},
+};
 
 /// How many calls have come that are never answered.
 static NEVER: AtomicU64 = AtomicU64::new(0);
@@ -175,11 +178,12 @@ async fn a_request_without_a_greeting_is_refused() {
     let mut one = Plan::new("site1");
     one.config.links.silence = Duration::from_millis(200);
     one.calls = router();
+    one.knows(&name("site2"), address());
     let one = one.start().await;
-    let tcp = tokio::net::TcpStream::connect(one.peers.address()).await.unwrap();
+    let io = connect(&one, "site2").await;
     let (mut requests, connection) = hyper::client::conn::http2::handshake(
         hyper_util::rt::TokioExecutor::new(),
-        hyper_util::rt::TokioIo::new(tcp),
+        hyper_util::rt::TokioIo::new(io),
     )
     .await
     .unwrap();

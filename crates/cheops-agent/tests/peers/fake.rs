@@ -1,17 +1,22 @@
 //! An agent that does as it is told: it speaks the protocol, and may break off anywhere.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
-use cheops_agent::wire::frame::{Frame, Frames, Hello};
+use cheops_agent::{
+    trust::{Known, Tls},
+    wire::frame::{Frame, Frames, Hello},
+};
+use cheops_core::{id::SiteId, trust::PublicKey};
 use futures_util::StreamExt as _;
 use http_body_util::BodyExt as _;
 use hyper::{Request, Version, body::Incoming, client::conn::http2::SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{net::TcpStream, sync::mpsc, time::timeout};
+use tokio_rustls::client::TlsStream;
 
-use super::site::name;
+use super::site::{Site, identity, name};
 
 /// One stream of a link.
 pub(crate) struct Stream {
@@ -67,23 +72,37 @@ pub(crate) fn hello(site: &str, wall: u64) -> Frame {
     Frame::Hello(Hello { site: name(site), life: fastrand::u64(..), wall })
 }
 
+/// Nobody.
+struct NotOne;
+
+impl Known for NotOne {
+    fn site_of(&self, _: &PublicKey) -> Option<SiteId> {
+        None
+    }
+}
+
+/// A connection to an agent, with the key of a site.
+pub(crate) async fn connect(site: &Site, from: &str) -> TlsStream<TcpStream> {
+    let tcp = TcpStream::connect(site.peers.address()).await.unwrap();
+    let tls = Tls::new(&identity(from), Arc::new(NotOne)).unwrap();
+    tls.dial(tcp, identity(site.plan.config.site.as_str()).public()).await.unwrap()
+}
+
 impl Fake {
-    /// Dials an agent, and opens the stream for greetings.
-    pub(crate) async fn dial(address: SocketAddr) -> Self {
-        let tcp = TcpStream::connect(address).await.unwrap();
-        let (requests, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(tcp))
-                .await
-                .unwrap();
+    /// Dials an agent with the key of a site, and opens the stream for greetings.
+    pub(crate) async fn dial(site: &Site, from: &str) -> Self {
+        let io = TokioIo::new(connect(site, from).await);
+        let connected = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await;
+        let (requests, connection) = connected.unwrap();
         tokio::spawn(connection);
         let control = open(requests.clone(), "link", Frames::of_control()).await;
         Self { requests, control }
     }
 
     /// A link in the name of a site that comes before the other.
-    pub(crate) async fn link(address: SocketAddr, site: &str) -> (Self, Stream) {
-        let mut fake = Self::dial(address).await;
-        fake.control.send(&hello(site, wall()));
+    pub(crate) async fn link(site: &Site, from: &str) -> (Self, Stream) {
+        let mut fake = Self::dial(site, from).await;
+        fake.control.send(&hello(from, wall()));
         let greeting = fake.control.next().await;
         assert!(matches!(greeting, Some(Frame::Hello(_))), "{greeting:?}");
         fake.control.send(&Frame::Up);

@@ -16,6 +16,7 @@ use cheops_agent::{
     config::Config,
     node::{self, Clock, Hands, Running},
     peers::{Peer, Peers, State},
+    trust::Identity,
 };
 use cheops_core::{
     id::{SiteId, Sites},
@@ -94,6 +95,11 @@ pub(crate) fn name(name: &str) -> SiteId {
     name.parse().unwrap()
 }
 
+/// The key pair of a site with a name.
+pub(crate) fn identity(site: &str) -> Identity {
+    Identity::from_seed(blake3::hash(site.as_bytes()).as_bytes()).unwrap()
+}
+
 pub(crate) const RESOURCE: &str = "thing";
 
 impl Plan {
@@ -110,12 +116,20 @@ impl Plan {
 
     /// Lets it know another site by an address.
     pub(crate) fn knows(&mut self, site: &SiteId, address: SocketAddr) {
-        self.config.add_site(site.clone(), address.to_string()).unwrap();
+        let key = identity(site.as_str()).public();
+        self.config.add_site(site.clone(), address.to_string(), key).unwrap();
+    }
+
+    /// Lets it find a site that it knows at another address.
+    pub(crate) fn finds(&mut self, site: &str, address: SocketAddr) {
+        let peer = self.config.sites.get_mut(&name(site)).unwrap();
+        peer.address = address.to_string();
     }
 
     pub(crate) async fn start(self) -> Site {
         let (node, inbox) = node::channel(Clock::default());
-        let peers = Peers::bind(&self.config, node.clone()).await.unwrap();
+        let identity = identity(self.config.site.as_str());
+        let peers = Peers::bind(&self.config, &identity, node.clone()).await.unwrap();
         let compared: Arc<Mutex<BTreeMap<SiteId, u64>>> = Arc::default();
         let hands = TestHands {
             peers: peers.clone(),

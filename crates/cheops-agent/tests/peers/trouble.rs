@@ -31,7 +31,7 @@ async fn with_fake(plan: impl FnOnce(&mut Plan)) -> (Site, Fake, Stream) {
     site.knows(&name("a"), address());
     plan(&mut site);
     let site = site.start().await;
-    let (fake, records) = Fake::link(site.peers.address(), "a").await;
+    let (fake, records) = Fake::link(&site, "a").await;
     until("the link is up", || async { site.reaches("a") }).await;
     (site, fake, records)
 }
@@ -66,7 +66,7 @@ async fn nonsense_ends_the_link_with_a_reason_and_harms_nobody() {
         until("it is noticed", || async { site.peer("a").state == State::Unreachable }).await;
         assert_eq!(site.peer("a").faults, 1);
         // It goes on as if nothing had been.
-        let (fake, _records) = Fake::link(site.peers.address(), "a").await;
+        let (fake, _records) = Fake::link(&site, "a").await;
         until("the link is up again", || async { site.reaches("a") }).await;
         drop(fake);
     }
@@ -156,8 +156,8 @@ async fn a_cut_of_one_direction_is_a_cut_for_both() {
         let [mut one, mut two] = pair();
         // Each dials the other over the same line: what is lost, is lost for both connections.
         let (to_two, to_one) = (Line::to(two.config.peers).await, Line::to(one.config.peers).await);
-        one.config.sites.insert(name("site2"), to_two.address.to_string());
-        two.config.sites.insert(name("site1"), to_one.address.to_string());
+        one.finds("site2", to_two.address);
+        two.finds("site1", to_one.address);
         let silence = Duration::from_secs(1);
         (one.config.links.silence, two.config.links.silence) = (silence, silence);
         let (one, two) = (one.start().await, two.start().await);
@@ -191,8 +191,8 @@ async fn a_slow_reader_costs_no_more_than_its_queue_and_is_healed() {
     let mut plans = super::site::plans(3);
     let line = Line::to(plans[1].config.peers).await;
     // Only site1 dials site2, so that all goes over the line.
-    plans[0].config.sites.insert(name("site2"), line.address.to_string());
-    plans[1].config.sites.insert(name("site1"), address().to_string());
+    plans[0].finds("site2", line.address);
+    plans[1].finds("site1", address());
     for plan in &mut plans {
         plan.config.links.queue = QUEUE;
         plan.config.links.silence = Duration::from_mins(1);

@@ -8,6 +8,7 @@ use std::{
     rc::Rc,
 };
 
+use cheops_agent::trust::Identity;
 use serde_json::{Value, json};
 
 use super::process::{Process, addresses, eventually, wait_for};
@@ -158,8 +159,13 @@ server {{ listen {large}; location / {{ proxy_pass http://large; }} }}"
     /// Two agents: the ways from each to the instance of the other.
     pub(crate) fn pair(&self) -> [Lane; 2] {
         let [apis, peers, one, other] = [(); 4].map(|()| addresses::<2>());
-        let peer =
-            |n: usize| format!("[[peer]]\nname = 'site{}'\naddress = '{}'\n", n + 1, peers[n]);
+        let peer = |n: usize| {
+            let (name, address) = (format!("site{}", n + 1), peers[n]);
+            let data = self.directory.path().join(&name).join("data");
+            fs::create_dir_all(&data).unwrap();
+            let key = Identity::open(&data).unwrap().public();
+            format!("[[peer]]\nname = '{name}'\naddress = '{address}'\nkey = '{key}'\n")
+        };
         let first = self.start_agent("site1", apis[0], peers[0], one, &peer(1));
         let second = self.start_agent("site2", apis[1], peers[1], other, &peer(0));
         let processes = vec![Rc::new(first), Rc::new(second)];

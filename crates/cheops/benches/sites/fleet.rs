@@ -4,11 +4,14 @@ use std::{
     fs,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
+use cheops_agent::trust::Identity;
+use cheops_core::trust::PublicKey;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -40,14 +43,14 @@ impl Fleet {
             (0..2 * count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let ports: Vec<SocketAddr> = listeners.iter().map(|l| l.local_addr().unwrap()).collect();
         drop(listeners);
+        let home = |n: usize| directory.path().join(format!("site{}", n + 1));
         let agents = (0..count).map(|n| {
-            let home = directory.path().join(format!("site{}", n + 1));
+            let home = home(n);
             fs::create_dir_all(&home).unwrap();
             let (api, peers) = (ports[2 * n], ports[2 * n + 1]);
             let others = (0..count).filter(|&m| m != n && knows(n, m)).map(|m| {
-                let address = ports[2 * m + 1].to_string();
-                ["[[peer]]\nname = 'site", &(m + 1).to_string(), "'\naddress = '", &address, "'\n"]
-                    .concat()
+                let (address, key) = (ports[2 * m + 1], key(&home(m)));
+                format!("[[peer]]\nname = 'site{}'\naddress = '{address}'\nkey = '{key}'\n", m + 1)
             });
             let config = format!(
                 "site = 'site{}'\n[listen]\napi = '{api}'\npeers = '{peers}'\n{}",
@@ -177,4 +180,11 @@ fn ask(address: SocketAddr, request: &str) -> (u16, String) {
     let answer = String::from_utf8_lossy(&answer).into_owned();
     let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
     (status, answer.split_once("\r\n\r\n").map_or(String::new(), |(_, body)| body.to_owned()))
+}
+
+/// The key of a site, from its directory, which is made.
+fn key(home: &Path) -> PublicKey {
+    let data = home.join("data");
+    fs::create_dir_all(&data).unwrap();
+    Identity::open(&data).unwrap().public()
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use cheops_agent::{Agent, config::Config, open_files};
-use cheops_core::id::SiteId;
+use cheops_core::{id::SiteId, trust::KeyError};
 use clap::ValueEnum;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -50,8 +50,9 @@ pub(crate) struct Arguments {
     /// Where to listen for other agents
     #[arg(long, value_name = "ADDRESS:PORT")]
     peers: Option<SocketAddr>,
-    /// Another site, and where its agent listens for others; may be given more than once
-    #[arg(long = "peer", value_name = "NAME=HOST:PORT")]
+    /// Another site, its key (see `cheops site key`), and where its agent listens for others; may be
+    /// given more than once
+    #[arg(long = "peer", value_name = "NAME=KEY@HOST:PORT")]
     others: Vec<String>,
     /// How to write the log
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
@@ -142,13 +143,16 @@ fn configuration(
     config.peers = arguments.peers.unwrap_or(config.peers);
     for text in &arguments.others {
         let invalid = || {
-            Failure::input("invalid peer")
-                .at(text, 0..text.len())
-                .hint("for example --peer site2=10.0.0.2:8078")
+            Failure::input("invalid peer").at(text, 0..text.len()).hint(
+                "for example --peer site2=KEY@10.0.0.2:8078; `cheops site key` at site2 prints KEY",
+            )
         };
-        let (name, address) =
+        let (name, rest) =
             text.split_once('=').ok_or_else(|| invalid().caused_by("there is no `=`"))?;
+        let (key, address) =
+            rest.split_once('@').ok_or_else(|| invalid().caused_by("there is no `@`"))?;
         let name: SiteId = name.parse().map_err(|error| invalid().caused_by(error))?;
+        let key = key.parse().map_err(|error: KeyError| invalid().caused_by(error))?;
         // An option wins over the file, and is still an error if it is given twice.
         let is_first = !arguments.others.iter().any(|other| {
             !std::ptr::eq(other, text)
@@ -157,7 +161,7 @@ fn configuration(
         if is_first {
             config.sites.remove(&name);
         }
-        config.add_site(name, address.to_owned()).map_err(|why| invalid().caused_by(why))?;
+        config.add_site(name, address.to_owned(), key).map_err(|why| invalid().caused_by(why))?;
     }
     if config.sites.contains_key(&config.site) {
         return Err(Failure::input(format!("the site `{}` is its own peer", config.site))
@@ -249,6 +253,7 @@ fn log_to_stderr(format: LogFormat) -> Result<(), Failure> {
 mod tests {
     use std::path::Path;
 
+    use cheops_core::trust::PublicKey;
     use clap::Parser;
 
     use super::*;
@@ -280,11 +285,12 @@ mod tests {
 
     #[test]
     fn options_win_over_the_file() {
+        let key = PublicKey::from_bytes([1; 32]);
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("site.toml");
         fs::write(
             &file,
-            "site = 'a'\n[listen]\napi = '127.0.0.1:1'\n[[peer]]\nname = 'b'\naddress = 'h:1'",
+            format!("site = 'a'\n[listen]\napi = '127.0.0.1:1'\n[[peer]]\nname = 'b'\naddress = 'h:1'\nkey = '{key}'"),
         )
         .unwrap();
         let file = file.to_str().unwrap();
@@ -300,13 +306,13 @@ mod tests {
             "--api",
             "127.0.0.1:2",
             "--peer",
-            "b=h:2",
+            &format!("b={key}@h:2"),
             "--data",
             "/d",
         ];
         let config = configured(&line, None, None).unwrap();
         assert_eq!((config.site.as_str(), config.api.port()), ("c", 2));
-        assert_eq!(config.sites[&"b".parse().unwrap()], "h:2");
+        assert_eq!(config.sites[&"b".parse().unwrap()].address, "h:2");
         assert_eq!(
             (config.data.as_path(), config.work.as_path()),
             (Path::new("/d"), Path::new("/d/work"))
@@ -315,12 +321,19 @@ mod tests {
 
     #[test]
     fn what_can_not_be_used_is_said() {
+        let key = PublicKey::from_bytes([1; 32]);
+        let peer = |name: &str, address: &str| format!("{name}={key}@{address}");
         for (line, expected) in [
             (&["--site", "a&b"][..], "is not a site name"),
             (&["--site", "a", "--peer", "b"], "there is no `=`"),
-            (&["--site", "a", "--peer", "b=h"], "is not HOST:PORT"),
-            (&["--site", "a", "--peer", "a=h:1"], "is this site itself"),
-            (&["--site", "a", "--peer", "b=h:1", "--peer", "b=h:2"], "named twice"),
+            (&["--site", "a", "--peer", "b=h:1"], "there is no `@`"),
+            (&["--site", "a", "--peer", "b=abc@h:1"], "a key has 56 letters"),
+            (&["--site", "a", "--peer", &peer("b", "h")], "is not HOST:PORT"),
+            (&["--site", "a", "--peer", &peer("a", "h:1")], "is this site itself"),
+            (
+                &["--site", "a", "--peer", &peer("b", "h:1"), "--peer", &peer("b", "h:2")],
+                "named twice",
+            ),
             (&["--config", "/is/not/there"], "No such file"),
             (&["--api", "here"], "invalid socket address"),
         ] {

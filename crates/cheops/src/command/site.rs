@@ -1,6 +1,11 @@
 //! `cheops site`: the other sites, as an agent sees them, and the links to them.
 
-use cheops_agent::api::model::{Pong, SiteState};
+use std::{fs, path::PathBuf};
+
+use cheops_agent::{
+    api::model::{Pong, Site, SiteState},
+    trust::Identity,
+};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -29,6 +34,8 @@ pub(crate) enum Arguments {
     Pause(Pause),
     /// Resume the link to a site
     Resume(Resume),
+    /// Print the public key of a site: what others recognise it by
+    Key(Key),
 }
 
 #[derive(Debug, Args)]
@@ -55,6 +62,16 @@ pub(crate) struct Resume {
     names: Vec<String>,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Key {
+    /// The site; the agent's own without this
+    #[arg(value_name = "NAME", conflicts_with = "data")]
+    name: Option<String>,
+    /// Ask no agent: the key in this data directory, which is made if there is none
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+}
+
 pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, Failure> {
     match arguments {
         Arguments::List => {
@@ -71,6 +88,44 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
         Arguments::Resume(Resume { names }) => {
             each(names, context, "resume", SiteState::Reachable, None)
         }
+        Arguments::Key(key) => Ok(Outcome::success(context.output.write(&find(key, context)?)?)),
+    }
+}
+
+/// The key of a site.
+fn find(Key { name, data }: &Key, context: &Context) -> Result<Known, Failure> {
+    if let Some(data) = data {
+        let open = || {
+            fs::create_dir_all(data).map_err(|error| error.to_string())?;
+            Identity::open(data).map_err(|error| error.to_string())
+        };
+        let failed = |why: String| Failure::input("there is no key to be had").caused_by(why);
+        let key = open().map_err(failed)?.public().to_string();
+        return Ok(Known { site: None, key });
+    }
+    let names: Vec<String> = name.iter().cloned().collect();
+    let sites = sites::fetch(&context.client()?, &names)?.sites;
+    let meant = |site: &Site| name.is_some() || site.state == SiteState::Here;
+    let site = sites.into_iter().find(meant);
+    let Site { name, key, .. } = site.ok_or_else(|| Failure::input("the agent names no site"))?;
+    Ok(Known { site: Some(name), key })
+}
+
+/// A key, and whose it is.
+#[derive(Debug, Serialize)]
+struct Known {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    site: Option<String>,
+    key: String,
+}
+
+impl View for Known {
+    fn text(&self, _wide: bool) -> String {
+        format!("{}\n", self.key)
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![self.key.clone()]
     }
 }
 

@@ -8,10 +8,21 @@ use std::{
     time::Duration,
 };
 
-use cheops_agent::api::model::{Problem, Resource, Shown, SiteState, Sites, Submit, Submitted};
+use cheops_agent::{
+    api::model::{Problem, Resource, Shown, SiteState, Sites, Submit, Submitted},
+    trust::Identity,
+};
 use serde::de::DeserializeOwned;
 
 use super::eventually;
+
+/// What a configuration says of another site, whose own one is in this directory.
+pub(crate) fn peer(name: &str, address: &str, directory: &Path) -> String {
+    let data = directory.join("data");
+    fs::create_dir_all(&data).unwrap();
+    let key = Identity::open(&data).unwrap().public();
+    format!("[[peer]]\nname = '{name}'\naddress = '{address}'\nkey = '{key}'\n")
+}
 
 pub(crate) struct Agent {
     pub(crate) name: String,

@@ -55,7 +55,8 @@ impl Field {
             let data = directory.path().join(name);
             fs::create_dir_all(&data).unwrap();
             let peers = names.iter().enumerate().filter(|&(m, _)| m != n).map(|(m, peer)| {
-                ["[[peer]]\nname = '", peer, "'\naddress = '", &net.ip(m), ":8078'\n"].concat()
+                let address = format!("{}:8078", net.ip(m));
+                agent::peer(peer, &address, &directory.path().join(peer))
             });
             let ip = net.ip(n);
             let config = format!(

@@ -7,7 +7,10 @@ use cheops_agent::api::model::{RunStatus, Submit};
 
 use super::{
     at,
-    field::{agent::Agent, all_ok, eventually},
+    field::{
+        agent::{Agent, peer},
+        all_ok, eventually,
+    },
     receiver::{Mood, Receiver},
 };
 
@@ -20,7 +23,7 @@ fn sites(directory: &std::path::Path, receiver: &Receiver) -> Vec<Agent> {
         .map(|(name, api, peers)| {
             let others = places.iter().filter(|(other, ..)| other != name);
             let others: String = others
-                .map(|(other, _, at)| ["[[peer]]\nname = '", other, "'\naddress = '", &at.to_string(), "'\n"].concat())
+                .map(|(other, _, at)| peer(other, &at.to_string(), &directory.join(other)))
                 .collect();
             let config = format!(
                 "site = '{name}'\nwork = 'work'\n{others}[links]\nheartbeat = '200ms'\nsilence = '1s'\nretry = '500ms'\n[hooks]\ntakeover = '2s'\n[[hook]]\nname = 'all'\nmode = 'summary'\nurl = 'http://{}/'\nretry = '500ms'\n[[hook]]\nname = 'links'\non = ['site.*']\nurl = 'http://{0}/'\nretry = '500ms'\n[listen]\napi = '{api}'\npeers = '{peers}'\n",

@@ -20,7 +20,11 @@ use crate::{
     interrupt::Interrupt,
     report::{Exit, Failure},
 };
-use cheops_agent::api::model::{SiteState, Sites};
+use cheops_agent::{
+    api::model::{SiteState, Sites},
+    trust::Identity,
+};
+use cheops_core::trust::PublicKey;
 
 pub(super) const NAMES: [&str; 3] = ["site1", "site2", "site3"];
 
@@ -85,8 +89,15 @@ impl Agents {
 
     fn launch(&mut self) -> io::Result<()> {
         let ports = free_ports()?;
+        let home = |site: &str| self.directory.path().join(site);
+        let keys = NAMES.map(|site| {
+            let data = home(site).join("data");
+            fs::create_dir_all(&data)?;
+            Identity::open(&data).map(|identity| identity.public()).map_err(io::Error::other)
+        });
+        let keys = keys.into_iter().collect::<io::Result<Vec<PublicKey>>>()?;
         for (n, site) in NAMES.into_iter().enumerate() {
-            let directory = self.directory.path().join(site);
+            let directory = home(site);
             let work = directory.join("work");
             fs::create_dir_all(&work)?;
             let log = directory.join("log");
@@ -105,9 +116,9 @@ impl Agents {
                 .stderr(written)
                 // Ctrl-C is for the demo, which then stops the agents.
                 .process_group(0);
-            for (other, ports) in NAMES.into_iter().zip(&ports) {
+            for ((other, ports), key) in NAMES.into_iter().zip(&ports).zip(&keys) {
                 if other != site {
-                    command.args(["--peer", &format!("{other}=127.0.0.1:{}", ports.peers)]);
+                    command.args(["--peer", &format!("{other}={key}@127.0.0.1:{}", ports.peers)]);
                 }
             }
             let api = Address::local(ports[n].api);

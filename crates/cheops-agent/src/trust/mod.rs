@@ -1,0 +1,16 @@
+//! Who this site is, and how it knows the others.
+//!
+//! A site has a key pair, made when its agent first starts. The public key is its identity: agents
+//! recognise each other by it, over TLS in which both prove that they have the private one. There are no
+//! certificates to issue or to renew.
+//!
+//! What must stay true:
+//! - the private key never leaves its file and this process, and nobody else may read that file;
+//! - a connection belongs to the site whose key was proved on it, whatever is said on it;
+//! - a key that is not known is refused before anything else is read from it.
+
+mod identity;
+pub(crate) mod tls;
+
+pub use self::identity::{FILE, Identity, IdentityError};
+pub use self::tls::{Known, Tls};

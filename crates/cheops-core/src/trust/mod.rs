@@ -1,0 +1,9 @@
+//! Whom a site believes.
+//!
+//! A site is known by its public key, whatever it calls itself and wherever it is reached. What must
+//! stay true: nothing in here makes or checks a signature; that needs secrets and time, which the core
+//! does not have. What it is given was checked.
+
+mod key;
+
+pub use self::key::{KeyError, PublicKey};
