@@ -139,6 +139,13 @@ impl Identity {
         PublicKey::from_bytes(bytes)
     }
 
+    /// Signs bytes.
+    pub fn sign(&self, bytes: &[u8]) -> [u8; 64] {
+        let mut signature = [0; 64];
+        signature.copy_from_slice(self.pair.sign(bytes).as_ref());
+        signature
+    }
+
     /// The private key, as programs for TLS take it.
     pub(super) fn pkcs8(&self) -> PrivatePkcs8KeyDer<'static> {
         self.pkcs8.clone_key()

@@ -10,6 +10,7 @@
 //! - a key that is not known is refused before anything else is read from it.
 
 mod identity;
+pub mod seal;
 pub(crate) mod tls;
 
 pub use self::identity::{FILE, Identity, IdentityError};
