@@ -5,5 +5,6 @@
 //! does not have. What it is given was checked.
 
 mod key;
+pub mod roster;
 
 pub use self::key::{KeyError, PublicKey};
