@@ -32,6 +32,9 @@ pub struct Site {
     pub name: String,
     /// Whether it can be reached from here.
     pub state: SiteState,
+    /// When its pause ends by itself, if it is paused for a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_until: Option<String>,
     /// Where its agent listens for other agents, if that is known here.
     pub address: Option<String>,
     /// The round trip of late, in milliseconds.

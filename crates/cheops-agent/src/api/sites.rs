@@ -44,6 +44,7 @@ pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<
     let mut sites = vec![Site {
         name: here.to_string(),
         state: SiteState::Here,
+        paused_until: None,
         address: None,
         round_trip_ms: None,
         last_seen: None,
@@ -61,6 +62,7 @@ pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<
             Reach::Unreachable => SiteState::Unreachable,
             Reach::Paused => SiteState::Paused,
         },
+        paused_until: peer.paused_until.map(time_of_day),
         address: Some(peer.address),
         round_trip_ms: peer.round_trip.map(millis),
         last_seen: peer.last_seen.map(time_of_day),
