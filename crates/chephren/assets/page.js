@@ -1,5 +1,5 @@
 // What a page does in the browser besides fetching its parts: times in the reader's own zone, commands to
-// copy, and whether the page is live.
+// copy, whether the page is live, and the reader's name and place on it.
 "use strict";
 
 function localTimes(root) {
@@ -22,16 +22,62 @@ function live(text, colour) {
 
 document.addEventListener("DOMContentLoaded", () => localTimes(document));
 document.addEventListener("htmx:afterSwap", (event) => localTimes(event.target));
+document.addEventListener("htmx:oobAfterSwap", (event) => localTimes(event.target));
 document.addEventListener("htmx:sseOpen", () => live("live", "good"));
 document.addEventListener("htmx:sseError", () => live("not live: the agent does not answer", "bad"));
 
 // An action that was refused says so where it was made.
 document.addEventListener("htmx:beforeSwap", (event) => {
   if (event.detail.xhr.status >= 400 && event.detail.xhr.getResponseHeader("content-type")?.startsWith("text/html")) {
-    event.detail.shouldSwap = true;
+    // The same reason again is not read out again.
+    const known = event.detail.target.id === "refused" && event.detail.target.innerHTML === event.detail.serverResponse;
+    event.detail.shouldSwap = !known;
     event.detail.isError = false;
   }
 });
+
+// A part that could not be fetched again says so at the top, until one can.
+document.addEventListener("htmx:afterRequest", (event) => {
+  const { requestConfig, xhr } = event.detail;
+  const answered = xhr.status >= 200 && xhr.status < 400;
+  if (answered && requestConfig.verb === "get") document.getElementById("refused")?.replaceChildren();
+});
+
+// Whoever had the focus gets it back: from a button that was switched off meanwhile, or on the one that has
+// taken its place.
+const focused = () => (document.activeElement === document.body ? null : document.activeElement);
+const pressed = new WeakMap();
+let replaced = null;
+function refocus(element) {
+  if (!element || focused()) return;
+  const there = element.isConnected ? element : element.id && document.getElementById(element.id);
+  if (there) there.focus({ preventScroll: true });
+}
+document.addEventListener("htmx:beforeRequest", (event) => {
+  if (event.detail.elt.contains(focused())) pressed.set(event.detail.xhr, focused());
+});
+document.addEventListener("htmx:afterRequest", (event) => refocus(pressed.get(event.detail.xhr)));
+document.addEventListener("htmx:beforeSwap", () => { replaced = focused(); });
+document.addEventListener("htmx:afterSettle", () => { refocus(replaced); replaced = null; });
+
+// What a link leads to is open.
+function openTarget() {
+  const place = document.querySelector("details:target");
+  if (!place) return;
+  place.open = true;
+  place.querySelector("textarea")?.focus();
+}
+document.addEventListener("DOMContentLoaded", openTarget);
+
+// Who writes down their name need not do it again.
+document.addEventListener("DOMContentLoaded", () => {
+  const author = document.getElementById("author");
+  if (author) author.value = localStorage.getItem("author") ?? "";
+});
+document.addEventListener("change", (event) => {
+  if (event.target.id === "author") localStorage.setItem("author", event.target.value);
+});
+window.addEventListener("hashchange", openTarget);
 
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-copy]");

@@ -8,6 +8,8 @@
 //! |---|---|
 //! | `api` | what does the agent say? |
 //! | `layout` | what do all pages have in common? |
+//! | `refuse` | how is a refusal shown, and to whom? |
+//! | `form` | what was filled in, and which files come with it? |
 //! | `live` | when is a part of a page out of date? |
 //! | `assets` | which files does the browser need besides? |
 //! | `words` | how are states, times and amounts written? |
@@ -15,6 +17,7 @@
 //! | `resource` | what became of each operation of a resource, at each site? |
 //! | `graph` | which operation knew of which, as a drawing? |
 //! | `site` | which resources does a site have? |
+//! | `hooks` | how does this site tell people, and does it work? |
 //! | `create` | how is a resource created? |
 //! | `grid` | in which state is each resource at each site? |
 //! | `problems` | what needs a person? |
@@ -35,12 +38,15 @@ mod api;
 mod assets;
 mod create;
 mod find;
+mod form;
 mod fresh;
 mod graph;
 mod grid;
+mod hooks;
 mod layout;
 mod live;
 mod problems;
+mod refuse;
 mod resource;
 mod scope;
 mod site;
@@ -53,17 +59,21 @@ use self::api::Api;
 
 /// The pages, for the agent whose API this is. What is not theirs is the API's.
 pub fn page(api: Router) -> Router {
+    let asked = Api::new(api.clone());
+    let lost = middleware::from_fn_with_state(asked.clone(), refuse::lost);
     let pages = Router::new()
         .merge(sites::routes())
         .merge(resource::routes())
         .merge(site::routes())
+        .merge(hooks::routes())
         .merge(create::routes())
         .merge(grid::routes())
         .merge(problems::routes())
         .merge(scope::routes())
         .route("/live", get(live::follow))
         .route("/assets/{name}", get(assets::get))
+        .layer(middleware::from_fn_with_state(asked.clone(), refuse::show))
         .layer(middleware::map_response(layout::protect))
-        .with_state(Api::new(api.clone()));
-    pages.fallback_service(api)
+        .with_state(asked);
+    pages.fallback_service(Router::new().fallback_service(api).layer(lost))
 }

@@ -6,23 +6,22 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use cheops_agent::{
-    api::model::{Problem, Replicant, Resource, Sites},
+    api::model::{Problem, Replicant, Resource},
     shell,
 };
 use maud::{Markup, html};
 
 use super::{
-    actions, columns,
-    operations::{self, anchor},
+    actions, columns, operations,
     seen::{COLUMNS, Part, Seen},
-    words::count,
 };
 use crate::{
+    address::anchor,
     api::{Answer, Api, segment},
     graph,
-    layout::{self, Page},
+    layout::Page,
     live,
-    words::{badge, state, time},
+    words::{badge, count, state, time},
 };
 
 /// What there is on the page.
@@ -45,17 +44,14 @@ pub(super) async fn screen(
     State(api): State<Api>,
     Path(id): Path<String>,
     Query(part): Query<Part>,
-) -> Answer<Response> {
-    let seen = match Seen::look(&api, &id, part).await {
-        Ok(seen) => seen,
-        Err(refusal) => return unknown(&api, &id, &refusal.0).await,
-    };
+) -> Answer<Markup> {
+    let seen = Seen::look(&api, &id, part).await?;
     // Of what is not at this site its change feed says nothing.
     let every = if seen.is_here() { "15s" } else { "3s" };
     let page = Page {
         title: &id,
         here: &seen.here,
-        at: "/resources",
+        at: "/resources/",
         command: format!("cheops describe {}", shell::last(&id)),
         content: html! {
             nav.within aria-label="On this page" {
@@ -71,7 +67,7 @@ pub(super) async fn screen(
             (actions::forms(&seen))
         },
     };
-    Ok(page.render().into_response())
+    Ok(page.render())
 }
 
 pub(super) async fn part(
@@ -94,23 +90,6 @@ fn gone(id: &str, why: &Problem) -> Response {
         }
     };
     (StatusCode::from_u16(STOP).unwrap_or(StatusCode::OK), gone).into_response()
-}
-
-/// The page of a resource that nobody knows, or nobody can be asked about.
-async fn unknown(api: &Api, id: &str, why: &Problem) -> Answer<Response> {
-    let sites: Sites = api.get("/api/v1/sites").await?;
-    let page = Page {
-        title: id,
-        here: &sites.here,
-        at: "/resources",
-        command: format!("cheops describe {}", shell::last(id)),
-        content: html! {
-            (layout::problem(why))
-            p { a href="/resources" { "All resources" } }
-        },
-    };
-    let status = StatusCode::from_u16(why.status).unwrap_or(StatusCode::BAD_GATEWAY);
-    Ok((status, page.render()).into_response())
 }
 
 fn content(seen: &Seen) -> Markup {
