@@ -3,7 +3,7 @@
 use std::{
     fs,
     net::{SocketAddr, TcpListener, TcpStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -95,8 +95,56 @@ impl Browser {
     pub(crate) fn fill(&self, css: &str, text: &str) {
         self.insist(css, &async |element: &Element| {
             element.clear().await?;
-            element.send_keys(text).await
+            // A page does not hear of what is only cleared: something is typed and taken back.
+            element.send_keys(if text.is_empty() { "x\u{e003}" } else { text }).await
         });
+    }
+
+    /// Chooses one of the values of a field.
+    pub(crate) fn choose(&self, css: &str, value: &str) {
+        self.insist(css, &async |element: &Element| element.select_by_value(value).await);
+    }
+
+    /// Adds a file to a field.
+    pub(crate) fn attach(&self, css: &str, file: &Path) {
+        self.insist(css, &async |element: &Element| {
+            element.send_keys(file.to_str().unwrap_or_default()).await
+        });
+    }
+
+    /// Where the browser is.
+    pub(crate) fn address(&self) -> String {
+        self.runtime.block_on(self.client.current_url()).unwrap().to_string()
+    }
+
+    /// How many elements are like that now.
+    pub(crate) fn count(&self, css: &str) -> usize {
+        let script = "return document.querySelectorAll(arguments[0]).length";
+        serde_json::from_value(self.script(script, vec![json!(css)])).unwrap()
+    }
+
+    /// Waits until so many elements are like that.
+    pub(crate) fn wait_for_count(&self, css: &str, expected: usize) {
+        let start = Instant::now();
+        while self.count(css) != expected {
+            if start.elapsed() > PATIENCE {
+                self.shot("failed");
+                panic!("there are {} of {css}, not {expected}", self.count(css));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until the page is live. Whatever is seen from now on is seen without loading it again, or
+    /// [`Browser::is_still_there`] says so.
+    pub(crate) fn stay(&self) {
+        self.wait_for("#live", |text| text == "live");
+        self.script("window.sameAsBefore = true", Vec::new());
+    }
+
+    /// Whether the page is the one that was live.
+    pub(crate) fn is_still_there(&self) -> bool {
+        self.script("return window.sameAsBefore === true", Vec::new()) == true
     }
 
     /// Waits until the text of an element is as it should be.

@@ -5,7 +5,9 @@
 #[path = "../field/mod.rs"]
 mod field;
 
+mod actions;
 mod browser;
 mod resource;
 mod screens;
+mod site;
 mod sites;
