@@ -36,6 +36,17 @@ document.addEventListener("htmx:beforeSwap", (event) => {
   }
 });
 
+// And so does one that nobody has answered.
+document.addEventListener("htmx:sendError", (event) => {
+  if (event.detail.requestConfig.verb === "get") return;
+  const said = document.createElement("p");
+  said.className = "problem";
+  said.setAttribute("role", "alert");
+  said.textContent = "There is no answer: the agent can't be reached, or a file can't be read any more. "
+    + "See if it was accepted before you send it again.";
+  event.detail.target.replaceChildren(said);
+});
+
 // A part that could not be fetched again says so at the top, until one can.
 document.addEventListener("htmx:afterRequest", (event) => {
   const { requestConfig, xhr } = event.detail;
@@ -62,8 +73,8 @@ document.addEventListener("htmx:afterSettle", () => { refocus(replaced); replace
 
 // What a link leads to is open.
 function openTarget() {
-  const place = document.querySelector("details:target");
-  if (!place) return;
+  const place = document.getElementById(location.hash.slice(1));
+  if (!(place instanceof HTMLDetailsElement)) return;
   place.open = true;
   place.querySelector("textarea")?.focus();
 }

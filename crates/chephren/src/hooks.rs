@@ -120,7 +120,7 @@ fn row(hook: &Hook) -> Markup {
         tr id={ "hook-" (hook.name) } {
             th scope="row" { (hook.name) }
             td.names { (hook.way) p.why { (hook.to) } }
-            td { (hook.mode) p.why { (hook.on.join(", ")) } }
+            td { (hook.mode) @for event in &hook.on { p.why { (event) } } }
             td.names {
                 @match &hook.failing_since {
                     None if hook.last_delivery.is_none() => (badge(("nothing told yet", "quiet"))),
@@ -138,7 +138,7 @@ fn row(hook: &Hook) -> Markup {
             td {
                 div.do id={ "try-" (hook.name) } hx-preserve {
                     button id={ "sample-" (hook.name) } hx-post={ "/hooks/" (segment(&hook.name)) "/test" }
-                        hx-target={ "#tried-" (hook.name) } hx-disabled-elt="this"
+                        hx-target={ "#tried-" (hook.name) } hx-swap="innerHTML" hx-disabled-elt="this"
                         hx-indicator="closest .do" aria-label={ "Send a sample to " (hook.name) } { "Send a sample" }
                     span.htmx-indicator { "sending…" }
                 }

@@ -191,8 +191,7 @@ fn row(trouble: &Trouble) -> Markup {
                 p { (trouble.text) }
                 p.next { strong { "Next: " } (trouble.next) }
                 @if let Some(step) = Step::of(trouble) {
-                    p { a href=(step.path) { (step.text) } }
-                    (layout::command(&step.command))
+                    div.step { a href=(step.path) { (step.text) } (layout::command(&step.command)) }
                 }
             }
         }

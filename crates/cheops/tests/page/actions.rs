@@ -87,6 +87,11 @@ fn operations_are_rehearsed_and_run(field: &Field, browser: &Browser) {
         assert_eq!(read(&site.work().join("web")).as_deref(), Some("from a file\n"));
     }
     browser.is_accessible();
+    // A file that is gone by now can't be sent, and that is said, too.
+    drop(folder);
+    browser.click("#run button[type=submit]");
+    browser.wait_for("#new-answer .problem", |text| text.contains("a file can't be read"));
+    browser.script("document.querySelector('#new-files').value = ''", Vec::new());
     assert!(browser.is_still_there());
 }
 
