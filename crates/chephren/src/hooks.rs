@@ -119,8 +119,8 @@ fn row(hook: &Hook) -> Markup {
     html! {
         tr id={ "hook-" (hook.name) } {
             th scope="row" { (hook.name) }
-            td.names { (hook.way) p.why { (hook.to) } }
-            td { (hook.mode) @for event in &hook.on { p.why { (event) } } }
+            td.names data-label="Way" { (hook.way) p.why { (hook.to) } }
+            td data-label="Mode" { (hook.mode) @for event in &hook.on { p.why { (event) } } }
             td.names {
                 @match &hook.failing_since {
                     None if hook.last_delivery.is_none() => (badge(("nothing told yet", "quiet"))),
@@ -131,9 +131,9 @@ fn row(hook: &Hook) -> Markup {
                     }
                 }
             }
-            td { (hook.waiting) }
-            td { (hook.dropped) }
-            td { (time(hook.last_delivery.as_deref())) }
+            td data-label="Waiting" { (hook.waiting) }
+            td data-label="Dropped" { (hook.dropped) }
+            td data-label="Last" { (time(hook.last_delivery.as_deref())) }
             // Both stay as they are while all else is made anew, or an answer would be missed.
             td {
                 div.do id={ "try-" (hook.name) } hx-preserve {

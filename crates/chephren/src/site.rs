@@ -254,9 +254,9 @@ fn row(resource: &ResourceSummary) -> Markup {
                 (badge(words::state(resource.state)))
                 @if resource.deleting { " " (badge(("being deleted", "busy"))) }
             }
-            td { (time(resource.updated.as_deref())) }
-            td { (resource.operation_count) }
-            td.names {
+            td data-label="Last update" { (time(resource.updated.as_deref())) }
+            td data-label="Operations" { (resource.operation_count) }
+            td.names data-label="Sites" {
                 @for (n, site) in resource.sites.iter().take(8).enumerate() {
                     @if n > 0 { (if parted { ", " } else { " & " }) }
                     a href={ "/sites/" (segment(site)) } { (site) }

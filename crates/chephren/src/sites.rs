@@ -27,6 +27,9 @@ use crate::{
 const LASTING: [(&str, &str); 4] =
     [("", "until resumed"), ("1m", "1 minute"), ("10m", "10 minutes"), ("1h", "1 hour")];
 
+/// So many sites have room in a small drawing.
+const FEW: usize = 8;
+
 pub(crate) fn routes() -> Router<Api> {
     Router::new()
         .route("/", get(screen))
@@ -188,12 +191,12 @@ fn row(site: &Site, seen: &Seen) -> Markup {
                 @if site.state == SiteState::Paused { p.why { (until(site.paused_until.as_deref())) } }
                 @if let Some(error) = &site.error { p.why { (error) } }
             }
-            td { (site.round_trip_ms.map_or_else(|| "–".to_owned(), span)) }
-            td { @if site.state == SiteState::Here { "now" } @else { (time(site.last_seen.as_deref())) } }
-            td { (behind(site)) }
-            td { @if site.queue.messages > 0 { (site.queue.messages) " (" (bytes(site.queue.bytes)) ")" } @else { "–" } }
-            td { (site.resources) }
-            td { @if problems > 0 { a href={ "/problems?site=" (segment(&site.name)) } { (badge((&problems.to_string(), "bad"))) } } @else { "–" } }
+            td data-label="Round trip" { (site.round_trip_ms.map_or_else(|| "–".to_owned(), span)) }
+            td data-label="Last seen" { @if site.state == SiteState::Here { "now" } @else { (time(site.last_seen.as_deref())) } }
+            td data-label="Behind" { (behind(site)) }
+            td data-label="Waiting for it" { @if site.queue.messages > 0 { (site.queue.messages) " (" (bytes(site.queue.bytes)) ")" } @else { "–" } }
+            td data-label="Resources" { (site.resources) }
+            td data-label="Problems" { @if problems > 0 { a href={ "/problems?site=" (segment(&site.name)) } { (badge((&problems.to_string(), "bad"))) } } @else { "–" } }
             td { @if site.state != SiteState::Here { (buttons(site, &path)) } }
         }
     }
@@ -246,7 +249,7 @@ fn drawing(seen: &Seen) -> Markup {
     let links = links(seen, &names);
     let label = format!("{} sites, {} links", names.len(), links.len());
     html! {
-        svg.drawing viewBox="0 0 600 320" role="img" aria-label=(label) {
+        svg.drawing.few[names.len() <= FEW] viewBox="0 0 600 320" role="img" aria-label=(label) {
             @for link in &links {
                 @let ((x1, y1), (x2, y2)) = (places[link.from], places[link.to]);
                 line class=(link.colour) x1=(x1) y1=(y1) x2=(x2) y2=(y2) {
