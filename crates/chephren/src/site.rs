@@ -29,6 +29,10 @@ use crate::{
     words::{self, badge, bytes, site_state, span, time},
 };
 
+/// What there is on the page.
+const PLACES: [(&str, &str); 3] =
+    [("resources", "Resources"), ("create", "Create a resource"), ("hooks", "Hooks")];
+
 pub(crate) fn routes() -> Router<Api> {
     Router::new().route("/sites/{name}", get(screen)).route("/part/sites/{name}", get(part))
 }
@@ -106,10 +110,13 @@ async fn screen(
         at: "/sites/",
         command: command(&name, &sought),
         content: html! {
+            nav.within aria-label="On this page" {
+                @for (place, name) in PLACES { a href={ "#" (place) } { (name) } }
+            }
             (reach(&seen, false))
             div.actions { (actions(&seen.site, &path, false)) (lasting()) }
             div #done .answer role="status" {}
-            h2 { "Resources" }
+            h2 #resources { "Resources" }
             (sought.form(&path, None))
             (list(&seen, &sought).render())
             (create::form(&name, &seen.sites))

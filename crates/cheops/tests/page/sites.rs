@@ -21,14 +21,14 @@ fn a_cut_is_made_seen_and_healed_on_the_page() {
     browser.stay();
     browser.is_accessible();
     browser.shot("sites");
+    one_link_is_paused_for_a_time(&browser);
+
     browser.click("#ping-all");
     browser.wait_for("#done", |text| {
         ["site2 answered after", "site3 answered after", "cheops site ping"]
             .iter()
             .all(|expected| text.contains(expected))
     });
-
-    one_link_is_paused_for_a_time(&browser);
     browser.click("#cut");
     are("paused");
     browser.wait_for("#done", |text| text.contains("cheops site pause site1"));
