@@ -98,7 +98,7 @@ fn content(seen: &Seen) -> Markup {
         (rehearsed(&seen.sites))
         @if !seen.not_asked.is_empty() {
             p.notice.warn role="status" {
-                "No word from " (seen.not_asked.join(", ")) ": what is said of their problems is what is known here."
+                "No word from " (seen.not_asked.join(", ")) ": what is said of them is what was known here when they were last seen."
             }
         }
         @if alone {
@@ -196,7 +196,7 @@ fn row(site: &Site, seen: &Seen) -> Markup {
             td data-label="Behind" { (behind(site)) }
             td data-label="Waiting for it" { @if site.queue.messages > 0 { (site.queue.messages) " (" (bytes(site.queue.bytes)) ")" } @else { "–" } }
             td data-label="Resources" { (site.resources) }
-            td data-label="Problems" { @if problems > 0 { a href={ "/problems?site=" (segment(&site.name)) } { (badge((&problems.to_string(), "bad"))) } } @else { "–" } }
+            td data-label="Problems" { @if seen.not_asked.contains(&site.name) { span.none { "not known" } } @else if problems > 0 { a href={ "/problems?site=" (segment(&site.name)) } { (badge((&problems.to_string(), "bad"))) } } @else { "–" } }
             td { @if site.state != SiteState::Here { (buttons(site, &path)) } }
         }
     }

@@ -161,6 +161,19 @@ impl Browser {
         panic!("{css} is not as it should be: {last:?}");
     }
 
+    /// Looks at the page as it is now on a phone: all of it is there without going sideways.
+    pub(crate) fn fits_a_phone(&self, name: &str) {
+        let resize = |width, height| {
+            self.runtime.block_on(self.client.set_window_size(width, height)).unwrap();
+        };
+        resize(500, 900);
+        let script = "return document.documentElement.scrollWidth - window.innerWidth";
+        let over = self.script(script, Vec::new()).as_i64().unwrap_or(i64::MAX);
+        self.shot(&format!("phone-{name}"));
+        resize(1200, 900);
+        assert!(over <= 0, "{name} is {over} pixels too wide");
+    }
+
     /// A picture of the page, in the folder of pictures.
     pub(crate) fn shot(&self, name: &str) {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("pages");

@@ -25,23 +25,28 @@ fn a_scope_is_explained_and_a_form_is_refused_where_it_was_filled_in() {
     browser.open(&url("/sites/site1"));
     browser.fill("#id", "web");
     browser.fill("#place", "site1 & nowhere");
-    browser.fill("#line", "echo <b>bold</b>");
+    browser.fill("#line", "echo '<b>bold</b>'");
     browser.click("#create button.go");
     browser.wait_for("#create .problem", |text| text.contains("nowhere"));
     browser.is_accessible();
     browser.shot("refused");
     browser.fill("#place", "site1 & site2");
     browser.click("#create button.go");
-    browser.wait_for("main", |text| text.contains("web") && text.contains("settled"));
+    browser.wait_for("#list", |text| text.contains("web") && text.contains("settled"));
     browser.shot("site");
 
-    for (path, shows) in
-        [("/resources", "web"), ("/problems", "Problems"), ("/resources/web", "echo <b>")]
-    {
+    for (name, path, shows) in [
+        ("sites", "/", "Ping all"),
+        ("site", "/sites/site2", "Hooks"),
+        ("resources", "/resources", "web"),
+        ("resource", "/resources/web", "<b>bold</b>"),
+        ("problems", "/problems", "Problems"),
+        ("scope", "/scope?scope=image%3A%20site1%20%26%20site2", "Right now"),
+    ] {
         browser.open(&url(path));
         browser.wait_for("main", |text| text.contains(shows));
         browser.is_accessible();
-        browser.shot(path.trim_start_matches('/').replace('/', "-").as_str());
+        browser.fits_a_phone(name);
     }
 }
 
