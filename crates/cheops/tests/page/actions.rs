@@ -161,8 +161,15 @@ fn problems_come_and_go(field: &Field, browser: &Browser) {
     field.sites[0].exec("job", &job("echo no room; exit 3"));
     let listed = browser.wait_for("#list", |text| text.contains("`job`"));
     assert!(listed.contains("see why: cheops describe job"), "{listed}");
+    // What can't be fetched again stays as it was, with the reason above it until it can.
+    eventually("the reason is shown", || {
+        browser.script("htmx.ajax('GET', '/part/problems?from=first', '#list')", Vec::new());
+        browser.text("#refused .problem").is_some_and(|text| text.contains("Bad Request"))
+    });
+    assert!(browser.text("#list").unwrap().contains("`job`"));
     field.sites[0].exec("job", &job("true"));
     browser.wait_for("#list", |text| !text.contains("`job`"));
+    browser.wait_for_count("#refused .problem", 0);
     assert!(browser.is_still_there());
 }
 
