@@ -1,5 +1,5 @@
 // What a page does in the browser besides fetching its parts: times in the reader's own zone, commands to
-// copy, and whether the page is live.
+// copy, whether the page is live, and that nobody loses their place when a part is fetched again.
 "use strict";
 
 function localTimes(root) {
@@ -12,25 +12,77 @@ function localTimes(root) {
   }
 }
 
-function live(text, colour) {
-  const mark = document.getElementById("live");
-  if (mark && mark.textContent !== text) {
-    mark.textContent = text;
-    mark.className = colour;
-  }
-}
-
 document.addEventListener("DOMContentLoaded", () => localTimes(document));
 document.addEventListener("htmx:afterSwap", (event) => localTimes(event.target));
-document.addEventListener("htmx:sseOpen", () => live("live", "good"));
-document.addEventListener("htmx:sseError", () => live("not live: the agent does not answer", "bad"));
 
-// An action that was refused says so where it was made.
+// Whether the page is live. What it shows is as old as the agent's last word. An agent that sends nothing
+// for so long sends less than it does when nothing happens.
+const SILENCE = 25000;
+const NO_ANSWER = "the agent does not answer";
+let heard = Date.now();
+let follows = false;
+let trouble = null;
+
+function tell() {
+  const mark = document.getElementById("live");
+  const text = trouble ? `not live: ${trouble}` : "live";
+  if (mark.textContent !== text) {
+    mark.textContent = text;
+    mark.className = trouble ? "bad" : "good";
+  }
+  // Beside it, since it may change all the time, and need not be read out each time.
+  document.getElementById("as-of").textContent = trouble ? `as of ${new Date(heard).toLocaleTimeString()}` : "";
+}
+
+function hear() {
+  heard = Date.now();
+  if (follows) trouble = null;
+  if (follows || trouble) tell();
+}
+
+function lost(why) {
+  trouble = why;
+  tell();
+}
+
+document.addEventListener("htmx:sseOpen", (event) => {
+  event.detail.source.addEventListener("quiet", hear);
+  follows = true;
+  hear();
+});
+document.addEventListener("htmx:sseError", () => {
+  follows = false;
+  lost(NO_ANSWER);
+});
+document.addEventListener("htmx:afterRequest", (event) => {
+  if (event.detail.xhr.status > 0 && event.detail.xhr.status < 400) hear();
+});
+setInterval(() => {
+  if (Date.now() - heard > SILENCE) lost("no word from the agent");
+}, 1000);
+
+// Whether it is a part of the page that is fetched again by itself, and nobody has asked for it.
+function isAgain({ requestConfig: { verb, elt } }) {
+  return verb === "get" && /\bsse:|\bevery\b/.test(elt.getAttribute("hx-trigger") ?? "");
+}
+
+// An action that was refused says so where it was made. A part that can't be had stays as it was.
 document.addEventListener("htmx:beforeSwap", (event) => {
-  if (event.detail.xhr.status >= 400 && event.detail.xhr.getResponseHeader("content-type")?.startsWith("text/html")) {
+  const { xhr } = event.detail;
+  if (xhr.status < 400) return;
+  if (isAgain(event.detail)) {
+    lost("the agent can’t say what there is now");
+  } else if (xhr.getResponseHeader("content-type")?.startsWith("text/html")) {
     event.detail.shouldSwap = true;
     event.detail.isError = false;
   }
+});
+document.addEventListener("htmx:sendError", (event) => {
+  if (isAgain(event.detail)) return;
+  const said = document.createElement("p");
+  said.className = "bad";
+  said.textContent = "The agent does not answer. Look again when the page is live: it may have done what you asked for, or not.";
+  event.detail.target.replaceChildren(said);
 });
 
 document.addEventListener("click", async (event) => {
@@ -54,4 +106,76 @@ document.addEventListener("htmx:beforeSwap", () => {
 });
 document.addEventListener("htmx:afterSwap", () => {
   for (const [id, [left, top]] of scrolled) document.getElementById(id)?.scrollTo(left, top);
+});
+
+// Whoever goes by keyboard stays where they are: what had the focus gets it again after its part was
+// fetched again, or what now stands in its place; and so does a button that was closed while it worked.
+const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex='0']";
+const NAMES = ["href", "hx-post", "name", "aria-label"];
+let focused = null;
+
+function nameOf(element) {
+  const names = NAMES.filter((name) => element.hasAttribute(name));
+  return element.tagName + names.map((name) => `[${name}="${CSS.escape(element.getAttribute(name))}"]`).join("");
+}
+
+function placeOf(element) {
+  const around = [];
+  for (let at = element.parentElement?.closest("[id]"); at; at = at.parentElement?.closest("[id]")) {
+    around.push([at.id, [...at.querySelectorAll(FOCUSABLE)].indexOf(element)]);
+  }
+  const name = nameOf(element);
+  return { element, around, name, nth: [...document.querySelectorAll(name)].indexOf(element) };
+}
+
+function hold() {
+  const element = document.activeElement;
+  if (element?.matches(FOCUSABLE)) focused = placeOf(element);
+}
+
+function giveBack() {
+  if (!focused || (document.activeElement && document.activeElement !== document.body)) return;
+  const { element, around, name, nth } = focused;
+  let to = element.isConnected ? element : document.querySelectorAll(name)[nth];
+  for (const [id, place] of around) {
+    const all = to ? [] : [...(document.getElementById(id)?.querySelectorAll(FOCUSABLE) ?? [])];
+    to ??= all[Math.min(place, all.length - 1)];
+  }
+  to?.focus({ preventScroll: true });
+}
+
+// Who leaves it for nothing has left it.
+let swaps = false;
+document.addEventListener("pointerdown", () => { focused = null; });
+document.addEventListener("focusout", (event) => {
+  if (!swaps && !event.relatedTarget && !event.target.disabled) focused = null;
+});
+document.addEventListener("htmx:beforeRequest", hold);
+document.addEventListener("htmx:beforeSwap", () => {
+  hold();
+  swaps = true;
+});
+for (const after of ["htmx:afterSwap", "htmx:afterRequest"]) {
+  document.addEventListener(after, () => {
+    swaps = false;
+    giveBack();
+  });
+}
+
+// What parts of the page say that is worth a word is read out when it is new, and not each time that the
+// part is fetched. That a time has changed is not.
+let said = "";
+
+function notices(timed) {
+  const all = [...document.querySelectorAll("[data-say]")].map((notice) => notice.cloneNode(true));
+  if (!timed) all.forEach((notice) => notice.querySelectorAll("time").forEach((time) => time.remove()));
+  return all.map((notice) => notice.textContent.trim().replace(/\s+/g, " ")).join(" ");
+}
+
+document.addEventListener("DOMContentLoaded", () => { said = notices(false); });
+document.addEventListener("htmx:afterSwap", () => {
+  const now = notices(false);
+  if (now === said) return;
+  said = now;
+  document.getElementById("said").textContent = notices(true);
 });

@@ -1,4 +1,7 @@
-//! Addresses with parameters: text from outside put where it can't become more.
+//! Addresses with parameters, and names of parts of a page: text from outside put where it can't become
+//! more.
+
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::api::segment;
 
@@ -10,9 +13,22 @@ pub(crate) fn address(path: &str, parameters: &[(&str, &str)]) -> String {
     if given.is_empty() { path.to_owned() } else { format!("{path}?{}", given.join("&")) }
 }
 
+/// A name for a part of the page that is the same as long as it is about the same. It is one that a
+/// selector takes as it is, whatever it is about.
+pub(crate) fn anchor(what: &str, about: &[&str]) -> String {
+    format!("{what}-{:016x}", xxh3_64(about.join("\0").as_bytes()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_of_a_page_are_told_apart() {
+        assert_ne!(anchor("op", &["a", "b"]), anchor("op", &["ab"]));
+        assert_ne!(anchor("op", &["a"]), anchor("output", &["a"]));
+        assert!(anchor("do", &["DC 1.é"]).chars().all(|c| c.is_ascii_alphanumeric() || c == '-'));
+    }
 
     #[test]
     fn what_is_empty_is_left_out_and_what_is_odd_is_kept() {

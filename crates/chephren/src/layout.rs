@@ -1,7 +1,9 @@
 //! What all pages have in common: the frame, the way to the other pages, and the rules for the browser.
 //!
 //! What must stay true: no page runs a script or takes a style that is not one of our files, sends
-//! anything elsewhere, or is shown inside of another page.
+//! anything elsewhere, or is shown inside of another page. What is read out when it changes stands outside
+//! of the parts that are fetched again, or it would be read out each time: notices in these have
+//! `data-say`, and the page says them once (`page.js`).
 
 use axum::{
     http::{HeaderValue, StatusCode, header},
@@ -61,13 +63,14 @@ impl Page<'_> {
                                 a href=(path) aria-current=[(path == self.at).then_some("page")] { (name) }
                             }
                         }
-                        p.here { "Seen from " strong { (self.here) } " " span #live role="status" { "connecting" } }
+                        p.here { "Seen from " strong { (self.here) } " " span #live role="status" { "connecting" } " " span #as-of {} }
                     }
                     main #content tabindex="-1" {
                         h1 { (self.title) }
                         (self.content)
                     }
                     footer #command { (command(&self.command)) }
+                    div #said .hidden role="status" {}
                 }
             }
         }

@@ -21,7 +21,7 @@
 //! | `scope` | where would a request go, now and during a cut? |
 //! | `find` | which resources are looked for? |
 //! | `fresh` | has a list changed? |
-//! | `address` | how does text get into an address? |
+//! | `address` | how does text get into an address, or into the name of a part of a page? |
 //!
 //! What must stay true:
 //! - text that comes from outside is shown, never run: all HTML is made by `maud`, which escapes it;
@@ -63,7 +63,7 @@ pub fn page(api: Router) -> Router {
         .merge(scope::routes())
         .route("/live", get(live::follow))
         .route("/assets/{name}", get(assets::get))
-        .layer(middleware::map_response(layout::protect))
         .with_state(Api::new(api.clone()));
-    pages.fallback_service(api)
+    // The API's answers hold what others wrote, too.
+    pages.fallback_service(api).layer(middleware::map_response(layout::protect))
 }

@@ -133,13 +133,13 @@ fn list(seen: &Seen, sought: &Sought) -> List {
         trigger: find::trigger(),
         content: html! {
             @if seen.site.state == SiteState::Paused {
-                p.notice.warn role="status" {
+                p.notice.warn data-say {
                     "A cut is being rehearsed: the link between " (seen.sites.here) " and " (seen.site.name)
                     " is paused. What is accepted meanwhile is sent when it is resumed."
                 }
             }
             @if let Some(why) = &seen.refused {
-                div.notice.warn role="status" {
+                div.notice.warn data-say {
                     p {
                         strong { (seen.site.name) " can't be asked: " } (why.detail) ". These are the resources that it shares with "
                         (seen.resources.site) ", as " (seen.resources.site) " sees them; it was last heard of "

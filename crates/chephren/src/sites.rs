@@ -8,11 +8,15 @@ use axum::{
     http::Method,
     routing::{get, post},
 };
-use cheops_agent::api::model::{Catalogue, Pong, Site, SiteState, Sites, Troubles};
+use cheops_agent::{
+    api::model::{Catalogue, Pong, Site, SiteState, Sites, Troubles},
+    config::is_web_address,
+};
 use maud::{Markup, html};
 use serde::Deserialize;
 
 use crate::{
+    address::anchor,
     api::{Answer, Api, segment},
     layout::Page,
     live,
@@ -54,7 +58,7 @@ impl Seen {
     /// Where another site's own page is.
     fn page_of(&self, site: &str) -> Option<&str> {
         let offer = self.catalogue.sites.iter().find(|offer| offer.site == site)?;
-        offer.page.as_deref().filter(|_| site != self.sites.here)
+        offer.page.as_deref().filter(|page| site != self.sites.here && is_web_address(page))
     }
 }
 
@@ -85,13 +89,13 @@ fn content(seen: &Seen) -> Markup {
     let alone = seen.sites.sites.len() == 1;
     html! {
         @if paused > 0 {
-            p.notice.warn role="status" {
+            p.notice.warn data-say {
                 "A cut is being rehearsed: " (paused) " of the links from here are paused. What is "
                 "accepted meanwhile is sent when they are resumed."
             }
         }
         @if !seen.not_asked.is_empty() {
-            p.notice.warn role="status" {
+            p.notice.warn data-say {
                 "No word from " (seen.not_asked.join(", ")) ": what is said of their problems is what is known here."
             }
         }
@@ -156,7 +160,7 @@ fn row(site: &Site, seen: &Seen) -> Markup {
             td { (site.resources) }
             td { @if problems > 0 { a href={ "/problems?site=" (segment(&site.name)) } { (badge((&problems.to_string(), "bad"))) } } @else { "–" } }
             // They stay as they are while all else is made anew, or a click could get lost.
-            td { div.do id={ "do-" (site.name) "-" (site_state(site.state).0) } hx-preserve {
+            td { div.do id=(anchor("do", &[&site.name, site_state(site.state).0])) hx-preserve {
                 @if site.state != SiteState::Here {
                     button hx-post={ (path) "/ping" } hx-target="#pinged" { "Ping" }
                     @if site.state == SiteState::Paused {

@@ -7,5 +7,6 @@ mod field;
 
 mod browser;
 mod resource;
+mod safe;
 mod screens;
 mod sites;

@@ -89,7 +89,7 @@ pub(super) async fn part(
 /// What stands where a resource was. It is asked for no more until an event tells of it.
 fn gone(id: &str, why: &Problem) -> Response {
     let gone = html! {
-        p.notice.warn role="status" {
+        p.notice.warn data-say {
             strong { (id) } " is gone: " (why.detail) ". " a href="/resources" { "All resources" }
         }
     };
@@ -175,7 +175,7 @@ fn summary(seen: &Seen) -> Markup {
             }
         }
         @for (site, why, since) in seen.silent() {
-            p.notice.warn role="status" {
+            p.notice.warn data-say {
                 strong { (site) } " can’t be asked now: " (why) ". Its last word came " (time(since))
                 "; its column is what " (seen.resource.seen_by) " knew then."
             }

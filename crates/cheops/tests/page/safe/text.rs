@@ -1,0 +1,257 @@
+//! What others write is shown, and nothing but shown: names, commands, outputs, errors, addresses, whatever
+//! a person, an application or another site can say, and what is typed.
+
+use std::fs;
+
+use cheops_agent::api::model::{File, Stored, Submit};
+use serde_json::{Value, json};
+
+use super::{
+    asked, complaints,
+    fake::{Fake, Words},
+    fetch_again, settle,
+};
+use crate::{
+    browser::Browser,
+    field::{Field, application::LINKS, eventually, submit},
+};
+
+/// What is made of a page: its elements and their attributes, in order. What comes and goes with a request
+/// is left out.
+const SKELETON: &str = "const passing = ['class', 'disabled', 'data-disabled-by-htmx', 'style'];
+    const names = (e) => e.getAttributeNames().filter((name) => !passing.includes(name)).sort();
+    return [...document.querySelectorAll('*')].map((e) => `${e.tagName} ${names(e)}`);";
+
+/// What no page of ours has, and what texts would make.
+const FOREIGN: &str = "return [...document.querySelectorAll(`main img, iframe, base, meta[http-equiv], style,
+    link:not([href^='/assets/']), script:not([src^='/assets/']), i, u, [onload], [onerror], [onfocus],
+    [onmouseover], [srcdoc], [href^='javascript'], [href^='data:'], [hx-get*=evil], [data-hx-get], [sse-swap],
+    [tabindex='1']`)].map((e) => e.outerHTML)";
+
+/// Uses all that can be used: unfolds, types, ticks, and presses every button.
+const USE: &str = "const [typed, done] = arguments;
+    const wait = (span) => new Promise((go) => setTimeout(go, span));
+    const settle = async () => {
+        for (let calm = 0; calm < 3; await wait(20)) {
+            calm = document.querySelector('.htmx-request, .htmx-settling') ? 0 : calm + 1;
+        }
+    };
+    const unfold = async () => {
+        for (const fold of document.querySelectorAll('details')) fold.open = true;
+        await settle();
+    };
+    const type = async (css, text) => {
+        for (const field of document.querySelectorAll(css)) {
+            field.value = text;
+            field.dispatchEvent(new Event('input', { bubbles: true }));
+        }
+        await wait(350);
+        await settle();
+    };
+    (async () => {
+        await unfold();
+        for (const box of document.querySelectorAll('main [type=checkbox]')) box.checked = true;
+        await type('main textarea, main input:not([type=hidden], [type=file], [type=checkbox])', typed);
+        // What has to be right for anything to be sent.
+        await type('#id', 'missing');
+        await type('#config', JSON.stringify({ Show: typed }));
+        for (const button of document.querySelectorAll('main button:not([data-copy])')) {
+            if (button.isConnected) button.click();
+            await settle();
+        }
+        await unfold();
+        done();
+    })();";
+
+/// A screen, by the word of what it is about, and words of texts that it shows.
+struct Screen {
+    path: &'static str,
+    word: &'static str,
+    shows: &'static [&'static str],
+}
+
+const SCREENS: [Screen; 10] = [
+    Screen { path: "/", word: "", shows: &["site2", "site3", "site4", "error"] },
+    Screen {
+        path: "/sites/",
+        word: "site2",
+        shows: &["site2", "web~1", "error", "submitted", "printed", "superseded"],
+    },
+    Screen { path: "/sites/", word: "site3", shows: &["site3", "detail", "mail"] },
+    Screen { path: "/resources", word: "", shows: &["site2", "web~1", "teller", "seen", "why"] },
+    Screen { path: "/resources?state=settled&find=", word: "sought", shows: &["mail"] },
+    Screen {
+        path: "/resources/",
+        word: "mail",
+        shows: &[
+            "mail",
+            "site1:1",
+            "site2:2",
+            "kind",
+            "author",
+            "command",
+            "file",
+            "because",
+            "printed",
+            "output",
+            "show",
+            "detail",
+            "one",
+            "two",
+            "broken",
+            "status",
+            "submitted",
+            "superseded",
+            "rehearsed",
+            "planned",
+            "before",
+            "dropped",
+        ],
+    },
+    Screen { path: "/resources/", word: "web~1", shows: &["service", "path", "local", "failed"] },
+    Screen { path: "/resources/", word: "missing", shows: &["missing", "title", "detail", "hint"] },
+    Screen { path: "/problems?site=", word: "site2", shows: &["web~1", "text", "next"] },
+    Screen { path: "/scope?scope=", word: "image: ", shows: &[] },
+];
+
+/// What a screen is made of, after all of it was used.
+fn used(browser: &Browser, fake: &Fake, screen: &Screen) -> Vec<String> {
+    let url = match screen.word {
+        "" => format!("{}{}", fake.url, screen.path),
+        word => fake.about(screen.path, word),
+    };
+    browser.open(&url);
+    browser.wait_for("#live", |text| text == "live");
+    fetch_again(browser);
+    browser.script_until_done(USE, vec![json!(fake.words.text("typed"))]);
+    fetch_again(browser);
+    for &word in screen.shows {
+        let has = "return document.body.textContent.includes(arguments[0])";
+        let text = fake.words.text(word);
+        for line in text.lines().filter(|line| !line.is_empty()) {
+            let shown = browser.script(has, vec![json!(line)]);
+            assert_eq!(
+                shown,
+                true,
+                "{url} does not show {word} as it is: {:?}",
+                browser.text("body")
+            );
+        }
+    }
+    serde_json::from_value(browser.script(SKELETON, Vec::new())).unwrap()
+}
+
+#[test]
+fn texts_change_nothing_of_a_page_but_its_text() {
+    let (plain, hostile) = (Fake::start(Words::Plain, true), Fake::start(Words::Hostile, true));
+    let browser = Browser::new();
+    // The payloads do what they are meant to, where nothing keeps them from it.
+    browser.open(&format!("{}/raw", hostile.url));
+    eventually("they run", || browser.script("return window.ran", Vec::new()) == 1);
+    asked(&browser);
+    complaints(&browser);
+    for refuses in [false, true] {
+        for screen in &SCREENS {
+            // What can be refused is on these.
+            if refuses
+                && !["/resources/mail", "/sites/site2"]
+                    .contains(&&*(screen.path.to_owned() + screen.word))
+            {
+                continue;
+            }
+            plain.refuse(refuses);
+            hostile.refuse(refuses);
+            let screen = Screen {
+                shows: if refuses { &["title", "detail", "hint"] } else { screen.shows },
+                ..*screen
+            };
+            let expected = used(&browser, &plain, &screen);
+            let found = used(&browser, &hostile, &screen);
+            let (path, word) = (screen.path, screen.word);
+            let apart = expected.iter().zip(&found).position(|(expected, found)| expected != found);
+            let around = apart
+                .map(|n| (n, &expected[n.saturating_sub(3)..=n], &found[n.saturating_sub(3)..=n]));
+            assert_eq!(around, None, "{path}{word}");
+            assert_eq!(expected.len(), found.len(), "{path}{word}");
+            let state = browser.script(
+                "return [window.ran ?? 0, document.title.endsWith(' · site1 · Cheops')]",
+                vec![],
+            );
+            assert_eq!(state, json!([0, true]), "{path}{word}");
+            assert_eq!(browser.script(FOREIGN, Vec::new()), json!([]), "{path}{word}");
+        }
+    }
+    // The policy had nothing to forbid: texts are kept from harm before it has to.
+    assert_eq!(complaints(&browser), Vec::<String>::new());
+    let own = [plain.url.clone(), hostile.url.clone()];
+    let elsewhere: Vec<String> =
+        asked(&browser).into_iter().filter(|url| !own.contains(url)).collect();
+    assert_eq!(elsewhere, Vec::<String>::new());
+}
+
+/// What would show that it is run, if it were.
+const MARKUP: &str = "<img src=x onerror=\"window.ran=1\"><script>window.ran=1</script>'\"><b hx-get=/evil hx-trigger=load>";
+
+#[test]
+fn what_real_agents_were_told_is_shown_and_never_run() {
+    let field = Field::with_each(3, |n, _| {
+        // A hook whose way to tell says this whenever it fails.
+        let hook = format!(
+            "[[hook]]\nname = 'loud'\ncommand = '''echo '{}' >&2; false'''\n",
+            MARKUP.replace('\'', "")
+        );
+        if n == 0 { LINKS.to_owned() + &hook } else { LINKS.to_owned() }
+    });
+    let browser = Browser::new();
+    let url = |path: &str| format!("http://{}:8079{path}", field.net.ip(0));
+    fs::write(field.directory(1).join("markup"), MARKUP).unwrap();
+    let (status, stored) = field.sites[0].post("/api/v1/files", &MARKUP).unwrap();
+    assert_eq!(status, 201, "{stored}");
+    let stored: Stored = serde_json::from_str(&stored).unwrap();
+    let print = format!("cat <<'E'\n{MARKUP}\nE\n");
+    let file = File { name: "<b>".to_owned(), content: stored.content, length: stored.length };
+    let request = Submit {
+        sites: Some("site1 & site2".to_owned()),
+        author: Some(MARKUP.to_owned()),
+        kind: Some(MARKUP.to_owned()),
+        key: Some(MARKUP.to_owned()),
+        config: Some(json!({ "Show": print, "Reset": print })),
+        files: vec![file],
+        // It fails at one of the sites.
+        ..submit(&format!("{print}cat {{<b>}}; test ! -e ../markup"), "set")
+    };
+    field.sites[0].exec("loud", &request);
+    let parts = ["command", "kind", "author", "output", "Show"];
+    browser.open(&url("/resources/loud"));
+    browser.wait_for("#live", |text| text == "live");
+    browser.wait_for("#seen", |text| text.contains("diverged"));
+    browser.script(
+        "for (const fold of document.querySelectorAll('details')) fold.open = true",
+        vec![],
+    );
+    settle(&browser);
+    browser.click("#show ~ form button");
+    browser.wait_for("#show-answer", |text| text.contains(MARKUP));
+    let count = browser.script(
+        "return document.body.textContent.split(arguments[0]).length - 1",
+        vec![json!(MARKUP)],
+    );
+    assert!(count.as_u64().unwrap() > parts.len() as u64, "{count}");
+    for (path, shows) in [
+        ("/problems", MARKUP),
+        ("/sites/site1", "loud"),
+        ("/sites/site2", "loud"),
+        ("/resources?find=%3Cscript%3E&site=%3Cimg%3E", "No resource is like that"),
+        ("/scope?scope=%3Cscript%3E", "<script>"),
+        ("/resources/%3Cscript%3E", "<script>"),
+    ] {
+        browser.open(&url(path));
+        browser.wait_for("body", |text| text.contains(shows));
+    }
+    let ran = browser.script("return [window.ran ?? 0, document.querySelectorAll('main img, main [hx-get*=evil]').length]", vec![]);
+    assert_eq!(ran, json!([0, 0]));
+    assert_eq!(complaints(&browser), Vec::<String>::new());
+    assert_eq!(asked(&browser).into_iter().collect::<Vec<_>>(), [url("")]);
+    let unread: Value = field.sites[0].try_get("/api/v1/problems").unwrap();
+    assert!(unread["problems"].as_array().unwrap().len() > 1, "{unread}");
+}
