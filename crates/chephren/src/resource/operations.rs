@@ -244,7 +244,7 @@ pub(super) fn block(seen: &Seen) -> Markup {
             @if kept.is_empty() && older == 0 {
                 p.none { "Nothing is in the block." }
             } @else {
-                div.scroll { table {
+                div.scroll tabindex="0" role="region" aria-label="The block" { table {
                     caption { (count(resource.summary.block_length, "operation")) }
                     thead { tr {
                         th scope="col" { "Place" } th scope="col" { "Operation" } th scope="col" { "Kind" }

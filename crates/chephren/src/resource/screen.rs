@@ -189,7 +189,7 @@ fn requests(replicant: &Replicant) -> Markup {
         section aria-labelledby="replicas" {
             h2 #replicas { "A REST resource of " (replicant.service) }
             p { "Clients find it at " code { (replicant.path) } ". It is made of the application’s own requests." }
-            div.scroll { table {
+            div.scroll tabindex="0" role="region" aria-label="What each site calls its own" { table {
                 caption { "What each site calls its own" }
                 thead { tr {
                     th scope="col" { "Site" } th scope="col" { "Its id" } th scope="col" { "Created" }

@@ -72,7 +72,7 @@ impl Words {
             all.fold(word.to_owned(), |text, payload| text + payload)
         };
         let plain =
-            |c: char| if c.is_alphanumeric() || c.is_whitespace() || c == ':' { c } else { 'x' };
+            |c: char| if c.is_alphanumeric() || c.is_whitespace() || ":~".contains(c) { c } else { 'x' };
         match self {
             Self::Hostile => hostile(),
             Self::Plain => hostile().chars().map(plain).collect(),
@@ -109,7 +109,8 @@ impl Fake {
         let page = chephren::page(says.api(refuses.clone()));
         // What the payloads do where they are not only text.
         let raw = move || async move {
-            let text = Words::Hostile.text("");
+            let stays = |payload: &&&str| !payload.contains("evil.example");
+            let text: String = PAYLOADS.iter().filter(stays).copied().collect();
             Html(format!("<title>raw</title><input value=\"{text}\">{text}"))
         };
         let server = Server::start(page.route("/raw", get(raw)));

@@ -17,21 +17,24 @@ const ATTEMPTS: &str = "const [home, done] = arguments;
     const send = (path, options) => fetch(home + path, options).then((a) => a.type, () => 'refused');
     const urlencoded = 'application/x-www-form-urlencoded';
     const operation = JSON.stringify({ command: 'touch foreign', sites: 'site1' });
+    let frames = 0;
     const form = (path, enctype, fields) => new Promise((go) => {
-        const frame = document.body.appendChild(document.createElement('iframe'));
-        frame.name = `frame${Math.random()}`;
+        const frame = Object.assign(document.createElement('iframe'), { name: `frame${frames++}` });
+        document.body.appendChild(frame);
         const form = document.body.appendChild(document.createElement('form'));
         Object.assign(form, { action: home + path, method: 'post', enctype, target: frame.name });
         for (const [name, value] of Object.entries(fields)) {
             form.appendChild(Object.assign(document.createElement('input'), { name, value }));
         }
         frame.onload = () => go('sent');
+        setTimeout(go, 2000, 'silent');
         form.submit();
     });
     const load = (tag, path) => new Promise((go) => {
         const element = document.body.appendChild(document.createElement(tag));
         element.onload = () => go('loaded');
         element.onerror = () => go('refused');
+        setTimeout(go, 2000, 'silent');
         element.src = home + path;
     });
     const follow = (path) => new Promise((go) => {
