@@ -12,8 +12,25 @@ function localTimes(root) {
   }
 }
 
-document.addEventListener("DOMContentLoaded", () => localTimes(document));
-document.addEventListener("htmx:afterSwap", (event) => localTimes(event.target));
+// On a phone a table is a list, in which each cell has to say which column it is of.
+function nameCells(root) {
+  for (const table of root.querySelectorAll("table:not(.beside, .diff)")) {
+    if (table.closest(".grid")) continue;
+    const columns = [...table.querySelectorAll("thead th")].map((column) => column.textContent.trim());
+    for (const row of table.tBodies[0]?.rows ?? []) {
+      if (row.cells.length !== columns.length) continue;
+      [...row.cells].forEach((cell, n) => { cell.dataset.column = columns[n]; });
+    }
+  }
+}
+
+function dress(root) {
+  localTimes(root);
+  nameCells(root);
+}
+
+document.addEventListener("DOMContentLoaded", () => dress(document));
+document.addEventListener("htmx:afterSwap", (event) => dress(event.target));
 
 // Whether the page is live. What it shows is as old as the agent's last word. An agent that sends nothing
 // for so long sends less than it does when nothing happens.
@@ -31,7 +48,7 @@ function tell() {
     mark.className = trouble ? "bad" : "good";
   }
   // Beside it, since it may change all the time, and need not be read out each time.
-  document.getElementById("as-of").textContent = trouble ? `as of ${new Date(heard).toLocaleTimeString()}` : "";
+  document.getElementById("as-of").textContent = trouble ? `· shown as of ${new Date(heard).toLocaleTimeString()}` : "";
 }
 
 function hear() {

@@ -193,7 +193,7 @@ pub(crate) fn caret(text: &str, error: &ScopeError) -> Markup {
     let carets = "^".repeat(marked.chars().count().max(1));
     html! {
         div.problem {
-            pre.caret {
+            pre.caret tabindex="0" {
                 (line(before)) mark { (line(marked)) } (line(after.unwrap_or_default())) "\n"
                 (" ".repeat(before.chars().count())) span.bad { (carets) }
             }

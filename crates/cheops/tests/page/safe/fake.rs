@@ -71,8 +71,9 @@ impl Words {
             let all = PAYLOADS.iter().cycle().skip(first).take(PAYLOADS.len());
             all.fold(word.to_owned(), |text, payload| text + payload)
         };
-        let plain =
-            |c: char| if c.is_alphanumeric() || c.is_whitespace() || ":~".contains(c) { c } else { 'x' };
+        let plain = |c: char| {
+            if c.is_alphanumeric() || c.is_whitespace() || ":~".contains(c) { c } else { 'x' }
+        };
         match self {
             Self::Hostile => hostile(),
             Self::Plain => hostile().chars().map(plain).collect(),

@@ -64,7 +64,7 @@ fn a_page_without_its_agent_says_so_and_is_live_again_by_itself() {
 
     field.sites[0].kill();
     browser.wait_for("#live", |text| text == "not live: the agent does not answer");
-    browser.wait_for("#as-of", |text| text.starts_with("as of "));
+    browser.wait_for("#as-of", |text| text.starts_with("· shown as of "));
     assert!(browser.text("#seen").unwrap().contains("echo one"));
     browser.is_accessible();
     browser.shot("not-live");
