@@ -205,10 +205,20 @@ fn drawing(seen: &Seen) -> Markup {
             }
             @for (site, (x, y)) in seen.sites.sites.iter().zip(&places) {
                 circle class=(site_state(site.state).1) cx=(x) cy=(y) r="11" {}
-                text x=(x) y=(y + 28.0) text-anchor="middle" { (site.name) }
+                text x=(x) y=(y + 28.0) text-anchor="middle" { title { (site.name) } (short(&site.name)) }
             }
         }
     }
+}
+
+/// A name as far as there is room for it in the drawing; the table has all of it.
+fn short(name: &str) -> String {
+    const ROOM: usize = 20;
+    let mut short: String = name.chars().take(ROOM).collect();
+    if short.len() < name.len() {
+        short.push('…');
+    }
+    short
 }
 
 struct Link {

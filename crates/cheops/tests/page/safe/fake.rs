@@ -7,7 +7,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
@@ -52,6 +52,9 @@ const PAYLOADS: [&str; 16] = [
     "\r\nevent: connected\r\ndata: x\r\n\r\n",
 ];
 
+/// Where the change feed is.
+const FEED: &str = "/api/v1/changes";
+
 /// How texts are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Words {
@@ -94,20 +97,30 @@ impl Words {
     }
 }
 
+/// What it does when it is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mood {
+    Willing,
+    /// It refuses whatever would change something.
+    Refuses,
+    /// It fails to answer anything, but says what happens.
+    Fails,
+}
+
 /// An agent that says such words.
 pub(super) struct Fake {
     pub(super) url: String,
     pub(super) words: Words,
-    refuses: Arc<AtomicBool>,
+    mood: Arc<Mutex<Mood>>,
     _server: Server,
 }
 
 impl Fake {
     /// One that has much to show, or nothing at all.
     pub(super) fn start(words: Words, full: bool) -> Self {
-        let refuses = Arc::<AtomicBool>::default();
-        let says = Says { words, full, asked: Arc::default() };
-        let page = chephren::page(says.api(refuses.clone()));
+        let mood = Arc::new(Mutex::new(Mood::Willing));
+        let says = Says { words, full, asked: Arc::default(), paused: Arc::default() };
+        let page = chephren::page(says.api(mood.clone()));
         // What the payloads do where they are not only text.
         let raw = move || async move {
             let stays = |payload: &&&str| !payload.contains("evil.example");
@@ -115,12 +128,12 @@ impl Fake {
             Html(format!("<title>raw</title><input value=\"{text}\">{text}"))
         };
         let server = Server::start(page.route("/raw", get(raw)));
-        Self { url: format!("http://{}", server.address), words, refuses, _server: server }
+        Self { url: format!("http://{}", server.address), words, mood, _server: server }
     }
 
-    /// Refuses from now on whatever would change something, or no more.
-    pub(super) fn refuse(&self, refuses: bool) {
-        self.refuses.store(refuses, Ordering::Relaxed);
+    /// How it is from now on.
+    pub(super) fn is(&self, mood: Mood) {
+        *self.mood.lock().unwrap() = mood;
     }
 
     /// The address of a page about something, by its word.
@@ -137,13 +150,15 @@ struct Says {
     full: bool,
     /// How often it was asked, so that what is shown changes.
     asked: Arc<AtomicUsize>,
+    /// Whether the link to the second site is paused.
+    paused: Arc<AtomicBool>,
 }
 
 /// What is asked besides the path.
 type Asked = Query<BTreeMap<String, String>>;
 
 impl Says {
-    fn api(&self, refuses: Arc<AtomicBool>) -> Router {
+    fn api(&self, mood: Arc<Mutex<Mood>>) -> Router {
         macro_rules! says {
             ($answer:ident) => {{
                 let says = self.clone();
@@ -152,13 +167,25 @@ impl Says {
         }
         let says = self.clone();
         let refuse = move |request: Request, next: Next| {
-            let refused = *request.method() != Method::GET && refuses.load(Ordering::Relaxed);
-            let refused = refused.then(|| says.problem("refused", 409));
+            let answer = match *mood.lock().unwrap() {
+                Mood::Refuses if request.method() != Method::GET => {
+                    Some(says.problem("refused", 409))
+                }
+                Mood::Fails if request.uri().path() != FEED => Some(says.problem("broken", 503)),
+                _ => None,
+            };
             async move {
-                match refused {
+                match answer {
                     Some(problem) => problem,
                     None => next.run(request).await,
                 }
+            }
+        };
+        let pause = |pauses: bool| {
+            let paused = self.paused.clone();
+            move || async move {
+                paused.store(pauses, Ordering::Relaxed);
+                StatusCode::NO_CONTENT
             }
         };
         let (of, at, run, output, words) =
@@ -189,10 +216,10 @@ impl Says {
             )
             .route("/api/v1/resources/{id}/show", post(says!(shown)))
             .route("/api/v1/sites/{name}/ping", post(says!(pong)))
-            .route("/api/v1/sites/{name}/pause", post(|| async { StatusCode::NO_CONTENT }))
-            .route("/api/v1/sites/{name}/resume", post(|| async { StatusCode::NO_CONTENT }))
+            .route("/api/v1/sites/{name}/pause", post(pause(true)))
+            .route("/api/v1/sites/{name}/resume", post(pause(false)))
             .route("/api/v1/files", post(says!(stored)))
-            .route("/api/v1/changes", get(move || async move { changes(words) }))
+            .route(FEED, get(move || async move { changes(words) }))
             .layer(middleware::from_fn(refuse))
     }
 
@@ -231,8 +258,9 @@ impl Says {
             clock_offset_ms: None,
             error: Some(self.text("error")),
         };
+        let paused = self.paused.load(Ordering::Relaxed);
         let others = [
-            (self.text("site2"), SiteState::Reachable),
+            (self.text("site2"), if paused { SiteState::Paused } else { SiteState::Reachable }),
             (self.text("site3"), SiteState::Unreachable),
             (self.text("site4"), SiteState::Paused),
         ];

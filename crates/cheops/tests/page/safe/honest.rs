@@ -6,7 +6,11 @@ use std::process::Command;
 use cheops_agent::api::model::Submit;
 use serde_json::json;
 
-use super::asked;
+use super::{
+    asked,
+    fake::{Fake, Mood, Words},
+    fetch_again,
+};
 use crate::{
     browser::Browser,
     field::{Field, application::LINKS, submit},
@@ -93,6 +97,24 @@ fn a_page_without_its_agent_says_so_and_is_live_again_by_itself() {
     browser.wait_for("#seen", |text| text.contains("echo three"));
     assert_eq!(browser.script("return window.sameAsBefore", Vec::new()), true);
     assert_eq!(asked(&browser).into_iter().collect::<Vec<_>>(), [url]);
+}
+
+#[test]
+fn a_part_that_cannot_be_had_stays_as_it_was() {
+    let fake = Fake::start(Words::Long, true);
+    let browser = Browser::new();
+    for path in ["/", "/resources", "/problems"] {
+        browser.open(&(fake.url.clone() + path));
+        browser.wait_for("#live", |text| text == "live");
+        fake.is(Mood::Fails);
+        fetch_again(&browser);
+        browser.wait_for("#live", |text| text.starts_with("not live: the agent can’t say"));
+        assert!(browser.text("main table").unwrap().contains("site2"), "{path}");
+        assert_eq!(browser.text(".problem"), None, "{path}");
+        fake.is(Mood::Willing);
+        fetch_again(&browser);
+        browser.wait_for("#live", |text| text == "live");
+    }
 }
 
 fn signal(signal: &str, process: u32) {

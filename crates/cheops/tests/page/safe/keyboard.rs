@@ -130,7 +130,8 @@ fn nobody_loses_their_place_or_is_talked_to_all_the_time() {
         browser.script(LISTEN, Vec::new());
         for place in places {
             let place = vec![json!(place)];
-            let begin = "const at = window.at = document.querySelector(arguments[0]); at.focus();
+            let begin = "const at = document.querySelector(arguments[0]);
+                at.focus();
                 return at === document.activeElement";
             assert_eq!(browser.script(begin, place.clone()), true, "{url} {place:?}");
             fetch_again(&browser);
@@ -140,5 +141,16 @@ fn nobody_loses_their_place_or_is_talked_to_all_the_time() {
         }
         assert_eq!(browser.script("return window.spoken", Vec::new()), json!([]), "{url}");
     }
+    // What a button did puts another in its place.
+    browser.open(&long.url);
+    browser.wait_for("#live", |text| text == "live");
+    settle(&browser);
+    browser.script("document.querySelector('#sites tr:nth-child(2) button.warn').focus()", vec![]);
+    browser.press(ENTER);
+    browser.wait_for("#sites tr:nth-child(2)", |row| row.contains("paused"));
+    settle(&browser);
+    let at = here(&browser);
+    assert_eq!(at["text"], "Resume", "{at}");
+    assert!(at["row"].as_str().is_some_and(|row| row.starts_with("site-site2")), "{at}");
     assert_eq!(complaints(&browser), Vec::<String>::new());
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{
     as_on_a_phone,
-    fake::{Fake, Words},
+    fake::{Fake, Mood, Words},
     in_the_dark, settle,
 };
 use crate::browser::Browser;
@@ -27,7 +27,7 @@ const UNFOLD: &str = "for (const fold of document.querySelectorAll('details')) f
 fn everybody_can_use_every_screen() {
     let browser = Browser::new();
     let (full, empty) = (Fake::start(Words::Long, true), Fake::start(Words::Long, false));
-    full.refuse(true);
+    full.is(Mood::Refuses);
     for (fake, name, url) in [
         (&full, "sites", full.url.clone()),
         (&full, "site", full.about("/sites/", "site2")),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     asked, complaints,
-    fake::{Fake, Words},
+    fake::{Fake, Mood, Words},
     settle,
 };
 use crate::{
@@ -124,7 +124,7 @@ const SCREENS: [Screen; 9] = [
 
 /// What screens are made of, after all of them was used.
 fn used(browser: &Browser, fake: &Fake, refuses: bool) -> Vec<Vec<String>> {
-    fake.refuse(refuses);
+    fake.is(if refuses { Mood::Refuses } else { Mood::Willing });
     // What can be refused is on these.
     let matters = |screen: &&Screen| !refuses || ["/sites/", "/resources/"].contains(&screen.path);
     SCREENS.iter().filter(matters).map(|screen| use_of(browser, fake, screen, refuses)).collect()
