@@ -3,6 +3,7 @@
 //! | module | question it answers |
 //! |---|---|
 //! | `fake` | how does a page look, whatever an agent says? |
+//! | `says` | what can an agent say? |
 //! | `text` | is what others write only shown? |
 //! | `origin` | does a page ask nobody else, and can no other page ask for it? |
 //! | `screens` | can everybody use each screen: light, dark, on a phone, with long names, with nothing to show? |
@@ -13,6 +14,7 @@ mod fake;
 mod honest;
 mod keyboard;
 mod origin;
+mod says;
 mod screens;
 mod text;
 
