@@ -32,33 +32,34 @@ function dress(root) {
 document.addEventListener("DOMContentLoaded", () => dress(document));
 document.addEventListener("htmx:afterSwap", (event) => dress(event.target));
 
-// Whether the page is live. What it shows is as old as the agent's last word. An agent that sends nothing
-// for so long sends less than it does when nothing happens.
+// Whether the page is live. What it shows is as old as the last word of the agent, who says something
+// more often than this, even if nothing happens.
 const SILENCE = 25000;
-const NO_ANSWER = "the agent does not answer";
 let heard = Date.now();
-let follows = false;
-let trouble = null;
+// Whether the page is told what happens; nobody knows yet.
+let follows = null;
+// Why a part could not be had.
+let stale = null;
+
+function trouble() {
+  if (!follows) return "the agent does not answer";
+  return stale ?? (Date.now() - heard > SILENCE ? "no word from the agent" : null);
+}
 
 function tell() {
-  const mark = document.getElementById("live");
-  const text = trouble ? `not live: ${trouble}` : "live";
+  if (follows === null) return;
+  const [why, mark] = [trouble(), document.getElementById("live")];
+  const text = why ? `not live: ${why}` : "live";
   if (mark.textContent !== text) {
     mark.textContent = text;
-    mark.className = trouble ? "bad" : "good";
+    mark.className = why ? "bad" : "good";
   }
   // Beside it, since it may change all the time, and need not be read out each time.
-  document.getElementById("as-of").textContent = trouble ? `· shown as of ${new Date(heard).toLocaleTimeString()}` : "";
+  document.getElementById("as-of").textContent = why ? `· shown as of ${new Date(heard).toLocaleTimeString()}` : "";
 }
 
 function hear() {
-  heard = Date.now();
-  if (follows) trouble = null;
-  if (follows || trouble) tell();
-}
-
-function lost(why) {
-  trouble = why;
+  if (!stale) heard = Date.now();
   tell();
 }
 
@@ -69,14 +70,21 @@ document.addEventListener("htmx:sseOpen", (event) => {
 });
 document.addEventListener("htmx:sseError", () => {
   follows = false;
-  lost(NO_ANSWER);
+  tell();
 });
 document.addEventListener("htmx:afterRequest", (event) => {
-  if (event.detail.xhr.status > 0 && event.detail.xhr.status < 400) hear();
+  const { status, response } = event.detail.xhr;
+  if (status === 0) return;
+  if (isAgain(event.detail)) stale = status < 400 ? null : reason(response);
+  hear();
 });
-setInterval(() => {
-  if (Date.now() - heard > SILENCE) lost("no word from the agent");
-}, 1000);
+setInterval(tell, 1000);
+
+// What an answer says that is not what was asked for.
+function reason(answer) {
+  const [, detail] = new DOMParser().parseFromString(answer, "text/html").querySelectorAll(".problem p");
+  return detail?.textContent ?? "the agent can’t say what there is now";
+}
 
 // Whether it is a part of the page that is fetched again by itself, and nobody has asked for it.
 function isAgain({ requestConfig: { verb, elt } }) {
@@ -86,10 +94,8 @@ function isAgain({ requestConfig: { verb, elt } }) {
 // An action that was refused says so where it was made. A part that can't be had stays as it was.
 document.addEventListener("htmx:beforeSwap", (event) => {
   const { xhr } = event.detail;
-  if (xhr.status < 400) return;
-  if (isAgain(event.detail)) {
-    lost("the agent can’t say what there is now");
-  } else if (xhr.getResponseHeader("content-type")?.startsWith("text/html")) {
+  if (xhr.status < 400 || isAgain(event.detail)) return;
+  if (xhr.getResponseHeader("content-type")?.startsWith("text/html")) {
     event.detail.shouldSwap = true;
     event.detail.isError = false;
   }

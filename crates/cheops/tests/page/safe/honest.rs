@@ -101,16 +101,19 @@ fn a_page_without_its_agent_says_so_and_is_live_again_by_itself() {
 
 #[test]
 fn a_part_that_cannot_be_had_stays_as_it_was() {
-    let fake = Fake::start(Words::Long, true);
+    let fake = Fake::start(Words::Hostile, true);
     let browser = Browser::new();
     for path in ["/", "/resources", "/problems"] {
         browser.open(&(fake.url.clone() + path));
         browser.wait_for("#live", |text| text == "live");
         fake.is(Mood::Fails);
         fetch_again(&browser);
-        browser.wait_for("#live", |text| text.starts_with("not live: the agent can’t say"));
+        let why = format!("not live: {}", fake.words.text("detail"));
+        let why = why.lines().next().unwrap();
+        browser.wait_for("#live", |text| text.starts_with(why));
         assert!(browser.text("main table").unwrap().contains("site2"), "{path}");
         assert_eq!(browser.text(".problem"), None, "{path}");
+        assert_eq!(browser.script("return window.ran ?? 0", Vec::new()), 0, "{path}");
         fake.is(Mood::Willing);
         fetch_again(&browser);
         browser.wait_for("#live", |text| text == "live");

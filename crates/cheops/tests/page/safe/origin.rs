@@ -171,6 +171,7 @@ fn every_answer_tells_the_browser_the_rules() {
             "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
             "x-content-type-options: nosniff",
             "referrer-policy: no-referrer",
+            "cross-origin-resource-policy: same-origin",
             "cache-control: ",
         ] {
             assert!(head.contains(rule), "{method} {path}: {rule} is not in {head}");

@@ -126,7 +126,10 @@ const SCREENS: [Screen; 9] = [
 fn used(browser: &Browser, fake: &Fake, refuses: bool) -> Vec<Vec<String>> {
     fake.is(if refuses { Mood::Refuses } else { Mood::Willing });
     // What can be refused is on these.
-    let matters = |screen: &&Screen| !refuses || ["/sites/", "/resources/"].contains(&screen.path);
+    let matters = |screen: &&Screen| {
+        !refuses
+            || [("/sites/", "site2"), ("/resources/", "mail")].contains(&(screen.path, screen.word))
+    };
     SCREENS.iter().filter(matters).map(|screen| use_of(browser, fake, screen, refuses)).collect()
 }
 
