@@ -18,7 +18,7 @@ mod says;
 mod screens;
 mod text;
 
-use std::{collections::BTreeSet, net::SocketAddr, thread, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr};
 
 use axum::Router;
 use serde_json::{Value, json};
@@ -129,11 +129,17 @@ fn settle(browser: &Browser) {
 
 /// Has the parts of a page that fetch themselves again do so, and waits until they have.
 fn fetch_again(browser: &Browser) {
-    let script = "for (const part of document.querySelectorAll('[hx-trigger*=\"sse:\"]')) {
-        htmx.trigger(part, 'sse:connected');
-    }";
-    browser.script(script, Vec::new());
-    // A part may wait a moment for more to happen.
-    thread::sleep(Duration::from_millis(200));
+    // A part may wait a moment for more to happen, or take nothing in for a moment.
+    let script = "const [done] = arguments;
+        const parts = [...document.querySelectorAll('[hx-trigger*=\"sse:\"]')];
+        const fetched = parts.map((part) => new Promise((go) => {
+            const ask = () => part.isConnected ? htmx.trigger(part, 'sse:connected') : stop();
+            const again = setInterval(ask, 250);
+            const stop = () => { clearInterval(again); go(); };
+            part.addEventListener('htmx:beforeRequest', stop, { once: true });
+            ask();
+        }));
+        Promise.all(fetched).then(done);";
+    browser.script_until_done(script, Vec::new());
     settle(browser);
 }
