@@ -213,7 +213,7 @@ fn drawing(seen: &Seen) -> Markup {
 
 /// A name as far as there is room for it in the drawing; the table has all of it.
 fn short(name: &str) -> String {
-    const ROOM: usize = 20;
+    const ROOM: usize = 16;
     let mut short: String = name.chars().take(ROOM).collect();
     if short.len() < name.len() {
         short.push('…');
