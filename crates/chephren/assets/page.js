@@ -1,5 +1,6 @@
 // What a page does in the browser besides fetching its parts: times in the reader's own zone, commands to
-// copy, whether the page is live, and the reader's name and place on it.
+// copy, whether the page is live, the reader's name, and that nobody loses their place when a part is fetched
+// again.
 "use strict";
 
 function localTimes(root) {
@@ -12,33 +13,105 @@ function localTimes(root) {
   }
 }
 
-function live(text, colour) {
-  const mark = document.getElementById("live");
-  if (mark && mark.textContent !== text) {
-    mark.textContent = text;
-    mark.className = colour;
+// On a phone a table is a list, in which each cell has to say which column it is of.
+function nameCells(root) {
+  for (const table of root.querySelectorAll("table:not(.beside, .diff)")) {
+    if (table.closest(".grid")) continue;
+    const columns = [...table.querySelectorAll("thead th")].map((column) => column.textContent.trim());
+    for (const row of table.tBodies[0]?.rows ?? []) {
+      if (row.cells.length !== columns.length) continue;
+      [...row.cells].forEach((cell, n) => { cell.dataset.column = columns[n]; });
+    }
   }
 }
 
-document.addEventListener("DOMContentLoaded", () => localTimes(document));
-document.addEventListener("htmx:afterSwap", (event) => localTimes(event.target));
-document.addEventListener("htmx:oobAfterSwap", (event) => localTimes(event.target));
-document.addEventListener("htmx:sseOpen", () => live("live", "good"));
-document.addEventListener("htmx:sseError", () => live("not live: the agent does not answer", "bad"));
+function dress(root) {
+  localTimes(root);
+  nameCells(root);
+}
 
-// An action that was refused says so where it was made.
-document.addEventListener("htmx:beforeSwap", (event) => {
-  if (event.detail.xhr.status >= 400 && event.detail.xhr.getResponseHeader("content-type")?.startsWith("text/html")) {
-    // The same reason again is not read out again.
-    const known = event.detail.target.id === "refused" && event.detail.target.innerHTML === event.detail.serverResponse;
-    event.detail.shouldSwap = !known;
-    event.detail.isError = false;
+document.addEventListener("DOMContentLoaded", () => dress(document));
+for (const after of ["htmx:afterSwap", "htmx:oobAfterSwap"]) {
+  document.addEventListener(after, (event) => dress(event.target));
+}
+
+// Whether the page is live. What it shows is as old as the last word of the agent, who says something
+// more often than this, even if nothing happens.
+const SILENCE = 25000;
+let heard = Date.now();
+// Whether the page is told what happens; nobody knows yet.
+let follows = null;
+// Why a part could not be had.
+let stale = null;
+
+function trouble() {
+  if (!follows) return "the agent does not answer";
+  return stale ?? (Date.now() - heard > SILENCE ? "no word from the agent" : null);
+}
+
+function tell() {
+  if (follows === null) return;
+  const [why, mark] = [trouble(), document.getElementById("live")];
+  const text = why ? `not live: ${why}` : "live";
+  if (mark.textContent !== text) {
+    mark.textContent = text;
+    mark.className = why ? "bad" : "good";
   }
+  // Beside it, since it may change all the time, and need not be read out each time.
+  document.getElementById("as-of").textContent = why ? `· shown as of ${new Date(heard).toLocaleTimeString()}` : "";
+}
+
+function hear() {
+  if (!stale) heard = Date.now();
+  tell();
+}
+
+document.addEventListener("htmx:sseOpen", (event) => {
+  event.detail.source.addEventListener("quiet", hear);
+  follows = true;
+  hear();
+});
+document.addEventListener("htmx:sseError", () => {
+  follows = false;
+  tell();
+});
+document.addEventListener("htmx:afterRequest", (event) => {
+  const { status, response } = event.detail.xhr;
+  if (status === 0) return;
+  if (isAgain(event.detail)) stale = status < 400 ? null : reason(response);
+  hear();
+});
+setInterval(tell, 1000);
+
+// What an answer says that is not what was asked for.
+function reason(answer) {
+  const [, detail] = new DOMParser().parseFromString(answer, "text/html").querySelectorAll(".problem p");
+  return detail?.textContent ?? "the agent can’t say what there is now";
+}
+
+// Whether it is a part of the page that is fetched again by itself, and nobody has asked for it.
+function isAgain({ requestConfig: { verb, elt } }) {
+  return verb === "get" && /\bsse:|\bevery\b/.test(elt.getAttribute("hx-trigger") ?? "");
+}
+
+// An action that was refused says so where it was made. A part that can't be had stays as it was, and the
+// agent's reason stands at the top until one can.
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const { xhr, target, serverResponse } = event.detail;
+  if (xhr.status < 400 || !xhr.getResponseHeader("content-type")?.startsWith("text/html")) return;
+  if (isAgain(event.detail) && !xhr.getResponseHeader("hx-retarget")) return;
+  // The same reason again is not read out again.
+  event.detail.shouldSwap = target.id !== "refused" || target.innerHTML !== serverResponse;
+  event.detail.isError = false;
+});
+document.addEventListener("htmx:afterRequest", ({ detail: { requestConfig, xhr } }) => {
+  const answered = xhr.status >= 200 && xhr.status < 400;
+  if (answered && requestConfig.verb === "get") document.getElementById("refused")?.replaceChildren();
 });
 
-// And so does one that nobody has answered.
+// And so does an action that nobody has answered.
 document.addEventListener("htmx:sendError", (event) => {
-  if (event.detail.requestConfig.verb === "get") return;
+  if (isAgain(event.detail)) return;
   const said = document.createElement("p");
   said.className = "problem";
   said.setAttribute("role", "alert");
@@ -46,30 +119,6 @@ document.addEventListener("htmx:sendError", (event) => {
     + "See if it was accepted before you send it again.";
   event.detail.target.replaceChildren(said);
 });
-
-// A part that could not be fetched again says so at the top, until one can.
-document.addEventListener("htmx:afterRequest", (event) => {
-  const { requestConfig, xhr } = event.detail;
-  const answered = xhr.status >= 200 && xhr.status < 400;
-  if (answered && requestConfig.verb === "get") document.getElementById("refused")?.replaceChildren();
-});
-
-// Whoever had the focus gets it back: from a button that was switched off meanwhile, or on the one that has
-// taken its place.
-const focused = () => (document.activeElement === document.body ? null : document.activeElement);
-const pressed = new WeakMap();
-let replaced = null;
-function refocus(element) {
-  if (!element || focused()) return;
-  const there = element.isConnected ? element : element.id && document.getElementById(element.id);
-  if (there) there.focus({ preventScroll: true });
-}
-document.addEventListener("htmx:beforeRequest", (event) => {
-  if (event.detail.elt.contains(focused())) pressed.set(event.detail.xhr, focused());
-});
-document.addEventListener("htmx:afterRequest", (event) => refocus(pressed.get(event.detail.xhr)));
-document.addEventListener("htmx:beforeSwap", () => { replaced = focused(); });
-document.addEventListener("htmx:afterSettle", () => { refocus(replaced); replaced = null; });
 
 // What a link leads to is open.
 function openTarget() {
@@ -79,6 +128,7 @@ function openTarget() {
   place.querySelector("textarea")?.focus();
 }
 document.addEventListener("DOMContentLoaded", openTarget);
+window.addEventListener("hashchange", openTarget);
 
 // Who writes down their name need not do it again.
 document.addEventListener("DOMContentLoaded", () => {
@@ -88,7 +138,6 @@ document.addEventListener("DOMContentLoaded", () => {
 document.addEventListener("change", (event) => {
   if (event.target.id === "author") localStorage.setItem("author", event.target.value);
 });
-window.addEventListener("hashchange", openTarget);
 
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-copy]");
@@ -111,4 +160,76 @@ document.addEventListener("htmx:beforeSwap", () => {
 });
 document.addEventListener("htmx:afterSwap", () => {
   for (const [id, [left, top]] of scrolled) document.getElementById(id)?.scrollTo(left, top);
+});
+
+// Whoever goes by keyboard stays where they are: what had the focus gets it again after its part was
+// fetched again, or what now stands in its place; and so does a button that was closed while it worked.
+const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex='0']";
+const NAMES = ["href", "hx-post", "name", "aria-label"];
+let focused = null;
+
+function nameOf(element) {
+  const names = NAMES.filter((name) => element.hasAttribute(name));
+  return element.tagName + names.map((name) => `[${name}="${CSS.escape(element.getAttribute(name))}"]`).join("");
+}
+
+function placeOf(element) {
+  const around = [];
+  for (let at = element.parentElement?.closest("[id]"); at; at = at.parentElement?.closest("[id]")) {
+    around.push([at.id, [...at.querySelectorAll(FOCUSABLE)].indexOf(element)]);
+  }
+  const name = nameOf(element);
+  return { element, around, name, nth: [...document.querySelectorAll(name)].indexOf(element) };
+}
+
+function hold() {
+  const element = document.activeElement;
+  if (element?.matches(FOCUSABLE)) focused = placeOf(element);
+}
+
+function giveBack() {
+  if (!focused || (document.activeElement && document.activeElement !== document.body)) return;
+  const { element, around, name, nth } = focused;
+  let to = element.isConnected ? element : document.querySelectorAll(name)[nth];
+  for (const [id, place] of around) {
+    const all = to ? [] : [...(document.getElementById(id)?.querySelectorAll(FOCUSABLE) ?? [])];
+    to ??= all[Math.min(place, all.length - 1)];
+  }
+  to?.focus({ preventScroll: true });
+}
+
+// Who leaves it for nothing has left it.
+let swaps = false;
+document.addEventListener("pointerdown", () => { focused = null; });
+document.addEventListener("focusout", (event) => {
+  if (!swaps && !event.relatedTarget && !event.target.disabled) focused = null;
+});
+document.addEventListener("htmx:beforeRequest", hold);
+document.addEventListener("htmx:beforeSwap", () => {
+  hold();
+  swaps = true;
+});
+for (const after of ["htmx:afterSwap", "htmx:afterRequest"]) {
+  document.addEventListener(after, () => {
+    swaps = false;
+    giveBack();
+  });
+}
+
+// What parts of the page say that is worth a word is read out when it is new, and not each time that the
+// part is fetched. That a time has changed is not.
+let said = "";
+
+function notices(timed) {
+  const all = [...document.querySelectorAll("[data-say]")].map((notice) => notice.cloneNode(true));
+  if (!timed) all.forEach((notice) => notice.querySelectorAll("time").forEach((time) => time.remove()));
+  return all.map((notice) => notice.textContent.trim().replace(/\s+/g, " ")).join(" ");
+}
+
+document.addEventListener("DOMContentLoaded", () => { said = notices(false); });
+document.addEventListener("htmx:afterSwap", () => {
+  const now = notices(false);
+  if (now === said) return;
+  said = now;
+  document.getElementById("said").textContent = notices(true);
 });

@@ -84,7 +84,7 @@ fn silent(grid: &Grid) -> Markup {
     let (named, more) = silent.split_at(silent.len().min(10));
     html! {
         @if !silent.is_empty() {
-            div.notice.warn role="status" {
+            div.notice.warn data-say {
                 p {
                     "No word from " (silent.len()) " of " (grid.sites.len()) " sites. What others know of them is marked "
                     em { "says …" } "; what exists there alone is not shown."

@@ -14,6 +14,7 @@ use cheops_agent::api::model::{Hook, HookTested, Hooks};
 use maud::{Markup, html};
 
 use crate::{
+    address::anchor,
     api::{Answer, Api, segment},
     fresh::{Before, List},
     layout, live,
@@ -116,11 +117,12 @@ fn table(hooks: &Hooks) -> Markup {
 }
 
 fn row(hook: &Hook) -> Markup {
+    let tried = anchor("tried", &[&hook.name]);
     html! {
         tr id={ "hook-" (hook.name) } {
             th scope="row" { (hook.name) }
-            td.names data-label="Way" { (hook.way) p.why { (hook.to) } }
-            td data-label="Mode" { (hook.mode) @for event in &hook.on { p.why { (event) } } }
+            td.names { (hook.way) p.why { (hook.to) } }
+            td { (hook.mode) @for event in &hook.on { p.why { (event) } } }
             td.names {
                 @match &hook.failing_since {
                     None if hook.last_delivery.is_none() => (badge(("nothing told yet", "quiet"))),
@@ -131,18 +133,18 @@ fn row(hook: &Hook) -> Markup {
                     }
                 }
             }
-            td data-label="Waiting" { (hook.waiting) }
-            td data-label="Dropped" { (hook.dropped) }
-            td data-label="Last" { (time(hook.last_delivery.as_deref())) }
+            td { (hook.waiting) }
+            td { (hook.dropped) }
+            td { (time(hook.last_delivery.as_deref())) }
             // Both stay as they are while all else is made anew, or an answer would be missed.
             td {
-                div.do id={ "try-" (hook.name) } hx-preserve {
-                    button id={ "sample-" (hook.name) } hx-post={ "/hooks/" (segment(&hook.name)) "/test" }
-                        hx-target={ "#tried-" (hook.name) } hx-swap="innerHTML" hx-disabled-elt="this"
+                div.do id=(anchor("try", &[&hook.name])) hx-preserve {
+                    button id=(anchor("sample", &[&hook.name])) hx-post={ "/hooks/" (segment(&hook.name)) "/test" }
+                        hx-target={ "#" (tried) } hx-swap="innerHTML" hx-disabled-elt="this"
                         hx-indicator="closest .do" aria-label={ "Send a sample to " (hook.name) } { "Send a sample" }
                     span.htmx-indicator { "sending…" }
                 }
-                div.answer id={ "tried-" (hook.name) } role="status" hx-preserve {}
+                div.answer id=(tried) role="status" hx-preserve {}
             }
         }
     }

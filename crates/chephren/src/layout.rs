@@ -1,10 +1,12 @@
 //! What all pages have in common: the frame, the way to the other pages, and the rules for the browser.
 //!
 //! What must stay true: no page runs a script or takes a style that is not one of our files, sends
-//! anything elsewhere, or is shown inside of another page.
+//! anything elsewhere, or is shown inside of another page. What is read out when it changes stands outside
+//! of the parts that are fetched again, or it would be read out each time: notices in these have
+//! `data-say`, and the page says them once (`page.js`).
 
 use axum::{
-    http::{HeaderValue, header},
+    http::{HeaderName, HeaderValue, header},
     response::Response,
 };
 use cheops_agent::api::model::Problem;
@@ -70,7 +72,7 @@ impl Page<'_> {
                                 a href=(path) aria-current=[current] { (name) }
                             }
                         }
-                        p.here { "Seen from " strong { (self.here) } " " span #live role="status" { "connecting" } }
+                        p.here { "Seen from " strong { (self.here) } " " span #live role="status" { "connecting" } " " span #as-of {} }
                     }
                     main #content tabindex="-1" {
                         h1 { (self.title) }
@@ -78,6 +80,7 @@ impl Page<'_> {
                         (self.content)
                     }
                     footer #command { (command(&self.command)) }
+                    div #said .hidden role="status" {}
                 }
             }
         }
@@ -112,6 +115,7 @@ pub(crate) async fn protect(mut response: Response) -> Response {
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ] {
         headers.insert(name, HeaderValue::from_static(value));
     }

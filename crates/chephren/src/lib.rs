@@ -24,7 +24,7 @@
 //! | `scope` | where would a request go, now and during a cut? |
 //! | `find` | which resources are looked for? |
 //! | `fresh` | has a list changed? |
-//! | `address` | how does text get into an address? |
+//! | `address` | how does text get into an address, or into the name of a part of a page? |
 //!
 //! What must stay true:
 //! - text that comes from outside is shown, never run: all HTML is made by `maud`, which escapes it;
@@ -73,7 +73,9 @@ pub fn page(api: Router) -> Router {
         .route("/live", get(live::follow))
         .route("/assets/{name}", get(assets::get))
         .layer(middleware::from_fn_with_state(asked.clone(), refuse::show))
-        .layer(middleware::map_response(layout::protect))
         .with_state(asked);
-    pages.fallback_service(Router::new().fallback_service(api).layer(lost))
+    // The API's answers hold what others wrote, too.
+    pages
+        .fallback_service(Router::new().fallback_service(api).layer(lost))
+        .layer(middleware::map_response(layout::protect))
 }

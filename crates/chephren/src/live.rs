@@ -34,6 +34,10 @@ pub(crate) fn resource(id: &str) -> String {
     format!("resource-{:016x}", xxh3_64(id.as_bytes()))
 }
 
+/// The event that says that nothing happens, and that the agent is there. What is heard of no more for
+/// longer than that takes is not live (`page.js`).
+const QUIET: &str = "quiet";
+
 /// The events that a change is.
 fn events(change: &Change) -> Vec<String> {
     match &change.what {
@@ -59,12 +63,13 @@ pub(crate) async fn follow(State(api): State<Api>) -> Answer<Response> {
     Ok(([sort], Body::from_stream(body)).into_response())
 }
 
-/// What a line of the feed is for a browser. An empty one keeps the connection.
+/// What a line of the feed is for a browser. An empty one keeps the connection, and is told, since a
+/// browser does not tell a page of a connection that has broken without a word.
 fn said(line: &[u8]) -> Bytes {
     let change = serde_json::from_slice::<Change>(line);
-    let events = change.as_ref().map(events).unwrap_or_default();
+    let mut events = change.as_ref().map(events).unwrap_or_default();
     if events.is_empty() {
-        return Bytes::from_static(b":\n\n");
+        events.push(QUIET.to_owned());
     }
     let events: Vec<String> =
         events.iter().map(|event| format!("event: {event}\ndata:\n\n")).collect();
@@ -102,7 +107,7 @@ mod tests {
         ] {
             assert_eq!(events(&serde_json::from_str(line).unwrap()), expected, "{line}");
         }
-        assert_eq!(said(b"\n"), ":\n\n");
+        assert_eq!(said(b"\n"), "event: quiet\ndata:\n\n");
     }
 
     #[tokio::test]

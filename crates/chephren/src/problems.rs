@@ -129,7 +129,7 @@ fn silent(unasked: &[&String], sites: &Sites) -> Markup {
         site.and_then(|site| site.last_seen.as_deref())
     };
     html! {
-        div.notice.warn role="status" {
+        div.notice.warn data-say {
             p { "These sites could not be asked. They may have problems that are not shown:" }
             ul {
                 @for name in unasked.iter().take(20) {

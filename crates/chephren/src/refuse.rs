@@ -98,7 +98,7 @@ pub(crate) async fn lost(State(api): State<Api>, request: Request, next: Next) -
                     .to_owned(),
                 ..why
             };
-            layout::protect(page(&api, &path, &why).await).await
+            page(&api, &path, &why).await
         }
         _ => Response::from_parts(head, Body::from(body)),
     }
@@ -249,7 +249,7 @@ mod tests {
             }
             assert!(!body.contains("<b>") || shows == own, "{body}");
             assert!(!body.contains("<site1>"), "{body}");
-            assert_eq!(headers.contains_key("content-security-policy"), shows != own, "{path}");
+            assert!(headers.contains_key("content-security-policy"), "{path}");
         }
     }
 

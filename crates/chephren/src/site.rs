@@ -156,14 +156,14 @@ fn list(seen: &Seen, sought: &Sought) -> List {
         content: html! {
             @if seen.site.state == SiteState::Here { (rehearsed(&seen.sites)) }
             @if seen.site.state == SiteState::Paused {
-                p.notice.warn role="status" {
+                p.notice.warn data-say {
                     "A cut is being rehearsed: the link between " (seen.sites.here) " and " (seen.site.name)
                     " is paused, " (until(seen.site.paused_until.as_deref()))
                     ". What is accepted meanwhile is sent then."
                 }
             }
             @if let Some(why) = &seen.refused {
-                div.notice.warn role="status" {
+                div.notice.warn data-say {
                     p {
                         strong { (seen.site.name) " can't be asked: " } (why.detail) ". These are the resources that it shares with "
                         (seen.resources.site) ", as " (seen.resources.site) " sees them; it was last heard of "
@@ -261,9 +261,9 @@ fn row(resource: &ResourceSummary) -> Markup {
                 (badge(words::state(resource.state)))
                 @if resource.deleting { " " (badge(("being deleted", "busy"))) }
             }
-            td data-label="Last update" { (time(resource.updated.as_deref())) }
-            td data-label="Operations" { (resource.operation_count) }
-            td.names data-label="Sites" {
+            td { (time(resource.updated.as_deref())) }
+            td { (resource.operation_count) }
+            td.names {
                 @for (n, site) in resource.sites.iter().take(8).enumerate() {
                     @if n > 0 { (if parted { ", " } else { " & " }) }
                     a href={ "/sites/" (segment(site)) } { (site) }

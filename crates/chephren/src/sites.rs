@@ -10,6 +10,7 @@ use axum::{
 };
 use cheops_agent::{
     api::model::{Catalogue, Pong, Site, SiteState, Sites, Troubles},
+    config::is_web_address,
     shell,
 };
 use maud::{Markup, html};
@@ -66,7 +67,7 @@ impl Seen {
     /// Where another site's own page is.
     fn page_of(&self, site: &str) -> Option<&str> {
         let offer = self.catalogue.sites.iter().find(|offer| offer.site == site)?;
-        offer.page.as_deref().filter(|_| site != self.sites.here)
+        offer.page.as_deref().filter(|page| site != self.sites.here && is_web_address(page))
     }
 }
 
@@ -97,7 +98,7 @@ fn content(seen: &Seen) -> Markup {
     html! {
         (rehearsed(&seen.sites))
         @if !seen.not_asked.is_empty() {
-            p.notice.warn role="status" {
+            p.notice.warn data-say {
                 "No word from " (seen.not_asked.join(", ")) ": what is said of them is what was known here when they were last seen."
             }
         }
@@ -121,7 +122,7 @@ pub(crate) fn rehearsed(sites: &Sites) -> Markup {
     let last = ends.and_then(|ends| ends.into_iter().max());
     html! {
         @if !paused.is_empty() {
-            p.notice.warn role="status" {
+            p.notice.warn data-say {
                 "A cut is being rehearsed: " (paused.len()) " of the " (sites.sites.len().saturating_sub(1)) " links from here "
                 (if paused.len() == 1 { "is" } else { "are" }) " paused, " (until(last))
                 ". What is accepted meanwhile is sent then."
@@ -191,12 +192,12 @@ fn row(site: &Site, seen: &Seen) -> Markup {
                 @if site.state == SiteState::Paused { p.why { (until(site.paused_until.as_deref())) } }
                 @if let Some(error) = &site.error { p.why { (error) } }
             }
-            td data-label="Round trip" { (site.round_trip_ms.map_or_else(|| "–".to_owned(), span)) }
-            td data-label="Last seen" { @if site.state == SiteState::Here { "now" } @else { (time(site.last_seen.as_deref())) } }
-            td data-label="Behind" { (behind(site)) }
-            td data-label="Waiting for it" { @if site.queue.messages > 0 { (site.queue.messages) " (" (bytes(site.queue.bytes)) ")" } @else { "–" } }
-            td data-label="Resources" { (site.resources) }
-            td data-label="Problems" { @if seen.not_asked.contains(&site.name) { span.none { "not known" } } @else if problems > 0 { a href={ "/problems?site=" (segment(&site.name)) } { (badge((&problems.to_string(), "bad"))) } } @else { "–" } }
+            td { (site.round_trip_ms.map_or_else(|| "–".to_owned(), span)) }
+            td { @if site.state == SiteState::Here { "now" } @else { (time(site.last_seen.as_deref())) } }
+            td { (behind(site)) }
+            td { @if site.queue.messages > 0 { (site.queue.messages) " (" (bytes(site.queue.bytes)) ")" } @else { "–" } }
+            td { (site.resources) }
+            td { @if seen.not_asked.contains(&site.name) { span.none { "not known" } } @else if problems > 0 { a href={ "/problems?site=" (segment(&site.name)) } { (badge((&problems.to_string(), "bad"))) } } @else { "–" } }
             td { @if site.state != SiteState::Here { (buttons(site, &path)) } }
         }
     }
@@ -258,10 +259,20 @@ fn drawing(seen: &Seen) -> Markup {
             }
             @for (site, (x, y)) in seen.sites.sites.iter().zip(&places) {
                 circle class=(site_state(site.state).1) cx=(x) cy=(y) r="11" {}
-                text x=(x) y=(y + 28.0) text-anchor="middle" { (site.name) }
+                text x=(x) y=(y + 28.0) text-anchor="middle" { title { (site.name) } (short(&site.name)) }
             }
         }
     }
+}
+
+/// A name as far as there is room for it in the drawing; the table has all of it.
+fn short(name: &str) -> String {
+    const ROOM: usize = 16;
+    let mut short: String = name.chars().take(ROOM).collect();
+    if short.len() < name.len() {
+        short.push('…');
+    }
+    short
 }
 
 struct Link {

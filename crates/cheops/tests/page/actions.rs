@@ -176,14 +176,15 @@ fn problems_come_and_go(field: &Field, browser: &Browser) {
 fn a_hook_is_tried(field: &Field, browser: &Browser) {
     browser.wait_for("#hook-ops", |row| row.contains("fails") && row.contains("nobody is there"));
     browser.click("#sample-ops");
-    let tried = browser.wait_for("#tried-ops", |text| text.contains("No sample was delivered"));
+    let tried =
+        browser.wait_for("#hook-ops .answer", |text| text.contains("No sample was delivered"));
     assert!(tried.contains("nobody is there"), "{tried}");
     browser.is_accessible();
     browser.script("document.querySelector('#hooks').scrollIntoView()", Vec::new());
     browser.shot("hooks");
     fs::write(field.sites[0].work().join("there"), "").unwrap();
     browser.click("#sample-ops");
-    browser.wait_for("#tried-ops", |text| {
+    browser.wait_for("#hook-ops .answer", |text| {
         text.contains("A sample was delivered") && text.contains("cheops hooks test ops")
     });
     // What waited is told, and nobody has loaded the page again.

@@ -8,6 +8,7 @@ mod field;
 mod actions;
 mod browser;
 mod resource;
+mod safe;
 mod screens;
 mod site;
 mod sites;

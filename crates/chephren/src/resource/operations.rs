@@ -236,7 +236,7 @@ pub(super) fn block(seen: &Seen) -> Markup {
             h2 #block { "The block" }
             p.why { "What counts, in the order in which each site runs it, as " (resource.seen_by) " sees it." }
             @if !others.is_empty() {
-                p.notice.warn role="status" {
+                p.notice.warn data-say {
                     (others.join(", ")) (if others.len() == 1 { " has" } else { " have" })
                     " another block at the moment."
                 }
@@ -244,7 +244,7 @@ pub(super) fn block(seen: &Seen) -> Markup {
             @if kept.is_empty() && older == 0 {
                 p.none { "Nothing is in the block." }
             } @else {
-                div.scroll { table {
+                div.scroll tabindex="0" role="region" aria-label="The block" { table {
                     caption { (count(resource.summary.block_length, "operation")) }
                     thead { tr {
                         th scope="col" { "Place" } th scope="col" { "Operation" } th scope="col" { "Kind" }

@@ -85,7 +85,7 @@ pub(super) async fn part(
 /// What stands where a resource was. It is asked for no more until an event tells of it.
 fn gone(id: &str, why: &Problem) -> Response {
     let gone = html! {
-        p.notice.warn role="status" {
+        p.notice.warn data-say {
             strong { (id) } " is gone: " (why.detail) ". " a href="/resources" { "All resources" }
         }
     };
@@ -154,7 +154,7 @@ fn summary(seen: &Seen) -> Markup {
             }
         }
         @for (site, why, since) in seen.silent() {
-            p.notice.warn role="status" {
+            p.notice.warn data-say {
                 strong { (site) } " can’t be asked now: " (why) ". Its last word came " (time(since))
                 "; its column is what " (seen.resource.seen_by) " knew then."
             }
@@ -168,7 +168,7 @@ fn requests(replicant: &Replicant) -> Markup {
         section aria-labelledby="replicas" {
             h2 #replicas { "A REST resource of " (replicant.service) }
             p { "Clients find it at " code { (replicant.path) } ". It is made of the application’s own requests." }
-            div.scroll { table {
+            div.scroll tabindex="0" role="region" aria-label="What each site calls its own" { table {
                 caption { "What each site calls its own" }
                 thead { tr {
                     th scope="col" { "Site" } th scope="col" { "Its id" } th scope="col" { "Created" }
