@@ -175,7 +175,7 @@ fn problems_come_and_go(field: &Field, browser: &Browser) {
 
 fn a_hook_is_tried(field: &Field, browser: &Browser) {
     browser.wait_for("#hook-ops", |row| row.contains("fails") && row.contains("nobody is there"));
-    browser.click("#sample-ops");
+    browser.click("#hook-ops button");
     let tried =
         browser.wait_for("#hook-ops .answer", |text| text.contains("No sample was delivered"));
     assert!(tried.contains("nobody is there"), "{tried}");
@@ -183,7 +183,7 @@ fn a_hook_is_tried(field: &Field, browser: &Browser) {
     browser.script("document.querySelector('#hooks').scrollIntoView()", Vec::new());
     browser.shot("hooks");
     fs::write(field.sites[0].work().join("there"), "").unwrap();
-    browser.click("#sample-ops");
+    browser.click("#hook-ops button");
     browser.wait_for("#hook-ops .answer", |text| {
         text.contains("A sample was delivered") && text.contains("cheops hooks test ops")
     });
