@@ -166,6 +166,8 @@ impl Follower {
                 return Ok(());
             }
             self.take(Page { written, ..Page::default() }).await?;
+            // A crash does not begin with all of it again.
+            self.save().await;
         }
     }
 
