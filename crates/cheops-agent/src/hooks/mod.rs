@@ -362,7 +362,7 @@ impl Inner {
             if path.extension() == Some(OsStr::new("log")) && !is_known {
                 match remove(&path) {
                     Ok(()) => {
-                        tracing::info!("the hook `{name}` is no more, nor what waited for it")
+                        tracing::info!("the hook `{name}` is no more, nor what waited for it");
                     }
                     Err(error) => tracing::warn!("{} can't be removed: {error}", path.display()),
                 }

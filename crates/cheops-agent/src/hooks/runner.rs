@@ -96,7 +96,7 @@ impl Runner {
 
     /// Sends a sample now. If it arrives, what waits is not kept waiting.
     pub(super) async fn try_out(&self, shell: &Shell, sample: HookEvent) -> Result<(), Failure> {
-        let (_, sent) = send::send(&self.hook, shell, &[sample]).await;
+        let (_, sent) = Box::pin(send::send(&self.hook, shell, &[sample])).await;
         if sent.is_ok() {
             self.shared.again.notify_waiters();
         }
@@ -208,7 +208,7 @@ async fn work(hook: Hook, shell: Shell, shared: Arc<Shared>) {
             continue;
         }
         let events: Vec<HookEvent> = items.iter().map(|item| item.event.clone()).collect();
-        let (count, sent) = send::send(&hook, &shell, &events).await;
+        let (count, sent) = Box::pin(send::send(&hook, &shell, &events)).await;
         if count > 0 {
             attempts = Attempts::default();
             delivered(&shared, &events[..count.min(events.len())]).await;

@@ -1,6 +1,6 @@
 //! What is secret about a hook is told to who is told events, and to nobody else.
 
-use std::{fs, net::TcpListener, process::Command};
+use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt as _, process::Command};
 
 use serde_json::json;
 
@@ -56,7 +56,6 @@ fn nothing_secret_is_shown_anywhere() {
     }
     assert!(seen.iter().any(|text| text.contains("false …")), "{seen:?}");
     // Where it is kept, only the owner reads it.
-    use std::os::unix::fs::PermissionsExt as _;
     let kept = directory.path().join("data/hooks/added.json");
     assert!(read(&kept).unwrap().contains(HUSH));
     assert_eq!(fs::metadata(kept).unwrap().permissions().mode() & 0o077, 0);

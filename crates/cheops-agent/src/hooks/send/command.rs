@@ -93,7 +93,7 @@ pub(super) async fn send(
     let text = String::from_utf8_lossy(&printed);
     let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let last: String = last.chars().filter(|c| !c.is_control()).take(200).collect();
-    let ended = format!("the command ended with {}", status);
+    let ended = format!("the command ended with {status}");
     Err(Failure::Unavailable(if last.is_empty() { ended } else { format!("{ended}: {last}") }))
 }
 
