@@ -22,6 +22,7 @@ function live(text, colour) {
 
 document.addEventListener("DOMContentLoaded", () => localTimes(document));
 document.addEventListener("htmx:afterSwap", (event) => localTimes(event.target));
+document.addEventListener("htmx:oobAfterSwap", (event) => localTimes(event.target));
 document.addEventListener("htmx:sseOpen", () => live("live", "good"));
 document.addEventListener("htmx:sseError", () => live("not live: the agent does not answer", "bad"));
 
@@ -54,4 +55,18 @@ document.addEventListener("htmx:beforeSwap", () => {
 });
 document.addEventListener("htmx:afterSwap", () => {
   for (const [id, [left, top]] of scrolled) document.getElementById(id)?.scrollTo(left, top);
+});
+
+// Rows are fetched again if something has happened to what they show: all of them with one question, and
+// what happens while that is under way with the next.
+const changed = new Set();
+document.addEventListener("sse:resources", (event) => {
+  if (event.target.id === "rows") event.detail.data.split(" ").forEach((id) => changed.add(id));
+}, true);
+document.addEventListener("htmx:configRequest", (event) => {
+  if (event.detail.elt.id !== "rows") return;
+  const shown = [...changed].filter((id) => document.getElementById("line-" + id));
+  changed.clear();
+  event.detail.parameters.ids = shown.join(",");
+  if (shown.length === 0) event.preventDefault();
 });

@@ -9,9 +9,11 @@
 //! | `api` | what does the agent say? |
 //! | `layout` | what do all pages have in common? |
 //! | `live` | when is a part of a page out of date? |
+//! | `news` | what has happened that a page was not told of yet? |
 //! | `assets` | which files does the browser need besides? |
 //! | `words` | how are states, times and amounts written? |
 //! | `sites` | who is there, and how well do they reach each other? |
+//! | `drawing` | how does that look? |
 //! | `resource` | what became of each operation of a resource, at each site? |
 //! | `graph` | which operation knew of which, as a drawing? |
 //! | `site` | which resources does a site have? |
@@ -34,12 +36,14 @@ mod address;
 mod api;
 mod assets;
 mod create;
+mod drawing;
 mod find;
 mod fresh;
 mod graph;
 mod grid;
 mod layout;
 mod live;
+mod news;
 mod problems;
 mod resource;
 mod scope;

@@ -10,7 +10,7 @@ use axum::{
     routing::get,
 };
 use cheops_agent::{
-    api::model::{Problem, ResourceSummary, Resources, Site, SiteState, Sites, Troubles},
+    api::model::{Problem, ResourceSummary, Resources, Site, SiteState, Sites, TroubleCount},
     shell,
 };
 use maud::{Markup, html};
@@ -44,11 +44,11 @@ struct Seen {
 impl Seen {
     async fn look(api: &Api, name: &str, sought: &Sought) -> Answer<Self> {
         let asked = sought.ask("/api/v1/resources", &[("at", name)]);
-        let problems = address("/api/v1/problems", &[("at", name)]);
+        let problems = address("/api/v1/problems/count", &[("at", name)]);
         let (sites, resources, troubles) = tokio::join!(
             api.get::<Sites>("/api/v1/sites"),
             api.get::<Resources>(&asked),
-            api.get::<Troubles>(&problems),
+            api.get::<TroubleCount>(&problems),
         );
         let sites = sites?;
         let known = sites.sites.iter().find(|site| site.name == name).cloned();
@@ -62,7 +62,7 @@ impl Seen {
                 (api.get(&hearsay.ask("/api/v1/resources", &[])).await?, Some(refusal.0))
             }
         };
-        let problems = troubles.ok().map(|troubles| troubles.problems.len());
+        let problems = troubles.ok().map(|troubles| troubles.sites.values().sum());
         Ok(Self { sites, site, resources, refused, problems })
     }
 }

@@ -1,6 +1,6 @@
 //! The first page: all sites, as this one sees them, and the links between them.
-
-use std::{collections::BTreeMap, f64::consts::TAU};
+//!
+//! What must stay true: it stays readable, and cheap to make anew every few seconds, with a hundred sites.
 
 use axum::{
     Router,
@@ -8,16 +8,20 @@ use axum::{
     http::Method,
     routing::{get, post},
 };
-use cheops_agent::api::model::{Catalogue, Pong, Site, SiteState, Sites, Troubles};
+use cheops_agent::api::model::{Catalogue, Pong, Site, SiteState, Sites, TroubleCount};
 use maud::{Markup, html};
 use serde::Deserialize;
 
 use crate::{
     api::{Answer, Api, segment},
+    drawing::drawing,
     layout::Page,
     live,
     words::{badge, bytes, site_state, span, time},
 };
+
+/// How many sites are named where they are only mentioned.
+const NAMED: usize = 10;
 
 pub(crate) fn routes() -> Router<Api> {
     Router::new()
@@ -29,26 +33,29 @@ pub(crate) fn routes() -> Router<Api> {
 }
 
 /// All that the page shows.
-struct Seen {
-    sites: Sites,
-    catalogue: Catalogue,
-    /// By site.
-    problems: BTreeMap<String, usize>,
-    not_asked: Vec<String>,
+pub(crate) struct Seen {
+    pub(crate) sites: Sites,
+    pub(crate) catalogue: Catalogue,
+    problems: TroubleCount,
 }
 
 impl Seen {
+    pub(crate) fn new(sites: Sites, catalogue: Catalogue, problems: TroubleCount) -> Self {
+        Self { sites, catalogue, problems }
+    }
+
     async fn look(api: &Api) -> Answer<Self> {
-        let (sites, catalogue, troubles) = tokio::try_join!(
+        let (sites, catalogue, problems) = tokio::try_join!(
             api.get::<Sites>("/api/v1/sites"),
             api.get::<Catalogue>("/api/v1/catalogue"),
-            api.get::<Troubles>("/api/v1/problems"),
+            api.get::<TroubleCount>("/api/v1/problems/count"),
         )?;
-        let mut problems = BTreeMap::new();
-        for trouble in troubles.problems {
-            *problems.entry(trouble.site).or_default() += 1;
-        }
-        Ok(Self { sites, catalogue, problems, not_asked: troubles.not_asked })
+        Ok(Self::new(sites, catalogue, problems))
+    }
+
+    /// How many problems a site has, as far as is known.
+    pub(crate) fn problems(&self, site: &str) -> usize {
+        self.problems.sites.get(site).copied().unwrap_or_default()
     }
 
     /// Where another site's own page is.
@@ -90,9 +97,9 @@ fn content(seen: &Seen) -> Markup {
                 "accepted meanwhile is sent when they are resumed."
             }
         }
-        @if !seen.not_asked.is_empty() {
+        @if !seen.problems.not_asked.is_empty() {
             p.notice.warn role="status" {
-                "No word from " (seen.not_asked.join(", ")) ": what is said of their problems is what is known here."
+                "No word from " (names(&seen.problems.not_asked)) ": what is said of their problems is what is known here."
             }
         }
         @if alone {
@@ -135,7 +142,7 @@ fn table(seen: &Seen) -> Markup {
 }
 
 fn row(site: &Site, seen: &Seen) -> Markup {
-    let problems = seen.problems.get(&site.name).copied().unwrap_or_default();
+    let problems = seen.problems(&site.name);
     let path = format!("/sites/{}", segment(&site.name));
     html! {
         tr id={ "site-" (site.name) } {
@@ -181,70 +188,11 @@ fn behind(site: &Site) -> String {
     }
 }
 
-/// The sites on a circle, with the links that are known between them.
-fn drawing(seen: &Seen) -> Markup {
-    let names: Vec<&str> = seen.sites.sites.iter().map(|site| site.name.as_str()).collect();
-    // More would be a tangle; the table has them all.
-    if names.len() < 2 || names.len() > 40 {
-        return html! {};
-    }
-    let places = places(names.len());
-    let links = links(seen, &names);
-    let label = format!("{} sites, {} links", names.len(), links.len());
-    html! {
-        svg.drawing viewBox="0 0 600 320" role="img" aria-label=(label) {
-            @for link in &links {
-                @let ((x1, y1), (x2, y2)) = (places[link.from], places[link.to]);
-                line class=(link.colour) x1=(x1) y1=(y1) x2=(x2) y2=(y2) {
-                    title { (names[link.from]) " – " (names[link.to]) ": " (link.text) }
-                }
-            }
-            @for (site, (x, y)) in seen.sites.sites.iter().zip(&places) {
-                circle class=(site_state(site.state).1) cx=(x) cy=(y) r="11" {}
-                text x=(x) y=(y + 28.0) text-anchor="middle" { (site.name) }
-            }
-        }
-    }
-}
-
-struct Link {
-    from: usize,
-    to: usize,
-    colour: &'static str,
-    text: String,
-}
-
-/// The links: those of this site as they are, and those between others as these have told.
-fn links(seen: &Seen, names: &[&str]) -> Vec<Link> {
-    let place = |name: &str| names.iter().position(|other| *other == name);
-    let mut links = Vec::new();
-    let Some(here) = place(&seen.sites.here) else { return links };
-    for (n, site) in seen.sites.sites.iter().enumerate().filter(|(n, _)| *n != here) {
-        let (word, colour) = site_state(site.state);
-        let text = site.round_trip_ms.map_or_else(|| word.to_owned(), span);
-        links.push(Link { from: here, to: n, colour, text });
-    }
-    for offer in &seen.catalogue.sites {
-        let Some(from) = place(&offer.site).filter(|from| *from != here) else { continue };
-        for (other, millis) in &offer.round_trips_ms {
-            if let Some(to) = place(other).filter(|to| *to != here && from < *to) {
-                links.push(Link { from, to, colour: "good", text: span(*millis) });
-            }
-        }
-    }
-    links
-}
-
-/// Places on an ellipse, the first at its top.
-#[expect(clippy::cast_precision_loss, reason = "there are few")]
-fn places(count: usize) -> Vec<(f64, f64)> {
-    let round = |n: f64| (n * 10.0).round() / 10.0;
-    // Two stand beside each other.
-    let first = if count == 2 { TAU / 2.0 } else { -TAU / 4.0 };
-    let angle = |n: usize| TAU * n as f64 / count as f64 + first;
-    (0..count)
-        .map(|n| (round(300.0 + 240.0 * angle(n).cos()), round(150.0 + 115.0 * angle(n).sin())))
-        .collect()
+/// Some names, and how many there are besides.
+fn names(all: &[String]) -> String {
+    let (named, more) = all.split_at(all.len().min(NAMED));
+    let named = named.join(", ");
+    if more.is_empty() { named } else { format!("{named} and {} more", more.len()) }
 }
 
 /// Asks one site, or all, whether it is there.

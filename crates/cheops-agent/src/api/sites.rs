@@ -1,6 +1,10 @@
 //! The sites, and the links to them.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use axum::{extract::State, http::StatusCode};
 use cheops_core::{
@@ -26,11 +30,14 @@ pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<
     let peers = context.peers.view();
     let names: Vec<SiteId> = peers.iter().map(|peer| peer.site.clone()).collect();
     let here = context.here().clone();
-    let all: Vec<SiteId> = names.iter().cloned().chain([here.clone()]).collect();
-    let none = vec![(0, 0); all.len()];
+    let places: BTreeMap<SiteId, usize> =
+        names.iter().cloned().chain([here.clone()]).zip(0..).collect();
+    let (none, places) = (vec![(0, 0); places.len()], Arc::new(places));
+    // A resource has few sites, however many there are.
     let count = move |_: &Replica, resource: &Resource, counts: &mut Vec<(usize, usize)>| {
-        for (site, (resources, unanswered)) in all.iter().zip(counts) {
-            if resource.sites().contains(site) {
+        for site in resource.sites().iter() {
+            let place = places.get(site).and_then(|&place| counts.get_mut(place));
+            if let Some((resources, unanswered)) = place {
                 *resources += 1;
                 *unanswered += resource.unanswered(site);
             }

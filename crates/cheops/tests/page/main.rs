@@ -1,4 +1,5 @@
-//! Chephren, the web page, in a real browser, against three real agents with hosts of their own.
+//! Chephren, the web page, in a real browser, against three real agents with hosts of their own, and against
+//! a hundred on one.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
@@ -6,6 +7,8 @@
 mod field;
 
 mod browser;
+mod federation;
 mod resource;
+mod scale;
 mod screens;
 mod sites;

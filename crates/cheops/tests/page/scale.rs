@@ -1,0 +1,337 @@
+//! The page of a federation with a hundred sites and ten thousand resources: it is there before one gets
+//! impatient, and what happens is on the screen before one looks up.
+//!
+//! Times are those of the browser, from its own clock, up to the frame after the change. The federation is
+//! described in `federation`; all of it and the browser share the processors of this machine, and the program
+//! is the one that the tests are built with.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use cheops_agent::api::model::{Grid, State, Submit};
+use serde_json::{Value, json};
+
+use crate::{
+    browser::Browser,
+    federation::{self, Federation, RESOURCES, SITES},
+    field::{agent::Agent, eventually, submit},
+};
+
+/// How long a page may take until it can be used, in milliseconds.
+const INTERACTIVE: f64 = 1_000.0;
+/// How long an event may take to the screen.
+const EVENT: f64 = 200.0;
+/// How many events are measured.
+const EVENTS: usize = 10;
+/// How many rows a page has.
+const ROWS: usize = 50;
+/// How many operations come in a second when many come in, and for how long.
+const RATE: u32 = 200;
+const FLOOD: Duration = Duration::from_secs(5);
+/// How many times in a second a page may ask while they do: for rows, and for the whole list.
+const ASKS: f64 = 10.0;
+
+/// Waits in the page until `condition` holds, after it has done `action`: how long that took, from the
+/// action or from the `start` that is given, until it is painted.
+fn until(browser: &Browser, start: &str, action: &str, condition: &str) -> f64 {
+    let script = format!(
+        "const done = arguments[arguments.length - 1];
+         const start = {start};
+         const is = () => {{ {condition} }};
+         let over = false;
+         const look = () => {{
+             if (over || !is()) return;
+             over = true;
+             observer.disconnect();
+             requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)));
+         }};
+         const observer = new MutationObserver(look);
+         observer.observe(document, {{ subtree: true, childList: true, attributes: true, characterData: true }});
+         {action};
+         look();"
+    );
+    browser.wait_script(&script).as_f64().unwrap()
+}
+
+/// The whole list is there, with so many rows, if that matters.
+fn listed(rows: &str) -> String {
+    format!(
+        "const list = document.getElementById('list');
+         const rows = [...list.querySelectorAll('tbody tr')];
+         return !list.getAttribute('hx-trigger').startsWith('load') && {rows};"
+    )
+}
+
+/// Submits an operation from the page, as a script would.
+fn post(id: &str, command: &str) -> String {
+    let body = json!({ "command": command, "kind": "set", "keep_going": true, "wait": "0s" });
+    format!(
+        "fetch('/api/v1/resources/{id}/operations', {{ method: 'POST',
+             headers: {{ 'Content-Type': 'application/json' }}, body: JSON.stringify({body}) }})"
+    )
+}
+
+/// What was measured, for people.
+#[derive(Default)]
+struct Report {
+    text: String,
+    missed: usize,
+}
+
+impl Report {
+    /// Each of these spans has to be below a limit.
+    fn add(&mut self, what: &str, mut spans: Vec<f64>, limit: f64) {
+        spans.sort_by(f64::total_cmp);
+        let (median, worst) = (spans[spans.len() / 2], spans[spans.len() - 1]);
+        let line = format!("{what}: median {median:.0} ms, worst {worst:.0} ms");
+        self.note(&format!("{line} (limit {limit} ms)"), worst < limit);
+    }
+
+    fn note(&mut self, text: &str, holds: bool) {
+        let mark = if holds { "" } else { "  <-- missed" };
+        let _ = writeln!(self.text, "{text}{mark}");
+        self.missed += usize::from(!holds);
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("pages");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("scale.txt"), &self.text).unwrap();
+    }
+}
+
+#[test]
+fn a_hundred_sites_and_ten_thousand_resources_are_there_at_once_and_live() {
+    let mut report = Report::default();
+    let start = Instant::now();
+    let federation = Federation::start();
+    let span = start.elapsed().as_secs_f64();
+    report.note(&format!("the federation was there after {span:.1} s"), true);
+    let browser = Browser::new();
+    let url = |path: &str| format!("{}{path}", federation.hub().url);
+    is_as_it_was_made(&federation);
+
+    the_grid_is_there(&browser, &url("/resources"), &mut report);
+    events_are_seen(&browser, &federation, &mut report);
+    others_are_heard(&browser, &federation, &mut report);
+    a_flood_is_followed(&browser, &federation, &mut report);
+    a_resource_is_live(&browser, &federation, &mut report);
+    the_sites_are_there(&browser, &url("/"), &mut report);
+    assert_eq!(report.missed, 0, "\n{}", report.text);
+}
+
+/// All sites and states are told of; those that are silent by others.
+fn is_as_it_was_made(federation: &Federation) {
+    let grid: Grid = federation.hub().try_get("/api/v1/grid?limit=200").unwrap();
+    assert_eq!(grid.sites.len(), SITES);
+    assert_eq!(grid.sites.iter().filter(|site| !site.answered).count(), federation::silent());
+    assert_eq!(grid.rows.len(), 200);
+    for (row, made) in grid.rows.iter().zip(&federation.resources) {
+        let named: Vec<String> = made.sites.iter().map(|&site| federation::name(site)).collect();
+        assert_eq!(row.id, made.id);
+        assert!(row.cells.keys().eq(&named), "{row:?} {named:?}");
+    }
+    let cells = || grid.rows.iter().flat_map(|row| row.cells.values());
+    for state in [State::Settled, State::Pending, State::Failed, State::Diverged] {
+        assert!(cells().any(|cell| cell.state == state && cell.told_by.is_none()), "{state:?}");
+    }
+    assert!(cells().any(|cell| cell.told_by.is_some()), "nothing is told of a silent site");
+    let last = format!("/api/v1/grid?after=resource-{:05}", RESOURCES - 2);
+    let last: Grid = federation.hub().try_get(&last).unwrap();
+    assert_eq!(last.rows.len(), 1);
+}
+
+/// From following a link to rows that can be read, to what all sites say, and to what is searched for.
+fn the_grid_is_there(browser: &Browser, url: &str, report: &mut Report) {
+    let (mut first, mut whole, mut found) = (Vec::new(), Vec::new(), Vec::new());
+    for n in 0..5 {
+        browser.open("about:blank");
+        browser.open(url);
+        let timing = browser.script(
+            "return [performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd,
+                document.querySelectorAll('#list tbody tr').length]",
+            Vec::new(),
+        );
+        let (ready, rows): (f64, usize) = serde_json::from_value(timing).unwrap();
+        assert_eq!(rows, ROWS);
+        first.push(ready);
+        whole.push(until(browser, "0", "", &listed(&format!("rows.length === {ROWS}"))));
+        let wanted = format!("{n}7{n}");
+        found.push(until(
+            browser,
+            "performance.now()",
+            &format!(
+                "const field = document.querySelector('input[name=find]');
+                 field.value = '{wanted}';
+                 field.dispatchEvent(new Event('input', {{ bubbles: true }}))"
+            ),
+            &listed(&format!(
+                "rows.length > 10 && rows.every((row) => row.id.includes('{wanted}'))"
+            )),
+        ));
+    }
+    report.add("grid: from the start of navigation to rows", first, INTERACTIVE);
+    report.add("grid: from the start of navigation to what all sites say", whole, INTERACTIVE);
+    report.add("grid: from a key to what all sites have of it", found, INTERACTIVE);
+    browser.open(url);
+    until(browser, "0", "", &listed("true"));
+    browser.wait_for("#live", |text| text == "live");
+    browser.shot("scale-grid");
+}
+
+/// The moment of a row's last update, and its state at the site that is looked at.
+fn cell(id: &str) -> String {
+    format!(
+        "const row = document.getElementById('line-{id}');
+         const [at, state] = [row.querySelector('time').dateTime, row.cells[3].innerText];"
+    )
+}
+
+/// An operation is submitted, and seen; then how it went.
+fn events(browser: &Browser, plain: &[&str]) -> (Vec<f64>, Vec<f64>) {
+    let (mut accepted, mut went) = (Vec::new(), Vec::new());
+    for (n, id) in plain.iter().enumerate() {
+        let (command, letter) = if n % 2 == 0 { ("false", "F") } else { ("echo again", "S") };
+        let read = cell(id);
+        let before = browser.script(&format!("{read} return at"), Vec::new());
+        accepted.push(until(
+            browser,
+            "window.submittedAt = performance.now()",
+            &post(id, command),
+            &format!("{read} return at !== {before}"),
+        ));
+        let ended = format!("{read} return at !== {before} && state === '{letter}'");
+        went.push(until(browser, "window.submittedAt", "", &ended));
+    }
+    (accepted, went)
+}
+
+/// Resources on the first page that nothing is wrong with.
+fn plain(federation: &Federation) -> Vec<&str> {
+    let first = &federation.resources[..ROWS];
+    let plain = first.iter().filter(|made| made.is_plain());
+    let plain: Vec<&str> = plain.map(|made| made.id.as_str()).take(EVENTS).collect();
+    assert_eq!(plain.len(), EVENTS);
+    plain
+}
+
+fn events_are_seen(browser: &Browser, federation: &Federation, report: &mut Report) {
+    let (accepted, went) = events(browser, &plain(federation));
+    report.add("grid: an operation that is submitted here, to the screen", accepted, EVENT);
+    report.add("grid: and how it went", went, 2.0 * EVENT);
+}
+
+/// What is submitted at another site is seen here. Both clocks are this machine's.
+fn others_are_heard(browser: &Browser, federation: &Federation, report: &mut Report) {
+    let first = &federation.resources[..ROWS];
+    let plain: Vec<_> = first.iter().filter(|made| made.is_plain()).take(EVENTS).collect();
+    let spans = plain.iter().map(|made| {
+        let read = cell(&made.id);
+        let before = browser.script(&format!("{read} return at"), Vec::new());
+        browser.script(
+            &format!(
+                "window.seenAt = null;
+                 const look = () => {{
+                     {read}
+                     if (window.seenAt !== null || at === {before}) return;
+                     observer.disconnect();
+                     requestAnimationFrame(() => setTimeout(() => {{ window.seenAt = Date.now(); }}));
+                 }};
+                 const observer = new MutationObserver(look);
+                 observer.observe(document, {{ subtree: true, childList: true }});"
+            ),
+            Vec::new(),
+        );
+        let other = federation.at(made.sites[1]);
+        let started = jiff::Timestamp::now().as_millisecond();
+        let ask = Submit { wait: Some("0s".into()), keep_going: true, ..submit("true", "set") };
+        other.exec(&made.id, &ask);
+        let mut seen = Value::Null;
+        eventually("it is seen here", || {
+            seen = browser.script("return window.seenAt", Vec::new());
+            !seen.is_null()
+        });
+        #[expect(clippy::cast_precision_loss, reason = "it is a measurement")]
+        let started = started as f64;
+        seen.as_f64().unwrap() - started
+    });
+    let spans = spans.collect();
+    report.add("grid: an operation that is submitted elsewhere, to the screen", spans, EVENT);
+}
+
+/// Many operations come in: the page neither falls behind, nor asks for each of them.
+fn a_flood_is_followed(browser: &Browser, federation: &Federation, report: &mut Report) {
+    let hub = federation.hub();
+    let (near, busy) = (federation::name(1), "resource-00000-busy");
+    // Its first operation lasts as long as the federation, so that the others are accepted and wait: commands
+    // are not what is measured.
+    let sites = Some(format!("{} & {near}", federation::name(0)));
+    let lasts = format!("while [ -e '{}' ]; do sleep 1; done", federation.directory().display());
+    let first = Submit { sites, wait: Some("0s".into()), ..submit(&lasts, "set") };
+    hub.exec(busy, &first);
+    until(browser, "0", "", &listed(&format!("rows.some((row) => row.id === 'line-{busy}')")));
+    browser.script("performance.clearResourceTimings(); window.floodAt = performance.now()", vec![]);
+    let start = Instant::now();
+    let (accepted, sent) = thread::scope(|scope| {
+        let flood = [0, 1].map(|_| scope.spawn(|| flood(hub, busy, RATE / 2)));
+        let (mut accepted, plain) = (Vec::new(), plain(federation));
+        while start.elapsed() < FLOOD {
+            accepted.extend(events(browser, &plain[..2]).0);
+        }
+        (accepted, flood.map(|thread| thread.join().unwrap()).iter().sum::<usize>())
+    });
+    let asked = browser.script(
+        "const asked = performance.getEntriesByType('resource').filter((e) => e.name.includes('/part/')).length;
+         return asked * 1000 / (performance.now() - window.floodAt)",
+        Vec::new(),
+    );
+    let asked = asked.as_f64().unwrap();
+    let enough = sent as u128 * 1_000 > FLOOD.as_millis() * u128::from(RATE) / 2;
+    report.note(&format!("flood: {sent} operations in {FLOOD:?}"), enough);
+    report.note(&format!("flood: the page has asked {asked:.1} times a second"), asked < ASKS);
+    report.add("flood: an operation that is submitted here, to the screen", accepted, 2.0 * EVENT);
+}
+
+/// Sends operations of a resource at a pace; how many there were.
+fn flood(hub: &Agent, id: &str, rate: u32) -> usize {
+    let hub = hub.again();
+    let ask = Submit { wait: Some("0s".into()), ..submit("true", "inc") };
+    let (start, mut sent) = (Instant::now(), 0_u32);
+    while start.elapsed() < FLOOD {
+        hub.exec(id, &ask);
+        sent += 1;
+        // The next one has its time; if it is late, it is not waited for.
+        thread::sleep((sent * Duration::from_secs(1) / rate).saturating_sub(start.elapsed()));
+    }
+    sent as usize
+}
+
+fn a_resource_is_live(browser: &Browser, federation: &Federation, report: &mut Report) {
+    let id = plain(federation)[0];
+    browser.open(&format!("{}/resources/{id}", federation.hub().url));
+    browser.wait_for("#live", |text| text == "live");
+    let seen = |n: usize| format!("return document.getElementById('seen').innerText.includes('echo event {n}.');");
+    let spans = (0..EVENTS).map(|n| {
+        let command = format!("echo event {n}.");
+        until(browser, "performance.now()", &post(id, &command), &seen(n))
+    });
+    let spans = spans.collect();
+    report.add("resource: an operation that is submitted here, to the screen", spans, EVENT);
+}
+
+fn the_sites_are_there(browser: &Browser, url: &str, report: &mut Report) {
+    let mut ready = Vec::new();
+    for _ in 0..3 {
+        browser.open("about:blank");
+        browser.open(url);
+        let all = format!("return document.querySelectorAll('#sites tbody tr').length === {SITES};");
+        ready.push(until(browser, "0", "", &all));
+    }
+    report.add("sites: from the start of navigation to all of them", ready, INTERACTIVE);
+    let named = browser.script("return document.querySelectorAll('.ring text').length", vec![]);
+    assert!(named.as_u64().is_some_and(|named| named > federation::silent() as u64), "{named}");
+    browser.is_accessible();
+    browser.shot("scale-sites");
+}
