@@ -58,15 +58,33 @@ document.addEventListener("htmx:afterSwap", () => {
 });
 
 // Rows are fetched again if something has happened to what they show: all of them with one question, and
-// what happens while that is under way with the next.
+// what happens while that is under way with the next. A list that was asked for before something happened,
+// and comes after it, does not know of it: its rows are fetched once more.
 const changed = new Set();
+const told = new Map();
 document.addEventListener("sse:resources", (event) => {
-  if (event.target.id === "rows") event.detail.data.split(" ").forEach((id) => changed.add(id));
+  if (event.target.id !== "rows") return;
+  for (const id of event.detail.data.split(" ").filter(Boolean)) {
+    changed.add(id);
+    told.set(id, performance.now());
+  }
 }, true);
 document.addEventListener("htmx:configRequest", (event) => {
-  if (event.detail.elt.id !== "rows") return;
+  const request = event.detail;
+  if (request.target?.id === "list") request.askedAt = performance.now();
+  if (request.elt.id !== "rows") return;
   const shown = [...changed].filter((id) => document.getElementById("line-" + id));
   changed.clear();
-  event.detail.parameters.ids = shown.join(",");
+  request.parameters.ids = shown.join(",");
   if (shown.length === 0) event.preventDefault();
+});
+document.addEventListener("htmx:afterSettle", (event) => {
+  const askedAt = event.detail.requestConfig?.askedAt;
+  if (askedAt === undefined) return;
+  for (const [id, at] of told) {
+    if (at < askedAt) told.delete(id);
+    else changed.add(id);
+  }
+  const rows = document.getElementById("rows");
+  if (rows && changed.size > 0) htmx.trigger(rows, "sse:resources", { data: "" });
 });

@@ -88,8 +88,8 @@ fn ring(seen: &Seen) -> Markup {
 
 /// A name outside of the ring, beside its place.
 fn name(site: &Site, (x, y): (f64, f64), middle: (f64, f64)) -> Markup {
-    let (side, anchor) = if x < middle.0 { (-12.0, "end") } else { (12.0, "start") };
-    html! { text x=(x + side) y=(y + 5.0) text-anchor=(anchor) { (site.name) } }
+    let (beside, anchor) = if x < middle.0 { (-12.0, "end") } else { (12.0, "start") };
+    html! { text x=(x + beside) y=(y + 5.0) text-anchor=(anchor) { (site.name) } }
 }
 
 struct Link {

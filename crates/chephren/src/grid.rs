@@ -154,7 +154,7 @@ fn place(id: &str) -> String {
 fn list(sought: &Sought, grid: &Grid, whole: Whole) -> List {
     List {
         path: sought.at("/part/grid"),
-        trigger: trigger(whole),
+        trigger: trigger(sought, grid, whole),
         content: html! {
             @match whole {
                 Whole::Yes => (silent(grid)),
@@ -170,15 +170,22 @@ fn list(sought: &Sought, grid: &Grid, whole: Whole) -> List {
     }
 }
 
-/// When the list is fetched again: what is not whole at once; else when resources come or go, after other
-/// changes when it is a little quieter, and now and then, since not all that happens elsewhere is told here.
-fn trigger(whole: Whole) -> String {
-    let (sites, listed, lists) = (live::SITES, live::LISTED, live::LISTS);
+/// When the list is fetched again: what is not whole at once; else when resources come or go, when one may
+/// be in the wanted state now, and now and then, since not all that happens elsewhere is told here. The more
+/// sites have to be asked, the more seldom that is.
+fn trigger(sought: &Sought, grid: &Grid, whole: Whole) -> String {
     let first = match whole {
         Whole::Yes => format!("sse:{}", live::CONNECTED),
         Whole::NotYet => "load".to_owned(),
     };
-    format!("{first}, sse:{sites}, sse:{listed}, sse:{lists} delay:1s, every 5s")
+    let moved = if sought.state.is_empty() {
+        String::new()
+    } else {
+        format!("sse:{} delay:500ms, ", live::LISTS)
+    };
+    let every = if grid.sites.len() < CROWD { "5s" } else { "15s" };
+    let (sites, listed) = (live::SITES, live::LISTED);
+    format!("{first}, sse:{sites}, sse:{listed}, {moved}every {every}")
 }
 
 /// Who has not answered, and what that means for what is shown.
@@ -347,7 +354,9 @@ mod tests {
 
     #[test]
     fn a_full_page_of_a_hundred_sites_is_small_enough() {
-        let page = list(&Sought::default(), &grid(100, crate::find::PAGE), Whole::Yes).render().into_string();
+        let page = list(&Sought::default(), &grid(100, crate::find::PAGE), Whole::Yes)
+            .render()
+            .into_string();
         assert!(page.len() < 400_000, "{} bytes", page.len());
     }
 
@@ -404,7 +413,8 @@ mod tests {
         grid.rows[0].cells.insert("site-001".to_owned(), told);
         grid.sites = told_of(&grid);
         let page = list(&Sought::default(), &grid, Whole::NotYet).render().into_string();
-        for expected in ["The other sites are being asked", "says site-000", "hx-trigger=\"load, "] {
+        for expected in ["The other sites are being asked", "says site-000", "hx-trigger=\"load, "]
+        {
             assert!(page.contains(expected), "{expected}: {page}");
         }
         assert!(!page.contains("site-002"), "{page}");

@@ -8,6 +8,7 @@
 
 use std::{
     collections::BTreeSet,
+    mem,
     time::{Duration, Instant},
 };
 
@@ -30,18 +31,20 @@ struct Pace {
     every: Duration,
     /// When it may be told again.
     free: Instant,
+    /// There is something to tell.
+    waits: bool,
 }
 
 impl Pace {
     fn new(every: Duration, now: Instant) -> Self {
-        Self { every, free: now }
+        Self { every, free: now, waits: false }
     }
 
-    /// Whether it may be told now; then not again for a while.
+    /// Whether it is to be told now; then not again for a while.
     fn goes(&mut self, now: Instant) -> bool {
-        let goes = self.free <= now;
+        let goes = self.waits && self.free <= now;
         if goes {
-            self.free = now + self.every;
+            (self.free, self.waits) = (now + self.every, false);
         }
         goes
     }
@@ -50,41 +53,38 @@ impl Pace {
 /// What waits to be told to one page.
 #[derive(Debug)]
 pub(crate) struct News {
+    /// What is on the screen has changed: all of it, the sites, or resources.
     quick: Pace,
-    coming: Pace,
-    calm: Pace,
     connected: bool,
     sites: bool,
     changed: BTreeSet<String>,
-    listed: bool,
-    lists: bool,
+    coming: Pace,
+    calm: Pace,
 }
 
 impl News {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             quick: Pace::new(QUICK, now),
-            coming: Pace::new(COMING, now),
-            calm: Pace::new(CALM, now),
             connected: false,
             sites: false,
             changed: BTreeSet::new(),
-            listed: false,
-            lists: false,
+            coming: Pace::new(COMING, now),
+            calm: Pace::new(CALM, now),
         }
     }
 
     /// Something has happened.
     pub(crate) fn add(&mut self, change: &Change) {
         match &change.what {
+            Happened::Broken { .. } => return,
             Happened::Following => self.connected = true,
             Happened::SiteReturned { .. }
             | Happened::SiteLost { .. }
             | Happened::Refused { .. } => self.sites = true,
-            Happened::Broken { .. } => {}
-            _ => {
-                self.lists = true;
-                self.listed |= comes_or_goes(&change.what);
+            what => {
+                self.calm.waits = true;
+                self.coming.waits |= comes_or_goes(what);
                 if self.changed.len() < MOST {
                     self.changed.extend(change.resource.clone());
                 } else {
@@ -92,20 +92,13 @@ impl News {
                 }
             }
         }
+        self.quick.waits = true;
     }
 
     /// When something has to be told, if nothing else happens.
     pub(crate) fn next(&self) -> Option<Instant> {
-        let waiting = [
-            (self.quick(), &self.quick),
-            (self.listed, &self.coming),
-            (self.lists, &self.calm),
-        ];
-        waiting.into_iter().filter(|(waits, _)| *waits).map(|(_, pace)| pace.free).min()
-    }
-
-    fn quick(&self) -> bool {
-        self.connected || self.sites || !self.changed.is_empty()
+        let paces = [&self.quick, &self.coming, &self.calm];
+        paces.into_iter().filter(|pace| pace.waits).map(|pace| pace.free).min()
     }
 
     /// What is to be told now, as a browser reads it.
@@ -114,25 +107,25 @@ impl News {
         let mut tell = |event: &str, data: &str| {
             told.extend(["event: ", event, "\ndata: ", data, "\n\n"]);
         };
-        if self.quick() && self.quick.goes(now) {
-            if std::mem::take(&mut self.connected) {
+        if self.quick.goes(now) {
+            if mem::take(&mut self.connected) {
                 tell(CONNECTED, "");
             }
-            if std::mem::take(&mut self.sites) {
+            if mem::take(&mut self.sites) {
                 tell(SITES, "");
             }
-            let changed: Vec<String> = std::mem::take(&mut self.changed).into_iter().collect();
+            let changed: Vec<String> = mem::take(&mut self.changed).into_iter().collect();
+            for id in &changed {
+                tell(&resource(id), "");
+            }
             if !changed.is_empty() {
-                changed.iter().for_each(|id| tell(&resource(id), ""));
                 tell(RESOURCES, &changed.join(" "));
             }
         }
-        if self.listed && self.coming.goes(now) {
-            self.listed = false;
+        if self.coming.goes(now) {
             tell(LISTED, "");
         }
-        if self.lists && self.calm.goes(now) {
-            self.lists = false;
+        if self.calm.goes(now) {
             tell(LISTS, "");
         }
         told

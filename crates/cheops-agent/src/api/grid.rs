@@ -15,14 +15,6 @@ use std::{
     time::Duration,
 };
 
-use axum::{extract::State, http::HeaderMap};
-use cheops_core::{
-    id::{ResourceId, SiteId},
-    replica::{self, Replica},
-};
-use futures_util::future::join_all;
-use tokio::time::timeout;
-
 use super::{
     Context, Shared,
     error::{ApiResult, Asked},
@@ -33,8 +25,14 @@ use super::{
     view,
 };
 use crate::peers::{Peer, State as Reach};
+use axum::{extract::State, http::HeaderMap};
+use cheops_core::{
+    id::{ResourceId, SiteId},
+    replica::{self, Replica},
+};
 
-/// How long a site may take, besides the round trip to it: people look at what comes of it.
+/// How long a site may take, besides the round trip to it, and all of them at most twice as long: people look
+/// at what comes of it.
 const PATIENCE: Duration = Duration::from_millis(800);
 /// The most bytes of names in a question.
 const NAMES: usize = 8 << 10;
@@ -211,21 +209,18 @@ impl<'a> Asking<'a> {
         );
         let mut asked: Vec<&Peer> = self.peers.iter().filter(|peer| self.is_asked(peer)).collect();
         asked.sort_by_key(|peer| peer.round_trip.unwrap_or(Duration::MAX));
-        let asking = asked.iter().map(|peer| {
-            let patience = PATIENCE + peer.round_trip.unwrap_or_default();
-            timeout(patience, pass::ask::<Grid>(self.context, &peer.site, &path))
-        });
+        let sites: Vec<(SiteId, Duration)> = (asked.iter())
+            .map(|peer| (peer.site.clone(), PATIENCE + peer.round_trip.unwrap_or_default()))
+            .collect();
+        let farthest = sites.iter().map(|(_, patience)| *patience).max().unwrap_or_default();
         let mut answers = Vec::new();
-        for (peer, answer) in asked.iter().zip(join_all(asking).await) {
-            let why = match answer {
-                Ok(Ok(grid)) => {
-                    answers.push(grid);
-                    continue;
-                }
-                Ok(Err(error)) => error.0.detail,
-                Err(_) => "it did not answer in time".to_owned(),
-            };
-            self.failed.insert(peer.site.clone(), why);
+        for ((site, _), answer) in
+            sites.iter().zip(pass::ask_all::<Grid>(self.context, &sites, &path, 2 * farthest).await)
+        {
+            match answer {
+                Ok(grid) => answers.push(grid),
+                Err(error) => _ = self.failed.insert(site.clone(), error.0.detail),
+            }
         }
         answers
     }

@@ -2,7 +2,6 @@
 
 use axum::{extract::State, http::HeaderMap};
 use cheops_core::id::SiteId;
-use futures_util::future::join_all;
 use serde::{Deserialize, de::DeserializeOwned};
 use utoipa::IntoParams;
 
@@ -84,9 +83,10 @@ async fn ask<T: DeserializeOwned>(context: &Context, path: &str) -> (Vec<T>, Vec
     let reachable = context.reachable(&peers);
     let unreachable = peers.iter().filter(|site| !reachable.contains(site));
     let mut silent: Vec<String> = unreachable.map(ToString::to_string).collect();
-    let asked = reachable.iter().map(|site| pass::ask::<T>(context, site, path));
+    let asked: Vec<_> = reachable.iter().map(|site| (site.clone(), pass::PATIENCE)).collect();
+    let answers = pass::ask_all(context, &asked, path, 2 * pass::PATIENCE).await;
     let mut said = Vec::new();
-    for (site, answer) in reachable.iter().zip(join_all(asked).await) {
+    for (site, answer) in reachable.iter().zip(answers) {
         match answer {
             Ok(answer) => said.push(answer),
             Err(_) => silent.push(site.to_string()),

@@ -129,9 +129,7 @@ impl Federation {
         });
         let agents: Vec<Agent> = agents.collect();
         agents.iter().for_each(Agent::wait_until_ready);
-        eventually("the first sees all others", || {
-            agents[0].reachable().len() == agents.len() - 1
-        });
+        eventually("the first sees all others", || agents[0].reachable().len() == agents.len() - 1);
         Self { agents, resources, directory }
     }
 
@@ -157,7 +155,7 @@ fn make(n: usize, rng: &mut Rng) -> Made {
     let mut near: Vec<usize> = (1..=REGION).map(|place| region * REGION + place).collect();
     rng.shuffle(&mut near);
     let wide = n % WIDE == WIDE - 1;
-    let hub = wide || n % 2 == 0;
+    let hub = wide || n.is_multiple_of(2);
     let count = if wide { REGION } else { rng.usize(2..=5) - usize::from(hub) };
     near.truncate(count);
     let fate = match n % 20 {
@@ -219,7 +217,8 @@ fn play(made: &Made, n: usize) -> Vec<Vec<Durable>> {
         replicas.insert(name, (replica, Vec::new()));
     }
     let place = |name: &SiteId| names.iter().position(|other| other == name).unwrap();
-    let hears = |site: usize| made.fate != Fate::Unheard || !is_silent(site) || site == made.sites[0];
+    let hears =
+        |site: usize| made.fate != Fate::Unheard || !is_silent(site) || site == made.sites[0];
     let mut inputs = VecDeque::from([(names[0].clone(), submit(&made.id, &names))]);
     while let Some((site, input)) = inputs.pop_front() {
         let Some((replica, written)) = replicas.get_mut(&site) else { continue };
