@@ -27,6 +27,8 @@ use crate::{
 const INTERACTIVE: f64 = 1_000.0;
 /// How long an event may take to the screen.
 const EVENT: f64 = 200.0;
+/// How long it may take while many operations come in, and until it is seen how one went.
+const FOLLOWED: f64 = 500.0;
 /// How many events are measured.
 const EVENTS: usize = 10;
 /// How often a round that was disturbed is measured again: processors are shared.
@@ -37,19 +39,23 @@ const ROWS: usize = 50;
 const RATE: u32 = 200;
 const FLOOD: Duration = Duration::from_secs(5);
 /// How many times in a second a page may ask while they do: for rows, and for the whole list.
-const ASKS: f64 = 10.0;
+const ASKS: f64 = 15.0;
+/// For how long a page fetches nothing before an event is measured by itself, in milliseconds.
+const QUIET: u32 = 250;
 
 /// Waits in the page until `condition` holds, after it has done `action`: how long that took, from the
 /// action or from the `start` that is given, until it is painted.
 fn until(browser: &Browser, start: &str, action: &str, condition: &str) -> f64 {
     let script = format!(
         "const done = arguments[arguments.length - 1];
+         window.steps ??= {{}};
          const start = {start};
          const is = () => {{ {condition} }};
          let over = false;
          const look = () => {{
              if (over || !is()) return;
              over = true;
+             window.steps.swapped = performance.now();
              observer.disconnect();
              requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)));
          }};
@@ -59,6 +65,21 @@ fn until(browser: &Browser, start: &str, action: &str, condition: &str) -> f64 {
          look();"
     );
     browser.wait_script(&script).as_f64().unwrap()
+}
+
+/// Waits until the page has fetched all that came of what happened before.
+fn quiet(browser: &Browser) {
+    let script = format!(
+        "const done = arguments[arguments.length - 1];
+         performance.setResourceTimingBufferSize(100000);
+         const look = () => {{
+             const parts = performance.getEntriesByType('resource').filter((e) => e.name.includes('/part/'));
+             const last = Math.max(0, ...parts.map((e) => e.responseEnd));
+             if (performance.now() - last > {QUIET}) done(); else setTimeout(look, 20);
+         }};
+         look();"
+    );
+    browser.wait_script(&script);
 }
 
 /// The whole list is there, with so many rows, if that matters.
@@ -211,10 +232,11 @@ fn cell(id: &str) -> String {
     )
 }
 
-/// An operation is submitted, and seen; then how it went.
-fn events(browser: &Browser, plain: &[&str]) -> (Vec<f64>, Vec<f64>) {
+/// An operation is submitted, and seen; then how it went. `before` is done before each.
+fn events(browser: &Browser, plain: &[&str], before: impl Fn(&Browser)) -> (Vec<f64>, Vec<f64>) {
     let (mut accepted, mut went) = (Vec::new(), Vec::new());
     for (n, id) in plain.iter().enumerate() {
+        before(browser);
         let (command, letter) = if n % 2 == 0 { ("false", "F") } else { ("echo again", "S") };
         let read = cell(id);
         let before = browser.script(&format!("{read} return at"), Vec::new());
@@ -239,19 +261,39 @@ fn plain(federation: &Federation) -> Vec<&str> {
     plain
 }
 
+/// Where the time goes from an operation that is submitted to the screen.
+fn steps(browser: &Browser, id: &str) -> String {
+    let told = "document.addEventListener('sse:resources', () => { window.steps.told ??= performance.now(); }, true);
+        performance.clearResourceTimings();";
+    let read = cell(id);
+    let before = browser.script(&format!("{read} {told} return at"), Vec::new());
+    let action = format!(
+        "window.steps = {{ start }};
+         {}.then(() => {{ window.steps.accepted = performance.now(); }})",
+        post(id, "true")
+    );
+    let whole =
+        until(browser, "performance.now()", &action, &format!("{read} return at !== {before}"));
+    let steps = browser.script(
+        "const rows = performance.getEntriesByType('resource').find((e) => e.name.includes('/part/grid/rows'));
+         const { start, accepted, told, swapped } = window.steps;
+         return [accepted, told, rows.requestStart, rows.responseEnd, swapped].map((at) => at - start)",
+        Vec::new(),
+    );
+    let [accepted, told, asked, answered, swapped]: [f64; 5] =
+        serde_json::from_value(steps).unwrap();
+    format!(
+        "accepted after {accepted:.0}, told after {told:.0}, asked after {asked:.0}, answered after {answered:.0}, swapped after {swapped:.0}, painted after {whole:.0}"
+    )
+}
+
 fn events_are_seen(browser: &Browser, federation: &Federation, report: &mut Report) {
     let plain = plain(federation);
     let what = "grid: an operation that is submitted here, to the screen";
-    report.measure(what, EVENT, || events(browser, &plain).0);
-    let fetched = browser.script(
-        "const all = performance.getEntriesByType('resource').filter((e) => e.name.includes('/part/grid/rows'));
-         return all.map((e) => e.duration).sort((a, b) => a - b)[all.length >> 1]",
-        Vec::new(),
-    );
-    let fetched = fetched.as_f64().unwrap();
-    report.note(&format!("grid: of that, to fetch the row: median {fetched:.0} ms"), true);
+    report.measure(what, EVENT, || events(browser, &plain, quiet).0);
+    report.note(&format!("grid: of that, in ms: {}", steps(browser, plain[0])), true);
     let what = "grid: an operation that is submitted here, to how it went";
-    report.measure(what, 2.0 * EVENT, || events(browser, &plain).1);
+    report.measure(what, FOLLOWED, || events(browser, &plain, quiet).1);
 }
 
 /// What is submitted at another site is seen here. Both clocks are this machine's.
@@ -259,6 +301,7 @@ fn others_are_heard(browser: &Browser, federation: &Federation, report: &mut Rep
     let first = &federation.resources[..ROWS];
     let plain: Vec<_> = first.iter().filter(|made| made.is_plain()).take(EVENTS).collect();
     let span = |made: &&Made| {
+        quiet(browser);
         let read = cell(&made.id);
         let before = browser.script(&format!("{read} return at"), Vec::new());
         browser.script(
@@ -304,14 +347,14 @@ fn a_flood_is_followed(browser: &Browser, federation: &Federation, report: &mut 
     hub.exec(busy, &first);
     until(browser, "0", "", &listed(&format!("rows.some((row) => row.id === 'line-{busy}')")));
     let (mut sent, mut asked) = (0, 0.0);
-    report.measure("flood: an operation that is submitted here, to the screen", 2.0 * EVENT, || {
+    report.measure("flood: an operation that is submitted here, to the screen", FOLLOWED, || {
         browser.script("performance.clearResourceTimings(); window.floodAt = performance.now()", vec![]);
         let spans = thread::scope(|scope| {
             let flood = [0, 1].map(|_| scope.spawn(|| flood(hub, busy, RATE / 2)));
             let (start, plain) = (Instant::now(), plain(federation));
             let mut spans = Vec::new();
             while start.elapsed() < FLOOD {
-                spans.extend(events(browser, &plain[..2]).0);
+                spans.extend(events(browser, &plain[..2], |_| {}).0);
             }
             sent = flood.map(|thread| thread.join().unwrap()).iter().sum();
             spans
@@ -344,12 +387,15 @@ fn flood(hub: &Agent, id: &str, rate: u32) -> u32 {
 }
 
 fn a_resource_is_live(browser: &Browser, federation: &Federation, report: &mut Report) {
-    let id = plain(federation)[0];
+    // One that nothing was done to yet.
+    let rest = &federation.resources[ROWS..];
+    let id = &rest.iter().find(|made| made.is_plain()).unwrap().id;
     browser.open(&format!("{}/resources/{id}", federation.hub().url));
     browser.wait_for("#live", |text| text == "live");
     let mut count = 0;
     report.measure("resource: an operation that is submitted here, to the screen", EVENT, || {
         let span = |_| {
+            quiet(browser);
             count += 1;
             let command = format!("echo event {count}.");
             let seen =
