@@ -59,16 +59,26 @@ document.addEventListener("htmx:afterSwap", () => {
 
 // Rows are fetched again if something has happened to what they show: all of them with one question, and
 // what happens while that is under way with the next. A list that was asked for before something happened,
-// and comes after it, does not know of it: its rows are fetched once more.
+// and comes after it, does not know of it: its rows are fetched once more. Events are heard here, and not by
+// an element: one that is just being replaced would miss them.
 const changed = new Set();
 const told = new Map();
-document.addEventListener("sse:resources", (event) => {
-  if (event.target.id !== "rows") return;
-  for (const id of event.detail.data.split(" ").filter(Boolean)) {
-    changed.add(id);
-    told.set(id, performance.now());
-  }
-}, true);
+htmx.createEventSource = (url) => {
+  const source = new EventSource(url);
+  source.addEventListener("resources", (event) => {
+    if (!document.getElementById("list")) return;
+    for (const id of event.data.split(" ")) {
+      changed.add(id);
+      told.set(id, performance.now());
+    }
+    fetchRows();
+  });
+  return source;
+};
+function fetchRows() {
+  const rows = document.getElementById("rows");
+  if (rows && changed.size > 0) htmx.trigger(rows, "changed");
+}
 document.addEventListener("htmx:configRequest", (event) => {
   const request = event.detail;
   if (request.target?.id === "list") request.askedAt = performance.now();
@@ -85,6 +95,5 @@ document.addEventListener("htmx:afterSettle", (event) => {
     if (at < askedAt) told.delete(id);
     else changed.add(id);
   }
-  const rows = document.getElementById("rows");
-  if (rows && changed.size > 0) htmx.trigger(rows, "sse:resources", { data: "" });
+  fetchRows();
 });

@@ -88,8 +88,13 @@ fn ring(seen: &Seen) -> Markup {
 
 /// A name outside of the ring, beside its place.
 fn name(site: &Site, (x, y): (f64, f64), middle: (f64, f64)) -> Markup {
-    let (beside, anchor) = if x < middle.0 { (-12.0, "end") } else { (12.0, "start") };
-    html! { text x=(x + beside) y=(y + 5.0) text-anchor=(anchor) { (site.name) } }
+    let (right, down) = (x - middle.0, y - middle.1);
+    let anchor = match right {
+        right if right.abs() < 40.0 => "middle",
+        right if right < 0.0 => "end",
+        _ => "start",
+    };
+    html! { text x=(x + 0.07 * right) y=(y + 0.09 * down + 5.0) text-anchor=(anchor) { (site.name) } }
 }
 
 struct Link {

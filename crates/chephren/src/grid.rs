@@ -240,8 +240,8 @@ fn table(grid: &Grid) -> Markup {
     let names: Vec<&str> = sites.iter().map(|site| site.name.as_str()).collect();
     let shown = serde_json::json!({ "sites": names.join(",") });
     html! {
-        // `page.js` adds which rows are fetched.
-        div #rows hx-get="/part/grid/rows" hx-vals=(shown) hx-swap="none" hx-trigger={ "sse:" (live::RESOURCES) } {}
+        // `page.js` says when, and which rows.
+        div #rows hx-get="/part/grid/rows" hx-vals=(shown) hx-swap="none" hx-trigger="changed" {}
         div #grid .scroll.grid.crowd[crowd] tabindex="0" role="region" aria-label="States of resources at sites" {
             table {
                 caption {

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -10,7 +9,7 @@ use axum::{extract::State, http::StatusCode};
 use cheops_core::{
     duration,
     id::SiteId,
-    replica::{Replica, Resource},
+    replica::{Replica, Resource, Shared as InCommon},
     time::Millis,
 };
 
@@ -28,26 +27,17 @@ use crate::peers::State as Reach;
     responses((status = OK, body = Sites), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<Sites>> {
     let peers = context.peers.view();
-    let names: Vec<SiteId> = peers.iter().map(|peer| peer.site.clone()).collect();
     let here = context.here().clone();
-    let places: BTreeMap<SiteId, usize> =
-        names.iter().cloned().chain([here.clone()]).zip(0..).collect();
-    let (none, places) = (vec![(0, 0); places.len()], Arc::new(places));
+    let names = peers.iter().map(|peer| peer.site.clone()).chain([here.clone()]);
+    let none: BTreeMap<SiteId, InCommon> = names.map(|site| (site, InCommon::default())).collect();
     // A resource has few sites, however many there are.
-    let count = move |_: &Replica, resource: &Resource, counts: &mut Vec<(usize, usize)>| {
-        for site in resource.sites().iter() {
-            let place = places.get(site).and_then(|&place| counts.get_mut(place));
-            if let Some((resources, unanswered)) = place {
-                *resources += 1;
-                *unanswered += resource.unanswered(site);
-            }
-        }
+    let count = |_: &Replica, resource: &Resource, counts: &mut BTreeMap<SiteId, InCommon>| {
+        resource.count(counts);
         true
     };
-    // For each site, the resources that it has in common with this one, and how many of their
-    // operations it has not answered.
     let counts = context.node.walk(none, count).await?;
-    let own = counts.last().copied().unwrap_or_default();
+    let of = |site: &SiteId| counts.get(site).copied().unwrap_or_default();
+    let own = of(&here);
     let mut sites = vec![Site {
         name: here.to_string(),
         state: SiteState::Here,
@@ -56,12 +46,12 @@ pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<
         last_seen: None,
         lag_ms: Some(0),
         queue: Queue::default(),
-        resources: own.0,
-        unanswered: own.1,
+        resources: own.resources,
+        unanswered: own.unanswered,
         clock_offset_ms: None,
         error: None,
     }];
-    sites.extend(peers.into_iter().zip(counts).map(|(peer, (resources, unanswered))| Site {
+    sites.extend(peers.into_iter().map(|peer| (of(&peer.site), peer)).map(|(shared, peer)| Site {
         name: peer.site.to_string(),
         state: match peer.state {
             Reach::Reachable => SiteState::Reachable,
@@ -73,8 +63,8 @@ pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<
         last_seen: peer.last_seen.map(time_of_day),
         lag_ms: peer.lag.map(whole_millis),
         queue: Queue { messages: peer.queue.messages, bytes: peer.queue.bytes },
-        resources,
-        unanswered,
+        resources: shared.resources,
+        unanswered: shared.unanswered,
         clock_offset_ms: peer.clock_offset,
         error: peer.error,
     }));

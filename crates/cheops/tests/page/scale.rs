@@ -263,7 +263,7 @@ fn plain(federation: &Federation) -> Vec<&str> {
 
 /// Where the time goes from an operation that is submitted to the screen.
 fn steps(browser: &Browser, id: &str) -> String {
-    let told = "document.addEventListener('sse:resources', () => { window.steps.told ??= performance.now(); }, true);
+    let told = "document.addEventListener('changed', () => { window.steps.told ??= performance.now(); }, true);
         performance.clearResourceTimings();";
     let read = cell(id);
     let before = browser.script(&format!("{read} {told} return at"), Vec::new());
@@ -387,17 +387,15 @@ fn flood(hub: &Agent, id: &str, rate: u32) -> u32 {
 }
 
 fn a_resource_is_live(browser: &Browser, federation: &Federation, report: &mut Report) {
-    // One that nothing was done to yet.
-    let rest = &federation.resources[ROWS..];
-    let id = &rest.iter().find(|made| made.is_plain()).unwrap().id;
-    browser.open(&format!("{}/resources/{id}", federation.hub().url));
-    browser.wait_for("#live", |text| text == "live");
-    let mut count = 0;
+    let mut fresh = federation.resources[ROWS..].iter().filter(|made| made.is_plain());
     report.measure("resource: an operation that is submitted here, to the screen", EVENT, || {
-        let span = |_| {
+        // One that nothing was done to yet.
+        let id = &fresh.next().unwrap().id;
+        browser.open(&format!("{}/resources/{id}", federation.hub().url));
+        browser.wait_for("#live", |text| text == "live");
+        let span = |n| {
             quiet(browser);
-            count += 1;
-            let command = format!("echo event {count}.");
+            let command = format!("echo event {n}.");
             let seen =
                 format!("return document.getElementById('seen').innerText.includes('{command}');");
             until(browser, "performance.now()", &post(id, &command), &seen)
