@@ -55,7 +55,9 @@ fn ready(command: &mut Command) -> (Child, String) {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let stdout = child.stdout.as_mut().unwrap();
     let mut lines = BufReader::new(stdout).lines().map(Result::unwrap);
+    let look = lines.by_ref().find(|line| line.contains("in a browser")).unwrap();
     let export = lines.by_ref().find(|line| line.contains("export CHEOPS_AGENT=")).unwrap();
+    assert!(look.contains(export.split_once('=').unwrap().1), "{look}");
     // The rest is read, so that the demo can write it.
     lines.find(|line| line.contains("Ctrl-C"));
     (child, export.split_once('=').unwrap().1.to_owned())
@@ -71,6 +73,9 @@ fn the_demo_stops_with_ctrl_c() {
         .output()
         .unwrap();
     assert_eq!(String::from_utf8(list.stdout).unwrap(), "site/site1\nsite/site2\nsite/site3\n");
+    let directory = fs::read_dir(temporary.path()).unwrap().next().unwrap().unwrap().path();
+    let log = fs::read_to_string(directory.join("site1/log")).unwrap();
+    assert!(log.contains(&format!("its page is at {agent}")), "{log}");
 
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));

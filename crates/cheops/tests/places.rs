@@ -308,4 +308,13 @@ fn links_can_be_paused_to_rehearse_a_cut() {
     assert_eq!(status, 204);
     within(Duration::from_secs(20), "the links are back", || one.reachable().len() == 2);
     field.agreed("x", &[0, 1, 2]);
+
+    let until = || {
+        let sites: Sites = one.try_get("/api/v1/sites").unwrap();
+        sites.sites.into_iter().map(|site| site.paused_until).collect::<Vec<_>>()
+    };
+    assert_eq!(one.post("/api/v1/sites/site2/pause?for=1s", &()).unwrap().0, 204);
+    assert!(matches!(&until()[..], [None, Some(_), None]), "{:?}", until());
+    within(Duration::from_secs(20), "it ends by itself", || one.reachable().len() == 2);
+    assert_eq!(until(), [None, None, None]);
 }

@@ -99,7 +99,7 @@ impl Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> AnyResponse {
-        crate::layout::refused(&self.0)
+        crate::refuse::refused(self.0)
     }
 }
 

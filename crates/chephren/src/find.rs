@@ -74,10 +74,10 @@ impl Sought {
         html! {
             form.find role="search" action=(path) method="get" hx-get=(path) hx-select="#list" hx-target="#list"
                 hx-swap="outerHTML" hx-select-oob="#command" hx-replace-url="true" hx-sync="this:replace"
-                hx-trigger="input changed delay:250ms from:find input, change from:find select, submit" {
+                hx-trigger="input changed delay:250ms from:find input, change from:#by-state, change from:#by-site, submit" {
                 label { "Search " input type="search" name="find" value=(self.find) placeholder="a part of the name"; }
                 label { "State "
-                    select name="state" {
+                    select #by-state name="state" {
                         option value="" { "any" }
                         @for state in STATES {
                             option value=(word(state)) selected[word(state) == self.state] { (words::state(state).0) }
@@ -86,7 +86,7 @@ impl Sought {
                 }
                 @if let Some(sites) = sites {
                     label { "Site "
-                        select name="site" {
+                        select #by-site name="site" {
                             option value="" { "any" }
                             @for site in sites {
                                 option value=(site.name) selected[site.name == self.site] { (site.name) }
@@ -118,13 +118,11 @@ fn page(to: &str, text: &str) -> Markup {
     }
 }
 
-/// When a list of resources is fetched again: at once when something happens, once more when it is quiet,
-/// and now and then, since not all that happens elsewhere is told here.
+/// When a list of resources of one site is fetched again: when something happens, and now and then, since
+/// not all that happens elsewhere is told here.
 pub(crate) fn trigger() -> String {
     let (connected, sites, resources) = (live::CONNECTED, live::SITES, live::RESOURCES);
-    format!(
-        "sse:{connected}, sse:{sites}, sse:{resources} throttle:500ms, sse:{resources} delay:80ms, every 5s"
-    )
+    format!("sse:{connected}, sse:{sites}, sse:{resources}, every 5s")
 }
 
 /// The word for a state that the API has.

@@ -27,7 +27,7 @@ pub(crate) struct Beside {
     pub(crate) changed: Option<Markup>,
 }
 
-/// The part of a page with the id `list`.
+/// A part of a page; the one that a page is about has the id `list`.
 pub(crate) struct List {
     /// Where it comes from.
     pub(crate) path: String,
@@ -39,17 +39,22 @@ pub(crate) struct List {
 impl List {
     /// As part of a page.
     pub(crate) fn render(&self) -> Markup {
+        self.render_as("list")
+    }
+
+    /// As another part of a page.
+    pub(crate) fn render_as(&self, id: &str) -> Markup {
         let separator = if self.path.contains('?') { '&' } else { '?' };
         let path = format!("{}{separator}seen={}", self.path, self.print());
         html! {
-            div #list hx-get=(path) hx-swap="outerHTML" hx-trigger=(self.trigger) { (self.content) }
+            div id=(id) hx-get=(path) hx-swap="outerHTML" hx-trigger=(self.trigger) { (self.content) }
         }
     }
 
     /// For a browser that has it already, maybe in this state: with what has its own place on the page and
     /// is never the same for long, and with what changes only if the list does.
     pub(crate) fn again(&self, before: &Before, beside: &Beside) -> Response {
-        match (before.seen == self.print(), &beside.always) {
+        match (self.is_as(before), &beside.always) {
             (true, None) => StatusCode::NO_CONTENT.into_response(),
             (true, Some(always)) => ([("hx-reswap", "none")], always.clone()).into_response(),
             (false, always) => html! {
@@ -58,6 +63,11 @@ impl List {
             }
             .into_response(),
         }
+    }
+
+    /// Whether it is what a browser has.
+    pub(crate) fn is_as(&self, before: &Before) -> bool {
+        before.seen == self.print()
     }
 
     fn print(&self) -> String {

@@ -1,11 +1,13 @@
 //! What all pages have in common: the frame, the way to the other pages, and the rules for the browser.
 //!
 //! What must stay true: no page runs a script or takes a style that is not one of our files, sends
-//! anything elsewhere, or is shown inside of another page.
+//! anything elsewhere, or is shown inside of another page. What is read out when it changes stands outside
+//! of the parts that are fetched again, or it would be read out each time: notices in these have
+//! `data-say`, and the page says them once (`page.js`).
 
 use axum::{
-    http::{HeaderValue, StatusCode, header},
-    response::{IntoResponse, Response},
+    http::{HeaderName, HeaderValue, header},
+    response::Response,
 };
 use cheops_agent::api::model::Problem;
 use maud::{DOCTYPE, Markup, html};
@@ -24,16 +26,20 @@ pub(crate) struct Page<'a> {
     pub(crate) title: &'a str,
     /// The site that answers.
     pub(crate) here: &'a str,
-    /// Which entry of the navigation it is.
+    /// Which entry of the navigation it is, or which it belongs to.
     pub(crate) at: &'static str,
     /// The command that shows the same.
     pub(crate) command: String,
     pub(crate) content: Markup,
 }
 
-/// The main pages: where, and what.
-const PLACES: [(&str, &str); 4] =
-    [("/", "Sites"), ("/resources", "Resources"), ("/problems", "Problems"), ("/scope", "Scope")];
+/// The main pages: where, what, and where those are that belong to them.
+const PLACES: [(&str, &str, &str); 4] = [
+    ("/", "Sites", "/sites/"),
+    ("/resources", "Resources", "/resources/"),
+    ("/problems", "Problems", "/problems/"),
+    ("/scope", "Scope", "/scope/"),
+];
 
 impl Page<'_> {
     pub(crate) fn render(&self) -> Markup {
@@ -57,17 +63,24 @@ impl Page<'_> {
                     header {
                         a.mark href="/" { img src=(address("mark.svg")) alt="" width="24" height="24"; "Cheops" }
                         nav aria-label="Pages" {
-                            @for (path, name) in PLACES {
-                                a href=(path) aria-current=[(path == self.at).then_some("page")] { (name) }
+                            @for (path, name, below) in PLACES {
+                                @let current = match self.at {
+                                    at if at == path => Some("page"),
+                                    at if at == below => Some("true"),
+                                    _ => None,
+                                };
+                                a href=(path) aria-current=[current] { (name) }
                             }
                         }
-                        p.here { "Seen from " strong { (self.here) } " " span #live role="status" { "connecting" } }
+                        p.here { "Seen from " strong { (self.here) } " " span #live role="status" { "connecting" } " " span #as-of {} }
                     }
                     main #content tabindex="-1" {
                         h1 { (self.title) }
+                        div #refused {}
                         (self.content)
                     }
                     footer #command { (command(&self.command)) }
+                    div #said .hidden role="status" {}
                 }
             }
         }
@@ -95,12 +108,6 @@ pub(crate) fn problem(problem: &Problem) -> Markup {
     }
 }
 
-/// A refusal, as a whole answer.
-pub(crate) fn refused(why: &Problem) -> Response {
-    let status = StatusCode::from_u16(why.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    (status, problem(why)).into_response()
-}
-
 /// Tells the browser the rules.
 pub(crate) async fn protect(mut response: Response) -> Response {
     let headers = response.headers_mut();
@@ -108,6 +115,7 @@ pub(crate) async fn protect(mut response: Response) -> Response {
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ] {
         headers.insert(name, HeaderValue::from_static(value));
     }

@@ -20,9 +20,9 @@ use crate::{
     address::address,
     api::{Answer, Api, segment},
     fresh::{Before, Beside, List},
-    layout::Page,
+    layout::{self, Page},
     live,
-    words::{badge, time, urgency},
+    words::{self, badge, time, urgency},
 };
 
 /// How many are on a page.
@@ -90,10 +90,8 @@ async fn part(
 }
 
 fn list(sought: &Sought, sites: &Sites, troubles: &Troubles) -> List {
-    let (connected, linked, resources) = (live::CONNECTED, live::SITES, live::RESOURCES);
-    let trigger = format!(
-        "sse:{connected}, sse:{linked}, sse:{resources} throttle:2s, sse:{resources} delay:300ms, every 5s"
-    );
+    let (connected, linked, calmly) = (live::CONNECTED, live::SITES, live::LISTS);
+    let trigger = format!("sse:{connected}, sse:{linked}, sse:{calmly}, every 5s");
     let wanted = |trouble: &&Trouble| sought.site.is_empty() || trouble.site == sought.site;
     let found: Vec<&Trouble> = troubles.problems.iter().filter(wanted).collect();
     let from = sought.from.min(found.len());
@@ -129,7 +127,7 @@ fn silent(unasked: &[&String], sites: &Sites) -> Markup {
         site.and_then(|site| site.last_seen.as_deref())
     };
     html! {
-        div.notice.warn role="status" {
+        div.notice.warn data-say {
             p { "These sites could not be asked. They may have problems that are not shown:" }
             ul {
                 @for name in unasked.iter().take(20) {
@@ -164,7 +162,7 @@ fn table(shown: &[&Trouble], found: &[&Trouble]) -> Markup {
     html! {
         table {
             caption {
-                (found.len()) " problems, the most urgent first: " (count(Urgency::High)) " high, "
+                (words::count(found.len(), "problem")) ", the most urgent first: " (count(Urgency::High)) " high, "
                 (count(Urgency::Medium)) " medium, " (count(Urgency::Low)) " low"
             }
             thead { tr {
@@ -187,7 +185,48 @@ fn row(trouble: &Trouble) -> Markup {
                     None => span.none { "–" },
                 }
             }
-            td.what { p { (trouble.text) } p.next { strong { "Next: " } (trouble.next) } }
+            td.what {
+                p { (trouble.text) }
+                p.next { strong { "Next: " } (trouble.next) }
+                @if let Some(step) = Step::of(trouble) {
+                    div.step { a href=(step.path) { (step.text) } (layout::command(&step.command)) }
+                }
+            }
+        }
+    }
+}
+
+/// The way to the next step: on a page, and as a command.
+struct Step {
+    path: String,
+    text: &'static str,
+    command: String,
+}
+
+impl Step {
+    fn of(trouble: &Trouble) -> Option<Self> {
+        let of_site = |text, place, command: &str| Self {
+            path: format!("/sites/{}{place}", segment(&trouble.site)),
+            text,
+            command: command.to_owned(),
+        };
+        match (trouble.what.as_str(), &trouble.resource) {
+            ("hook", _) => {
+                Some(of_site("See the hook, and send a sample", "#hooks", "cheops hooks list"))
+            }
+            ("paused", _) => Some(of_site("See its links", "", "cheops get sites")),
+            ("failed" | "diverged" | "needs-decision" | "unknown" | "damaged", Some(id)) => {
+                let verb = if trouble.what == "diverged" { "diff" } else { "describe" };
+                // One that is made of requests has no form to run something.
+                let (place, text) = match trouble.what.as_str() {
+                    _ if id.contains('~') => ("do", "See what became of it"),
+                    "failed" => ("run", "Run a better one"),
+                    _ => ("repair", "Force a repair"),
+                };
+                let path = format!("/resources/{}#{place}", segment(id));
+                Some(Self { path, text, command: format!("cheops {verb} {}", shell::last(id)) })
+            }
+            _ => None,
         }
     }
 }
@@ -205,6 +244,25 @@ mod tests {
             text: "<b>it failed</b>".to_owned(),
             next: "look".to_owned(),
         }
+    }
+
+    #[test]
+    fn a_problem_leads_to_where_it_is_seen_to() {
+        let of = |what: &str, resource: Option<&str>| {
+            let (what, resource) = (what.to_owned(), resource.map(str::to_owned));
+            Step::of(&Trouble { what, resource, ..trouble("DC 1", 1) })
+                .map(|step| (step.path, step.command))
+        };
+        for (what, resource, path, command) in [
+            ("diverged", Some("web"), "/resources/web#repair", "cheops diff web"),
+            ("failed", Some("a b"), "/resources/a%20b#run", "cheops describe 'a b'"),
+            ("diverged", Some("image~1"), "/resources/image%7E1#do", "cheops diff 'image~1'"),
+            ("hook", None, "/sites/DC%201#hooks", "cheops hooks list"),
+            ("paused", None, "/sites/DC%201", "cheops get sites"),
+        ] {
+            assert_eq!(of(what, resource), Some((path.to_owned(), command.to_owned())), "{what}");
+        }
+        assert_eq!(of("disk", None), None);
     }
 
     #[test]

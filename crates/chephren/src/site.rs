@@ -10,7 +10,9 @@ use axum::{
     routing::get,
 };
 use cheops_agent::{
-    api::model::{Problem, ResourceSummary, Resources, Site, SiteState, Sites, Troubles},
+    api::model::{
+        Catalogue, Problem, ResourceSummary, Resources, Site, SiteState, Sites, TroubleCount,
+    },
     shell,
 };
 use maud::{Markup, html};
@@ -21,9 +23,15 @@ use crate::{
     create,
     find::{self, Sought},
     fresh::{Before, Beside, List},
+    hooks,
     layout::Page,
+    sites::{lasting, page_of, rehearsed, until},
     words::{self, badge, bytes, site_state, span, time},
 };
+
+/// What there is on the page.
+const PLACES: [(&str, &str); 3] =
+    [("resources", "Resources"), ("create", "Create a resource"), ("hooks", "Hooks")];
 
 pub(crate) fn routes() -> Router<Api> {
     Router::new().route("/sites/{name}", get(screen)).route("/part/sites/{name}", get(part))
@@ -39,16 +47,19 @@ struct Seen {
     refused: Option<Problem>,
     /// How many problems it has, if it could be asked.
     problems: Option<usize>,
+    /// Where its own page is, if that is known and another one.
+    page: Option<String>,
 }
 
 impl Seen {
     async fn look(api: &Api, name: &str, sought: &Sought) -> Answer<Self> {
         let asked = sought.ask("/api/v1/resources", &[("at", name)]);
-        let problems = address("/api/v1/problems", &[("at", name)]);
-        let (sites, resources, troubles) = tokio::join!(
+        let problems = address("/api/v1/problems/count", &[("at", name)]);
+        let (sites, catalogue, resources, troubles) = tokio::join!(
             api.get::<Sites>("/api/v1/sites"),
+            api.get::<Catalogue>("/api/v1/catalogue"),
             api.get::<Resources>(&asked),
-            api.get::<Troubles>(&problems),
+            api.get::<TroubleCount>(&problems),
         );
         let sites = sites?;
         let known = sites.sites.iter().find(|site| site.name == name).cloned();
@@ -62,8 +73,9 @@ impl Seen {
                 (api.get(&hearsay.ask("/api/v1/resources", &[])).await?, Some(refusal.0))
             }
         };
-        let problems = troubles.ok().map(|troubles| troubles.problems.len());
-        Ok(Self { sites, site, resources, refused, problems })
+        let problems = troubles.ok().map(|troubles| troubles.sites.values().sum());
+        let page = page_of(&catalogue?, name).map(str::to_owned);
+        Ok(Self { sites, site, resources, refused, problems, page })
     }
 }
 
@@ -86,19 +98,27 @@ async fn screen(
 ) -> Answer<Markup> {
     let path = format!("/sites/{}", segment(&name));
     let seen = Seen::look(&api, &name, &sought).await?;
+    let hooks = match seen.site.state {
+        SiteState::Here => hooks::section(&api).await?,
+        _ => hooks::elsewhere(&name, seen.page.as_deref()),
+    };
     let page = Page {
         title: &format!("Site {name}"),
         here: &seen.sites.here,
-        at: "/sites",
+        at: "/sites/",
         command: command(&name, &sought),
         content: html! {
+            nav.within aria-label="On this page" {
+                @for (place, name) in PLACES { a href={ "#" (place) } { (name) } }
+            }
             (reach(&seen, false))
-            (actions(&seen.site, &path, false))
-            p #pinged role="status" {}
-            h2 { "Resources" }
+            div.actions { (actions(&seen.site, &path, false)) (lasting()) }
+            div #done .answer role="status" {}
+            h2 #resources { "Resources" }
             (sought.form(&path, None))
             (list(&seen, &sought).render())
             (create::form(&name, &seen.sites))
+            (hooks)
         },
     };
     Ok(page.render())
@@ -132,14 +152,16 @@ fn list(seen: &Seen, sought: &Sought) -> List {
         path: sought.at(&format!("/part{path}")),
         trigger: find::trigger(),
         content: html! {
+            @if seen.site.state == SiteState::Here { (rehearsed(&seen.sites)) }
             @if seen.site.state == SiteState::Paused {
-                p.notice.warn role="status" {
+                p.notice.warn data-say {
                     "A cut is being rehearsed: the link between " (seen.sites.here) " and " (seen.site.name)
-                    " is paused. What is accepted meanwhile is sent when it is resumed."
+                    " is paused, " (until(seen.site.paused_until.as_deref()))
+                    ". What is accepted meanwhile is sent then."
                 }
             }
             @if let Some(why) = &seen.refused {
-                div.notice.warn role="status" {
+                div.notice.warn data-say {
                     p {
                         strong { (seen.site.name) " can't be asked: " } (why.detail) ". These are the resources that it shares with "
                         (seen.resources.site) ", as " (seen.resources.site) " sees them; it was last heard of "
@@ -168,7 +190,7 @@ fn reach(seen: &Seen, again: bool) -> Markup {
                 div { dt { "Last seen" } dd { (time(site.last_seen.as_deref())) } }
                 div { dt { "Waiting for it" } dd { (site.queue.messages) " (" (bytes(site.queue.bytes)) ")" } }
             }
-            div { dt { "Not answered" } dd { (site.unanswered) " operations" } }
+            div { dt { "Not answered" } dd { (words::count(site.unanswered, "operation")) } }
             div { dt { "Problems" } dd {
                 @match seen.problems {
                     Some(0) => "none",
@@ -176,6 +198,9 @@ fn reach(seen: &Seen, again: bool) -> Markup {
                     None => "not known: it can't be asked",
                 }
             } }
+            @if let Some(page) = &seen.page {
+                div { dt { "Its own page" } dd { a #own href=(page) { (page) } } }
+            }
         }
     }
 }
@@ -184,15 +209,16 @@ fn reach(seen: &Seen, again: bool) -> Markup {
 fn actions(site: &Site, path: &str, again: bool) -> Markup {
     let here = site.state == SiteState::Here;
     html! {
-        div #actions .actions hx-swap-oob=[again.then_some("true")] {
-            @if !here { button #ping hx-post={ (path) "/ping" } hx-target="#pinged" { "Ping" } }
+        div #actions .do hx-swap-oob=[again.then_some("true")] {
+            @if !here { button #ping hx-post={ (path) "/ping" } hx-target="#done" { "Ping" } }
+            // Whoever has pressed one is at the other then.
             @if site.state == SiteState::Paused {
-                button #resume hx-post={ (path) "/resume" } hx-target="#pinged" { "Resume" }
+                button #link hx-post={ (path) "/resume" } hx-target="#done" { "Resume" }
             } @else if here {
-                button #pause .warn hx-post={ (path) "/pause" } hx-target="#pinged" { "Cut this site off" }
-                button #resume hx-post={ (path) "/resume" } hx-target="#pinged" { "Resume all links" }
+                button #cut .warn hx-post={ (path) "/pause" } hx-include="#lasting" hx-target="#done" { "Cut this site off" }
+                button #resume-all hx-post={ (path) "/resume" } hx-target="#done" { "Resume all links" }
             } @else {
-                button #pause .warn hx-post={ (path) "/pause" } hx-target="#pinged" { "Pause" }
+                button #link .warn hx-post={ (path) "/pause" } hx-include="#lasting" hx-target="#done" { "Pause" }
             }
         }
     }

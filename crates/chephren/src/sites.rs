@@ -1,6 +1,6 @@
 //! The first page: all sites, as this one sees them, and the links between them.
-
-use std::{collections::BTreeMap, f64::consts::TAU};
+//!
+//! What must stay true: it stays readable, and cheap to make anew every few seconds, with a hundred sites.
 
 use axum::{
     Router,
@@ -8,54 +8,72 @@ use axum::{
     http::Method,
     routing::{get, post},
 };
-use cheops_agent::api::model::{Catalogue, Pong, Site, SiteState, Sites, Troubles};
+use cheops_agent::{
+    api::model::{Catalogue, Pong, Site, SiteState, Sites, TroubleCount},
+    config::is_web_address,
+    shell,
+};
 use maud::{Markup, html};
 use serde::Deserialize;
 
 use crate::{
+    address::{address, anchor},
     api::{Answer, Api, segment},
-    layout::Page,
+    drawing::drawing,
+    layout::{self, Page},
     live,
-    words::{badge, bytes, site_state, span, time},
+    words::{badge, bytes, count, site_state, span, time},
 };
+
+/// How long a pause can be told to last: for the API, and for people.
+const LASTING: [(&str, &str); 4] =
+    [("", "until resumed"), ("1m", "1 minute"), ("10m", "10 minutes"), ("1h", "1 hour")];
+
+/// How many sites are named where they are only mentioned.
+const NAMED: usize = 10;
 
 pub(crate) fn routes() -> Router<Api> {
     Router::new()
         .route("/", get(screen))
         .route("/part/sites", get(part))
+        .route("/ping", post(ping_all))
         .route("/sites/{name}/ping", post(ping))
         .route("/sites/{name}/pause", post(pause))
         .route("/sites/{name}/resume", post(resume))
 }
 
 /// All that the page shows.
-struct Seen {
-    sites: Sites,
-    catalogue: Catalogue,
-    /// By site.
-    problems: BTreeMap<String, usize>,
-    not_asked: Vec<String>,
+pub(crate) struct Seen {
+    pub(crate) sites: Sites,
+    pub(crate) catalogue: Catalogue,
+    problems: TroubleCount,
 }
 
 impl Seen {
-    async fn look(api: &Api) -> Answer<Self> {
-        let (sites, catalogue, troubles) = tokio::try_join!(
-            api.get::<Sites>("/api/v1/sites"),
-            api.get::<Catalogue>("/api/v1/catalogue"),
-            api.get::<Troubles>("/api/v1/problems"),
-        )?;
-        let mut problems = BTreeMap::new();
-        for trouble in troubles.problems {
-            *problems.entry(trouble.site).or_default() += 1;
-        }
-        Ok(Self { sites, catalogue, problems, not_asked: troubles.not_asked })
+    pub(crate) fn new(sites: Sites, catalogue: Catalogue, problems: TroubleCount) -> Self {
+        Self { sites, catalogue, problems }
     }
 
-    /// Where another site's own page is.
-    fn page_of(&self, site: &str) -> Option<&str> {
-        let offer = self.catalogue.sites.iter().find(|offer| offer.site == site)?;
-        offer.page.as_deref().filter(|_| site != self.sites.here)
+    async fn look(api: &Api) -> Answer<Self> {
+        let (sites, catalogue, problems) = tokio::try_join!(
+            api.get::<Sites>("/api/v1/sites"),
+            api.get::<Catalogue>("/api/v1/catalogue"),
+            api.get::<TroubleCount>("/api/v1/problems/count"),
+        )?;
+        Ok(Self::new(sites, catalogue, problems))
     }
+
+    /// How many problems a site has, as far as is known.
+    pub(crate) fn problems(&self, site: &str) -> usize {
+        self.problems.sites.get(site).copied().unwrap_or_default()
+    }
+}
+
+/// Where another site's own page is. It says so itself, and might say anything.
+pub(crate) fn page_of<'a>(catalogue: &'a Catalogue, site: &str) -> Option<&'a str> {
+    let others = catalogue.sites.iter().filter(|offer| offer.site != catalogue.here);
+    let page = others.filter(|offer| offer.site == site).find_map(|offer| offer.page.as_deref());
+    page.filter(|page| is_web_address(page))
 }
 
 async fn screen(State(api): State<Api>) -> Answer<Markup> {
@@ -66,11 +84,11 @@ async fn screen(State(api): State<Api>) -> Answer<Markup> {
         at: "/",
         command: "cheops get sites".to_owned(),
         content: html! {
+            (actions(&seen.sites.here))
             div #sites hx-get="/part/sites" hx-swap="innerHTML"
                 hx-trigger={ "sse:" (live::CONNECTED) ", sse:" (live::SITES) ", every 2s" } {
                 (content(&seen))
             }
-            (actions(&seen.sites.here))
         },
     };
     Ok(page.render())
@@ -81,18 +99,12 @@ async fn part(State(api): State<Api>) -> Answer<Markup> {
 }
 
 fn content(seen: &Seen) -> Markup {
-    let paused = seen.sites.sites.iter().filter(|site| site.state == SiteState::Paused).count();
     let alone = seen.sites.sites.len() == 1;
     html! {
-        @if paused > 0 {
-            p.notice.warn role="status" {
-                "A cut is being rehearsed: " (paused) " of the links from here are paused. What is "
-                "accepted meanwhile is sent when they are resumed."
-            }
-        }
-        @if !seen.not_asked.is_empty() {
-            p.notice.warn role="status" {
-                "No word from " (seen.not_asked.join(", ")) ": what is said of their problems is what is known here."
+        (rehearsed(&seen.sites))
+        @if !seen.problems.not_asked.is_empty() {
+            p.notice.warn data-say {
+                "No word from " (names(&seen.problems.not_asked)) ": what is said of them is what was known here when they were last seen."
             }
         }
         @if alone {
@@ -106,17 +118,52 @@ fn content(seen: &Seen) -> Markup {
     }
 }
 
+/// That a cut is being rehearsed here, and until when.
+pub(crate) fn rehearsed(sites: &Sites) -> Markup {
+    let paused: Vec<&Site> =
+        sites.sites.iter().filter(|site| site.state == SiteState::Paused).collect();
+    // Without an end of its own, one of them outlasts all that have one.
+    let ends: Option<Vec<&str>> = paused.iter().map(|site| site.paused_until.as_deref()).collect();
+    let last = ends.and_then(|ends| ends.into_iter().max());
+    html! {
+        @if !paused.is_empty() {
+            p.notice.warn data-say {
+                "A cut is being rehearsed: " (paused.len()) " of the " (sites.sites.len().saturating_sub(1)) " links from here "
+                (if paused.len() == 1 { "is" } else { "are" }) " paused, " (until(last))
+                ". What is accepted meanwhile is sent then."
+            }
+        }
+    }
+}
+
+/// Until when a pause lasts.
+pub(crate) fn until(end: Option<&str>) -> Markup {
+    html! { "until " @match end { Some(end) => (time(Some(end))), None => "resumed" } }
+}
+
 /// What can be done with all sites, and what came of what was done last. It is not made anew with the
 /// rest, so that it can be read.
 fn actions(here: &str) -> Markup {
     let path = format!("/sites/{}", segment(here));
     html! {
         div.actions {
-            button hx-post="/sites/all/ping" hx-target="#pinged" { "Ping all" }
-            button.warn hx-post={ (path) "/pause" } hx-target="#pinged" { "Cut this site off" }
-            button hx-post={ (path) "/resume" } hx-target="#pinged" { "Resume all links" }
+            button #ping-all hx-post="/ping" hx-target="#done" { "Ping all" }
+            button #cut .warn hx-post={ (path) "/pause" } hx-include="#lasting" hx-target="#done" { "Cut this site off" }
+            button #resume-all hx-post={ (path) "/resume" } hx-target="#done" { "Resume all links" }
+            (lasting())
         }
-        p #pinged role="status" {}
+        div #done .answer role="status" {}
+    }
+}
+
+/// How long a pause is to last. It stands beside what is made anew, so that what was chosen stays.
+pub(crate) fn lasting() -> Markup {
+    html! {
+        label.lasting { "A pause lasts "
+            select #lasting name="span" {
+                @for (span, text) in LASTING { option value=(span) { (text) } }
+            }
+        }
     }
 }
 
@@ -135,18 +182,19 @@ fn table(seen: &Seen) -> Markup {
 }
 
 fn row(site: &Site, seen: &Seen) -> Markup {
-    let problems = seen.problems.get(&site.name).copied().unwrap_or_default();
+    let problems = seen.problems(&site.name);
     let path = format!("/sites/{}", segment(&site.name));
     html! {
         tr id={ "site-" (site.name) } {
             th scope="row" {
                 a href=(path) { (site.name) }
-                @if let Some(page) = seen.page_of(&site.name) {
+                @if let Some(page) = page_of(&seen.catalogue, &site.name) {
                     " " a.elsewhere href=(page) { "its page" span.hidden { " (" (site.name) ")" } }
                 }
             }
             td {
                 (badge(site_state(site.state)))
+                @if site.state == SiteState::Paused { p.why { (until(site.paused_until.as_deref())) } }
                 @if let Some(error) = &site.error { p.why { (error) } }
             }
             td { (site.round_trip_ms.map_or_else(|| "–".to_owned(), span)) }
@@ -154,19 +202,32 @@ fn row(site: &Site, seen: &Seen) -> Markup {
             td { (behind(site)) }
             td { @if site.queue.messages > 0 { (site.queue.messages) " (" (bytes(site.queue.bytes)) ")" } @else { "–" } }
             td { (site.resources) }
-            td { @if problems > 0 { a href={ "/problems?site=" (segment(&site.name)) } { (badge((&problems.to_string(), "bad"))) } } @else { "–" } }
-            // They stay as they are while all else is made anew, or a click could get lost.
-            td { div.do id={ "do-" (site.name) "-" (site_state(site.state).0) } hx-preserve {
-                @if site.state != SiteState::Here {
-                    button hx-post={ (path) "/ping" } hx-target="#pinged" { "Ping" }
-                    @if site.state == SiteState::Paused {
-                        button hx-post={ (path) "/resume" } hx-target="#pinged" { "Resume" }
-                    } @else {
-                        button.warn hx-post={ (path) "/pause" } hx-target="#pinged" { "Pause" }
-                    }
-                }
-            } }
+            td { @if seen.problems.not_asked.contains(&site.name) { span.none { "not known" } } @else if problems > 0 { a href={ "/problems?site=" (segment(&site.name)) } { (badge((&problems.to_string(), "bad"))) } } @else { "–" } }
+            td { @if site.state != SiteState::Here { (buttons(site, &path)) } }
         }
+    }
+}
+
+/// What can be done about a link, and what came of it. Both stay as they are while all else is made anew, or
+/// a click could get lost and an answer be missed.
+fn buttons(site: &Site, path: &str) -> Markup {
+    let name = [site.name.as_str()];
+    let said = anchor("said", &name);
+    let (target, turn) = (format!("#{said}"), anchor("link", &name));
+    html! {
+        div.do id=(anchor("do", &[&site.name, site_state(site.state).0])) hx-preserve {
+            button id=(anchor("ping", &name)) hx-post={ (path) "/ping" } hx-target=(target)
+                aria-label={ "Ping " (site.name) } { "Ping" }
+            // Whoever has pressed one is at the other then.
+            @if site.state == SiteState::Paused {
+                button id=(turn) hx-post={ (path) "/resume" } hx-target=(target)
+                    aria-label={ "Resume " (site.name) } { "Resume" }
+            } @else {
+                button.warn id=(turn) hx-post={ (path) "/pause" } hx-include="#lasting" hx-target=(target)
+                    aria-label={ "Pause " (site.name) } { "Pause" }
+            }
+        }
+        div.answer id=(said) role="status" hx-preserve {}
     }
 }
 
@@ -176,123 +237,126 @@ fn behind(site: &Site) -> String {
         (0, Some(0)) => "–".to_owned(),
         (0, None) => "never met".to_owned(),
         #[expect(clippy::cast_precision_loss, reason = "for people")]
-        (waiting, Some(lag)) => format!("{waiting} operations, {}", span(lag as f64)),
-        (waiting, None) => format!("{waiting} operations"),
+        (0, Some(lag)) => span(lag as f64),
+        #[expect(clippy::cast_precision_loss, reason = "for people")]
+        (waiting, Some(lag)) => format!("{}, {}", count(waiting, "operation"), span(lag as f64)),
+        (waiting, None) => count(waiting, "operation"),
     }
 }
 
-/// The sites on a circle, with the links that are known between them.
-fn drawing(seen: &Seen) -> Markup {
-    let names: Vec<&str> = seen.sites.sites.iter().map(|site| site.name.as_str()).collect();
-    // More would be a tangle; the table has them all.
-    if names.len() < 2 || names.len() > 40 {
-        return html! {};
-    }
-    let places = places(names.len());
-    let links = links(seen, &names);
-    let label = format!("{} sites, {} links", names.len(), links.len());
-    html! {
-        svg.drawing viewBox="0 0 600 320" role="img" aria-label=(label) {
-            @for link in &links {
-                @let ((x1, y1), (x2, y2)) = (places[link.from], places[link.to]);
-                line class=(link.colour) x1=(x1) y1=(y1) x2=(x2) y2=(y2) {
-                    title { (names[link.from]) " – " (names[link.to]) ": " (link.text) }
-                }
-            }
-            @for (site, (x, y)) in seen.sites.sites.iter().zip(&places) {
-                circle class=(site_state(site.state).1) cx=(x) cy=(y) r="11" {}
-                text x=(x) y=(y + 28.0) text-anchor="middle" { (site.name) }
-            }
-        }
-    }
+/// Some names, and how many there are besides.
+fn names(all: &[String]) -> String {
+    let (named, more) = all.split_at(all.len().min(NAMED));
+    let named = named.join(", ");
+    if more.is_empty() { named } else { format!("{named} and {} more", more.len()) }
 }
 
-struct Link {
-    from: usize,
-    to: usize,
-    colour: &'static str,
-    text: String,
-}
-
-/// The links: those of this site as they are, and those between others as these have told.
-fn links(seen: &Seen, names: &[&str]) -> Vec<Link> {
-    let place = |name: &str| names.iter().position(|other| *other == name);
-    let mut links = Vec::new();
-    let Some(here) = place(&seen.sites.here) else { return links };
-    for (n, site) in seen.sites.sites.iter().enumerate().filter(|(n, _)| *n != here) {
-        let (word, colour) = site_state(site.state);
-        let text = site.round_trip_ms.map_or_else(|| word.to_owned(), span);
-        links.push(Link { from: here, to: n, colour, text });
-    }
-    for offer in &seen.catalogue.sites {
-        let Some(from) = place(&offer.site).filter(|from| *from != here) else { continue };
-        for (other, millis) in &offer.round_trips_ms {
-            if let Some(to) = place(other).filter(|to| *to != here && from < *to) {
-                links.push(Link { from, to, colour: "good", text: span(*millis) });
-            }
-        }
-    }
-    links
-}
-
-/// Places on an ellipse, the first at its top.
-#[expect(clippy::cast_precision_loss, reason = "there are few")]
-fn places(count: usize) -> Vec<(f64, f64)> {
-    let round = |n: f64| (n * 10.0).round() / 10.0;
-    // Two stand beside each other.
-    let first = if count == 2 { TAU / 2.0 } else { -TAU / 4.0 };
-    let angle = |n: usize| TAU * n as f64 / count as f64 + first;
-    (0..count)
-        .map(|n| (round(300.0 + 240.0 * angle(n).cos()), round(150.0 + 115.0 * angle(n).sin())))
-        .collect()
-}
-
-/// Asks one site, or all, whether it is there.
-async fn ping(State(api): State<Api>, Path(name): Path<String>) -> Answer<Markup> {
-    let names = if name == "all" {
-        let sites: Sites = api.get("/api/v1/sites").await?;
-        sites.sites.into_iter().map(|site| site.name).filter(|name| *name != sites.here).collect()
-    } else {
-        vec![name]
-    };
-    let pings = names.iter().map(async |name| {
-        let path = format!("/api/v1/sites/{}/ping", segment(name));
-        (name, api.send::<Pong>(Method::POST, &path, &()).await)
-    });
-    let answers = futures_util::future::join_all(pings).await;
+/// Asks all sites whether they are there.
+async fn ping_all(State(api): State<Api>) -> Answer<Markup> {
+    let Sites { here, sites } = api.get("/api/v1/sites").await?;
+    let others: Vec<String> =
+        sites.into_iter().map(|site| site.name).filter(|name| *name != here).collect();
+    let answers = futures_util::future::join_all(others.iter().map(|name| pong(&api, name))).await;
     Ok(html! {
-        @for (name, answer) in answers {
-            @match answer {
-                Ok(pong) => { span.said { (name) " answered after " (span(pong.round_trip_ms)) ". " } }
-                Err(refusal) => { span.said.bad { (name) ": " (refusal.0.detail) ". " } }
-            }
-        }
+        @if others.is_empty() { p { "There is no other site." } }
+        @for (name, answer) in others.iter().zip(&answers) { p { (pinged(name, answer)) } }
+        (layout::command("cheops site ping"))
     })
 }
 
-/// For how long.
-#[derive(Debug, Deserialize)]
-struct Pause {
-    #[serde(default)]
-    span: Option<String>,
+/// Asks a site whether it is there.
+async fn ping(State(api): State<Api>, Path(name): Path<String>) -> Answer<Markup> {
+    let answer = pong(&api, &name).await;
+    let line = format!("cheops site ping {}", shell::last(&name));
+    Ok(html! { p { (pinged(&name, &answer)) } (layout::command(&line)) })
 }
 
-/// Cuts the links to a site, or all of this one, to rehearse a cut.
+async fn pong(api: &Api, name: &str) -> Answer<Pong> {
+    api.send(Method::POST, &format!("/api/v1/sites/{}/ping", segment(name)), &()).await
+}
+
+fn pinged(name: &str, answer: &Answer<Pong>) -> Markup {
+    html! {
+        @match answer {
+            Ok(pong) => span.said { (name) " answered after " (span(pong.round_trip_ms)) "." },
+            Err(refusal) => span.said.bad { (name) " did not answer: " (refusal.0.detail) "." },
+        }
+    }
+}
+
+/// For how long.
+#[derive(Debug, Default, Deserialize)]
+struct Pause {
+    #[serde(default)]
+    span: String,
+}
+
+/// Cuts the link to a site, or all of this one, to rehearse a cut.
 async fn pause(
     State(api): State<Api>,
     Path(name): Path<String>,
     Form(pause): Form<Pause>,
 ) -> Answer<Markup> {
-    let span = pause.span.filter(|span| !span.is_empty());
-    let query = span.map(|span| format!("?for={}", segment(&span))).unwrap_or_default();
-    api.act(Method::POST, &format!("/api/v1/sites/{}/pause{query}", segment(&name))).await?;
-    Ok(
-        html! { span.said { "The links to " (name) " are paused. " code { "cheops site resume " (name) } " ends that." } },
-    )
+    let path = format!("/api/v1/sites/{}/pause", segment(&name));
+    api.act(Method::POST, &address(&path, &[("for", &pause.span)])).await?;
+    let sites: Sites = api.get("/api/v1/sites").await?;
+    let paused = sites
+        .sites
+        .iter()
+        .find(|site| site.state == SiteState::Paused && (site.name == name || sites.here == name));
+    let end = paused.and_then(|site| site.paused_until.as_deref());
+    let option = Some(shell::option("--for", &pause.span) + " ").filter(|_| !pause.span.is_empty());
+    let line = format!("cheops site pause {}{}", option.unwrap_or_default(), shell::last(&name));
+    Ok(html! {
+        p { (which(&name, &sites.here)) " paused " (until(end)) "." }
+        (layout::command(&line))
+    })
 }
 
 /// Ends a pause.
 async fn resume(State(api): State<Api>, Path(name): Path<String>) -> Answer<Markup> {
     api.act(Method::POST, &format!("/api/v1/sites/{}/resume", segment(&name))).await?;
-    Ok(html! { span.said { "The links to " (name) " are being made again." } })
+    let sites: Sites = api.get("/api/v1/sites").await?;
+    Ok(html! {
+        p { (which(&name, &sites.here)) " being made again." }
+        (layout::command(&format!("cheops site resume {}", shell::last(&name))))
+    })
+}
+
+/// What is paused with a site: all links, if it is this one.
+fn which(name: &str, here: &str) -> String {
+    if name == here { format!("All links of {name} are") } else { format!("The link to {name} is") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paused(until: Option<&str>) -> serde_json::Value {
+        let until = until.map(str::to_owned);
+        serde_json::json!({
+            "name": "b", "state": "paused", "paused_until": until, "address": null, "round_trip_ms": null,
+            "last_seen": null, "lag_ms": null, "queue": { "messages": 0, "bytes": 0 }, "resources": 0,
+            "unanswered": 0,
+        })
+    }
+
+    #[test]
+    fn a_rehearsal_lasts_until_its_last_link_is_back() {
+        let (early, late) = (Some("2026-01-01T00:00:00Z"), Some("2026-01-01T00:10:00Z"));
+        for (links, expected) in [
+            (vec![], ""),
+            (vec![late, early], "until 2026-01-01T00:10:00Z"),
+            (vec![late, None], "until resumed"),
+        ] {
+            let links: Vec<_> = links.into_iter().map(paused).collect();
+            let sites = serde_json::json!({ "here": "a", "sites": links });
+            let text = rehearsed(&serde_json::from_value(sites).unwrap()).into_string();
+            // What is between tags is what is read.
+            let read: String =
+                text.split('<').filter_map(|tag| tag.split_once('>')).map(|(_, t)| t).collect();
+            assert_eq!(read.is_empty(), expected.is_empty(), "{read}");
+            assert!(read.contains(expected), "{read}");
+        }
+    }
 }

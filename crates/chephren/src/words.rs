@@ -25,6 +25,11 @@ pub(crate) fn span(millis: f64) -> String {
     }
 }
 
+/// `1 site`, `2 sites`.
+pub(crate) fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 /// An amount of bytes, for people.
 #[expect(clippy::cast_precision_loss, reason = "nobody reads more than three digits")]
 pub(crate) fn bytes(bytes: usize) -> String {

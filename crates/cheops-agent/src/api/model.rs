@@ -32,6 +32,9 @@ pub struct Site {
     pub name: String,
     /// Whether it can be reached from here.
     pub state: SiteState,
+    /// When its pause ends by itself, if it is paused for a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_until: Option<String>,
     /// Where its agent listens for other agents, if that is known here.
     pub address: Option<String>,
     /// The public key that it is recognised by.
@@ -625,6 +628,15 @@ pub enum Urgency {
 pub struct Troubles {
     /// The most urgent first.
     pub problems: Vec<Trouble>,
+    /// The sites that could not be asked.
+    pub not_asked: Vec<String>,
+}
+
+/// How many things need a person, at each site.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TroubleCount {
+    /// By site; those that have none are left out.
+    pub sites: BTreeMap<String, usize>,
     /// The sites that could not be asked.
     pub not_asked: Vec<String>,
 }

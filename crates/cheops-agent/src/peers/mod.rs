@@ -102,6 +102,8 @@ pub struct Peer {
     pub key: PublicKey,
     /// Whether there is a link.
     pub state: State,
+    /// When its pause ends by itself, if it is paused for a time.
+    pub paused_until: Option<SystemTime>,
     /// How long a ping takes there and back, smoothed. The last known if there is no link.
     pub round_trip: Option<Duration>,
     /// When anything was last heard.
@@ -430,8 +432,9 @@ impl Peers {
     /// Closes the link with a site, or all links, and keeps them closed: for some time, or until
     /// they are resumed. To the two nodes it looks like a cut.
     pub fn pause(&self, site: Option<&SiteId>, span: Option<Duration>) -> Result<(), CallError> {
+        let until = span.and_then(|span| SystemTime::now().checked_add(span));
         for slot in self.meant(site)? {
-            let pause = slot.pause(&self.shared.here);
+            let pause = slot.pause(&self.shared.here, until);
             tracing::info!(site = %slot.site, "the link is paused");
             let Some(span) = span else { continue };
             let (stop, slot) = (self.shared.stop.clone(), slot.clone());

@@ -35,6 +35,8 @@ struct Inner {
     link: Option<Linked>,
     /// Counts pauses, so that the end of an old one does not end a new one.
     pauses: u64,
+    /// When the pause ends by itself, if it does.
+    paused_until: Option<SystemTime>,
     /// The next attempt to reach the site need not wait.
     fresh: bool,
     error: Option<String>,
@@ -67,6 +69,7 @@ impl Slot {
             inner: Mutex::new(Inner {
                 link: None,
                 pauses: 0,
+                paused_until: None,
                 fresh: true,
                 error: None,
                 round_trip: None,
@@ -181,10 +184,12 @@ impl Slot {
         std::mem::take(&mut self.lock().fresh)
     }
 
-    /// Closes the link and keeps it closed. Says which pause this is.
-    pub(super) fn pause(&self, here: &SiteId) -> u64 {
+    /// Closes the link and keeps it closed; until when is what is shown, and whoever pauses sees to it.
+    /// Says which pause this is.
+    pub(super) fn pause(&self, here: &SiteId, until: Option<SystemTime>) -> u64 {
         let mut inner = self.lock();
         inner.pauses += 1;
+        inner.paused_until = until;
         self.state.send_replace(State::Paused);
         inner.error = None;
         if let Some(linked) = &inner.link {
@@ -199,6 +204,7 @@ impl Slot {
         let meant = pause.is_none_or(|pause| pause == inner.pauses);
         if meant && *self.state.borrow() == State::Paused {
             inner.fresh = true;
+            inner.paused_until = None;
             // A link that was closed and is not yet gone is not one to be counted on.
             inner.leave();
             self.state.send_replace(State::Unreachable);
@@ -255,6 +261,7 @@ impl Slot {
             address: self.address.clone(),
             key: self.key,
             state: *self.state.borrow(),
+            paused_until: inner.paused_until,
             round_trip: inner.round_trip,
             last_seen: seen,
             lag: inner.agreement.lag(Instant::now()),

@@ -3,7 +3,7 @@
 use std::{
     env, fs,
     io::{self, IsTerminal, Write},
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::PathBuf,
 };
 
@@ -96,6 +96,7 @@ fn serve(config: &Config) -> Result<(), Failure> {
         let mut end = signal(SignalKind::terminate()).map_err(|error| failed(error.to_string()))?;
         let agent = Agent::start_with(config.clone(), chephren::page).await;
         let mut agent = agent.map_err(|error| failed(error.to_string()))?;
+        tracing::info!("its page is at {}", page(config, agent.api()));
         tokio::select! {
             _ = end.recv() => {}
             _ = tokio::signal::ctrl_c() => {}
@@ -110,6 +111,18 @@ fn serve(config: &Config) -> Result<(), Failure> {
         }
         Ok(())
     })
+}
+
+/// Where the page can be opened: as the configuration says, or where the API listens. What listens on all
+/// addresses listens on loopback, too.
+fn page(config: &Config, api: SocketAddr) -> String {
+    let ip = match api.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    let here = || format!("http://{}", SocketAddr::new(ip, api.port()));
+    Config { api, ..config.clone() }.page().unwrap_or_else(here)
 }
 
 /// What the file, the options and the environment amount to.
@@ -281,6 +294,21 @@ mod tests {
         assert_eq!(name(&[], Some("b"), Some("c")), Ok("b".to_owned()));
         assert_eq!(name(&[], Some(""), Some("c")), Ok("c".to_owned()));
         assert_eq!(name(&[], None, None), Err("this site has no name".to_owned()));
+    }
+
+    #[test]
+    fn the_page_is_where_it_can_be_opened() {
+        let mut config = configured(&["--site", "a"], None, None).unwrap();
+        for (api, expected) in [
+            ("127.0.0.1:8079", "http://127.0.0.1:8079"),
+            ("10.0.0.1:80", "http://10.0.0.1:80"),
+            ("0.0.0.0:8079", "http://127.0.0.1:8079"),
+            ("[::]:8079", "http://[::1]:8079"),
+        ] {
+            assert_eq!(page(&config, api.parse().unwrap()), expected);
+        }
+        config.serve.page = Some("https://a.example".to_owned());
+        assert_eq!(page(&config, "0.0.0.0:1".parse().unwrap()), "https://a.example");
     }
 
     #[test]

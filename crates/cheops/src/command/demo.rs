@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
 }
 
 fn ready(agents: &Agents, took: Duration) -> String {
-    let mut table = Table::new(["SITE", "API", "COMMANDS RUN IN", "LOG"]).indented(2);
+    let mut table = Table::new(["SITE", "PAGE AND API", "COMMANDS RUN IN", "LOG"]).indented(2);
     for agent in agents.all() {
         table.row([
             Cell::from(&agent.site),
@@ -80,7 +80,7 @@ fn ready(agents: &Agents, took: Duration) -> String {
     format!("Three sites are ready, after {}.\n\n{}\n", words::took_for(took), table.render())
 }
 
-/// Commands that can be pasted into another terminal.
+/// A page to open, and commands that can be pasted into another terminal.
 fn to_try(agents: &Agents) -> String {
     let address = agents.addresses().into_iter().next().map(|(_, address)| address.to_string());
     let address = address.unwrap_or_default();
@@ -88,7 +88,9 @@ fn to_try(agents: &Agents) -> String {
     let program = shell::word(&agents.program().display().to_string());
     let program = clean(&shell::word(&program));
     format!(
-        "{BOLD}Try, in another terminal{BOLD:#}
+        "{BOLD}Look:{BOLD:#} open {address} in a browser; each site has such a page.
+
+{BOLD}Try, in another terminal{BOLD:#}
 
   alias cheops={program}
   export CHEOPS_AGENT={address}

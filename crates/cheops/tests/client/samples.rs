@@ -92,6 +92,7 @@ pub(crate) fn site(name: &str, state: SiteState) -> Site {
     let is_here = state == SiteState::Here;
     Site {
         clock_offset_ms: None,
+        paused_until: None,
         name: name.into(),
         state,
         address: (!is_here).then(|| format!("{name}.example.org:8078")),

@@ -1,11 +1,8 @@
 //! The other pages: each is there, can be used by everybody, and says what is wrong where it is.
 
-use cheops_agent::api::model::Submit;
-use serde_json::json;
-
 use crate::{
     browser::Browser,
-    field::{Field, application::LINKS, submit},
+    field::{Field, application::LINKS},
 };
 
 #[test]
@@ -25,54 +22,27 @@ fn a_scope_is_explained_and_a_form_is_refused_where_it_was_filled_in() {
     browser.open(&url("/sites/site1"));
     browser.fill("#id", "web");
     browser.fill("#place", "site1 & nowhere");
-    browser.fill("#line", "echo <b>bold</b>");
+    browser.fill("#line", "echo '<b>bold</b>'");
     browser.click("#create button.go");
     browser.wait_for("#create .problem", |text| text.contains("nowhere"));
     browser.is_accessible();
     browser.shot("refused");
     browser.fill("#place", "site1 & site2");
     browser.click("#create button.go");
-    browser.wait_for("main", |text| text.contains("web") && text.contains("settled"));
+    browser.wait_for("#list", |text| text.contains("web") && text.contains("settled"));
     browser.shot("site");
 
-    for (path, shows) in
-        [("/resources", "web"), ("/problems", "Problems"), ("/resources/web", "echo <b>")]
-    {
+    for (name, path, shows) in [
+        ("sites", "/", "Ping all"),
+        ("site", "/sites/site2", "Hooks"),
+        ("resources", "/resources", "web"),
+        ("resource", "/resources/web", "<b>bold</b>"),
+        ("problems", "/problems", "Problems"),
+        ("scope", "/scope?scope=image%3A%20site1%20%26%20site2", "Right now"),
+    ] {
         browser.open(&url(path));
         browser.wait_for("main", |text| text.contains(shows));
         browser.is_accessible();
-        browser.shot(path.trim_start_matches('/').replace('/', "-").as_str());
-    }
-}
-
-/// What would show that it is run, if it were.
-const MARKUP: &str =
-    "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>";
-
-#[test]
-fn what_others_write_is_shown_and_never_run() {
-    let field = Field::with(3, LINKS);
-    let browser = Browser::new();
-    let url = |path: &str| format!("http://{}:8079{path}", field.net.ip(0));
-    let show = json!({ "Show": format!("echo '{MARKUP}'") });
-    field.sites[0].exec(
-        "loud",
-        &Submit {
-            sites: Some("site1 & site2".to_owned()),
-            author: Some(MARKUP.to_owned()),
-            config: Some(show),
-            ..submit(&format!("cat <<'E'\n{MARKUP}\nE"), "set")
-        },
-    );
-    for (path, shows) in [
-        ("/resources/loud", "<script>"),
-        ("/resources", "loud"),
-        ("/scope?scope=%3Cscript%3E", "<script>"),
-    ] {
-        browser.open(&url(path));
-        browser.wait_for("#live", |text| text == "live");
-        browser.wait_for("main", |text| text.contains(shows));
-        let title = browser.script("return document.title", Vec::new());
-        assert!(title.as_str().is_some_and(|title| title.ends_with("Cheops")), "{path}: {title}");
+        browser.fits_a_phone(name);
     }
 }

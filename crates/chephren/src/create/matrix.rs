@@ -8,7 +8,7 @@ use cheops_core::{
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use crate::words::badge;
+use crate::words::{badge, count};
 
 /// How many findings are explained.
 const EXPLAINED: usize = 20;
@@ -56,7 +56,7 @@ fn findings(config: &Config, findings: &[Finding]) -> Markup {
                 }
             }
         } @else {
-            p.said { (findings.len()) " findings of the matrix checker:" }
+            p.said { (count(findings.len(), "finding")) " of the matrix checker:" }
             ul.findings { @for finding in findings.iter().take(EXPLAINED) { li { (explained(finding)) } } }
             @if findings.len() > EXPLAINED {
                 p.said { "and " (findings.len() - EXPLAINED) " more; see to these first" }

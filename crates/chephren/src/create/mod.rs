@@ -5,7 +5,6 @@
 //! file on its way to the agent but the piece that is being passed on.
 
 mod matrix;
-mod read;
 
 use axum::{
     Router,
@@ -25,10 +24,11 @@ use cheops_core::{
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use self::read::Filled;
 use crate::{
     api::{Answer, Api, Refusal, segment},
+    form::{self, Filled},
     layout::{command, problem},
+    resource::run_word,
     scope::{caret, known},
     words::badge,
 };
@@ -77,11 +77,7 @@ pub(crate) fn form(site: &str, sites: &Sites) -> Markup {
                     input #kind name="kind" placeholder="exec" aria-describedby="kind-help";
                     small #kind-help { "What the command does, in the words of the matrix: " code { "set" } ", " code { "inc" } }
                 }
-                p {
-                    label for="files" { "Files" }
-                    input #files type="file" name="files" multiple aria-describedby="files-help";
-                    small #files-help { "The command uses each by its own name in braces" }
-                }
+                p { (form::files("create")) }
                 p {
                     label for="config" { "Configuration" }
                     textarea #config name="config" rows="6" spellcheck="false" aria-describedby="config-help config-said"
@@ -90,6 +86,10 @@ pub(crate) fn form(site: &str, sites: &Sites) -> Markup {
                     small #config-help { "JSON: which operations win over which, and how to show and reset. It can stay empty" }
                 }
                 div #config-said aria-live="polite" {}
+                p {
+                    label for="author" { "Your name, for the log" }
+                    input #author name="author" autocomplete="nickname" maxlength="200";
+                }
                 p { button.go { "Create" } }
                 div #created aria-live="polite" {}
             }
@@ -141,9 +141,33 @@ fn exists(parts: &[Names], catalogue: &Known, here: &SiteId) -> Markup {
     }
 }
 
+/// What is asked for: the name of the resource, and its first operation.
+fn wanted(filled: Filled) -> Answer<(String, Submit)> {
+    let id = filled.text("id").ok_or_else(|| {
+        let hint = "give it one: letters, digits, - . _ ~";
+        form::wrong("no name", "the resource has no name", hint)
+    })?;
+    let config = filled.text("config").map(|text| {
+        cheops_core::json::parse(&text).map_err(|error| {
+            form::wrong("bad configuration", &error.to_string(), "see what is said below it")
+        })
+    });
+    let submit = Submit {
+        command: filled.lines("command"),
+        kind: filled.text("kind"),
+        sites: filled.text("sites"),
+        config: config.transpose()?,
+        wait: Some(WAIT.to_owned()),
+        author: filled.text("author"),
+        files: filled.files,
+        ..Submit::default()
+    };
+    Ok((id, submit))
+}
+
 /// Creates it.
 async fn create(State(api): State<Api>, form: Multipart) -> Answer<Markup> {
-    let Filled { id, submit } = read::read(&api, form).await?;
+    let (id, submit) = wanted(form::read(&api, form).await?)?;
     let path = format!("/api/v1/resources/{}", segment(&id));
     // Somebody else's resource is not to be changed by who means to create one.
     match api.get::<Resource>(&format!("{path}?limit=1")).await {
@@ -151,8 +175,6 @@ async fn create(State(api): State<Api>, form: Multipart) -> Answer<Markup> {
         Err(refusal) if refusal.0.status == 404 => {}
         Err(refusal) => return Err(refusal),
     }
-    let submit =
-        Submit { wait: Some(WAIT.to_owned()), author: Some("web page".to_owned()), ..submit };
     match api.send::<Submitted>(Method::POST, &format!("{path}/operations"), &submit).await {
         Ok(submitted) => Ok(created(&id, &submit, &submitted)),
         Err(refusal) => Ok(refused(&api, &submit, &refusal.0).await?),
@@ -204,7 +226,7 @@ fn created(id: &str, submit: &Submit, submitted: &Submitted) -> Markup {
             ul {
                 @for run in &submitted.runs {
                     li {
-                        (run.site) ": " (badge(ran(run.status)))
+                        (run.site) ": " (badge(run_word(run.status)))
                         @if let Some(output) = run.output.as_deref().filter(|output| !output.is_empty()) {
                             pre { (output.chars().take(2_000).collect::<String>()) }
                         }
@@ -217,16 +239,23 @@ fn created(id: &str, submit: &Submit, submitted: &Submitted) -> Markup {
     }
 }
 
-/// How a run went, and its colour.
-fn ran(status: cheops_agent::api::model::RunStatus) -> (&'static str, &'static str) {
-    use cheops_agent::api::model::RunStatus;
-    match status {
-        RunStatus::Ok => ("OK", "good"),
-        RunStatus::Ko => ("KO", "bad"),
-        RunStatus::Unknown => ("unknown", "bad"),
-        RunStatus::Running => ("running", "busy"),
-        RunStatus::Waiting => ("waiting", "busy"),
-        RunStatus::Dropped => ("dropped", "warn"),
-        RunStatus::Timeout => ("no word yet; the work goes on", "busy"),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_typed_becomes_a_request() {
+        let typed = [("id", " web "), ("sites", "a & b "), ("command", "a\r\nb"), ("other", "x")];
+        let (id, submit) = wanted(Filled::with(&typed)).unwrap();
+        assert_eq!((id.as_str(), submit.command.as_str()), ("web", "a\nb"));
+        assert_eq!(
+            (submit.sites.as_deref(), submit.kind, submit.config),
+            (Some("a & b"), None, None)
+        );
+        for (typed, expected) in [(("id", " "), "no name"), (("config", "{"), "bad configuration")]
+        {
+            let refusal = wanted(Filled::with(&[("id", "web"), typed])).unwrap_err();
+            assert_eq!(refusal.0.title, expected);
+        }
     }
 }

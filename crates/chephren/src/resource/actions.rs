@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use axum::{
-    extract::{Form, Path, State},
+    extract::{Form, Multipart, Path, State},
     http::Method,
 };
 use cheops_agent::{
@@ -19,12 +19,13 @@ use serde::Deserialize;
 
 use super::{
     seen::Seen,
-    words::{count, end, receipt, run as run_word},
+    words::{end, receipt, run as run_word},
 };
 use crate::{
     api::{Answer, Api, Refusal, segment},
+    form::{self, Filled},
     layout,
-    words::badge,
+    words::{badge, count},
 };
 
 /// How long an answer waits for the replies of all sites; the page shows what comes later.
@@ -32,32 +33,29 @@ const WAIT: &str = "3s";
 /// How much of a block is shown.
 const BLOCK: usize = 20;
 
-/// What the forms ask for.
+/// What is asked for where there are no files.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Wanted {
     #[serde(default)]
     command: String,
     #[serde(default)]
-    kind: String,
-    #[serde(default)]
     author: String,
     /// A box that is ticked is there.
     force: Option<String>,
-    keep_going: Option<String>,
     sure: Option<String>,
 }
 
-impl Wanted {
-    fn submit(self) -> Submit {
-        Submit {
-            command: self.command,
-            kind: filled(&self.kind),
-            force: self.force.is_some(),
-            keep_going: self.keep_going.is_some(),
-            author: filled(&self.author),
-            wait: Some(WAIT.to_owned()),
-            ..Submit::default()
-        }
+/// The operation that a form asks for.
+fn wanted(filled: Filled) -> Submit {
+    Submit {
+        command: filled.lines("command"),
+        kind: filled.text("kind"),
+        force: filled.is_ticked("force"),
+        keep_going: filled.is_ticked("keep_going"),
+        author: filled.text("author"),
+        wait: Some(WAIT.to_owned()),
+        files: filled.files,
+        ..Submit::default()
     }
 }
 
@@ -74,9 +72,9 @@ fn operations(id: &str) -> String {
 pub(super) async fn run(
     State(api): State<Api>,
     Path(id): Path<String>,
-    Form(wanted): Form<Wanted>,
+    form: Multipart,
 ) -> Answer<Markup> {
-    let submit = wanted.submit();
+    let submit = wanted(form::read(&api, form).await?);
     let submitted: Submitted = api.send(Method::POST, &operations(&id), &submit).await?;
     Ok(html! { (answered(&submitted)) (layout::command(&line(&id, &submit))) })
 }
@@ -85,9 +83,9 @@ pub(super) async fn run(
 pub(super) async fn rehearse(
     State(api): State<Api>,
     Path(id): Path<String>,
-    Form(wanted): Form<Wanted>,
+    form: Multipart,
 ) -> Answer<Markup> {
-    let submit = Submit { dry_run: true, ..wanted.submit() };
+    let submit = Submit { dry_run: true, ..wanted(form::read(&api, form).await?) };
     let rehearsal: Rehearsal = api.send(Method::POST, &operations(&id), &submit).await?;
     Ok(html! { (would(&rehearsal)) (layout::command(&line(&id, &submit))) })
 }
@@ -125,6 +123,7 @@ pub(super) async fn again(
     Ok(html! {
         p { "It is sent again as " strong { (submitted.operation) } "." }
         (answered(&submitted))
+        (layout::command(&line(&id, &submit)))
     })
 }
 
@@ -143,6 +142,7 @@ pub(super) async fn delete(
             hint: "tick the box if you mean it".to_owned(),
         }));
     }
+    let line = removal_line(&id, &wanted);
     let options = [
         filled(&wanted.command).map(|command| format!("&command={}", segment(&command))),
         filled(&wanted.author).map(|author| format!("&author={}", segment(&author))),
@@ -154,7 +154,15 @@ pub(super) async fn delete(
     Ok(html! {
         p { "It is being deleted on all of its sites, and is forgotten once all have said so. " a href="/resources" { "All resources" } }
         (answered(&submitted))
+        (layout::command(&line))
     })
+}
+
+/// The command that deletes it in the same way.
+fn removal_line(id: &str, wanted: &Wanted) -> String {
+    let command = filled(&wanted.command).map(|command| shell::option("--command", &command) + " ");
+    let force = wanted.force.as_ref().map(|_| "--force ").unwrap_or_default();
+    format!("cheops delete {}{force}{}", command.unwrap_or_default(), shell::last(id))
 }
 
 /// What came of an operation so far.
@@ -231,8 +239,11 @@ fn line(id: &str, submit: &Submit) -> String {
         submit.dry_run.then_some(" --dry-run"),
     ];
     let ticked: String = ticked.into_iter().flatten().collect();
+    let files: Vec<String> =
+        submit.files.iter().map(|file| format!(" --file={}", shell::word(&file.name))).collect();
+    let files = files.concat();
     let (id, command) = (shell::word(id), shell::word(&submit.command));
-    format!("cheops exec --id={id} --command={command}{}{ticked}", kind.unwrap_or_default())
+    format!("cheops exec --id={id} --command={command}{}{ticked}{files}", kind.unwrap_or_default())
 }
 
 /// The forms. They stand beside what is fetched again, so that what is typed stays.
@@ -272,6 +283,7 @@ fn fields(name: &str) -> Markup {
         textarea id={ (name) "-command" } name="command" rows="2" spellcheck="false" {}
         label for={ (name) "-kind" } { "Kind, in the words of the matrix; empty is " code { "exec" } }
         input id={ (name) "-kind" } name="kind" list="kinds" autocomplete="off" spellcheck="false";
+        (form::files(name))
     }
 }
 
@@ -298,7 +310,8 @@ fn new(path: &str) -> Markup {
     html! {
         details.fold #run {
             summary { "Run a new operation" }
-            form hx-post={ (path) "/run" } hx-target="#new-answer" hx-include="#author" hx-disabled-elt="find button" {
+            form hx-post={ (path) "/run" } hx-encoding="multipart/form-data" hx-target="#new-answer" hx-include="#author"
+                hx-disabled-elt="find button" {
                 (fields("new"))
                 (tick("new", "force", "Force: all that came before is over"))
                 (tick("new", "keep_going", "Keep going: it counts even if it fails at the site that receives it"))
@@ -312,7 +325,8 @@ fn repair(path: &str) -> Markup {
     html! {
         details.fold #repair {
             summary { "Force a repair" }
-            form hx-post={ (path) "/run" } hx-target="#repair-answer" hx-include="#author" hx-disabled-elt="find button" {
+            form hx-post={ (path) "/run" } hx-encoding="multipart/form-data" hx-target="#repair-answer" hx-include="#author"
+                hx-disabled-elt="find button" {
                 p {
                     "For sites that differ, or that wait for a decision: a command that makes the whole state, "
                     "whatever was there. All that came before is over, and every site runs it."
@@ -383,22 +397,19 @@ fn kinds(seen: &Seen) -> Markup {
 
 #[cfg(test)]
 mod tests {
+    use cheops_agent::api::model::File;
+
     use super::*;
 
     #[test]
     fn a_form_asks_for_what_is_filled_in() {
-        let wanted = |kind: &str, force: Option<&str>| Wanted {
-            command: "echo".to_owned(),
-            kind: kind.to_owned(),
-            force: force.map(str::to_owned),
-            ..Wanted::default()
-        };
-        for (wanted, kind, force) in [
-            (wanted("", None), None, false),
-            (wanted("  ", None), None, false),
-            (wanted(" set ", Some("on")), Some("set"), true),
+        for (filled, kind, force) in [
+            (&[("command", "a\r\nb")][..], None, false),
+            (&[("command", "a\r\nb"), ("kind", "  ")], None, false),
+            (&[("command", "a\r\nb"), ("kind", " set "), ("force", "on")], Some("set"), true),
         ] {
-            let submit = wanted.submit();
+            let submit = wanted(Filled::with(filled));
+            assert_eq!(submit.command, "a\nb");
             assert_eq!((submit.kind.as_deref(), submit.force), (kind, force));
         }
     }
@@ -409,12 +420,15 @@ mod tests {
             command: "echo 'a b' > {id}".to_owned(),
             kind: Some("set".to_owned()),
             force: true,
+            files: vec![File { name: "a b".to_owned(), content: String::new(), length: 0 }],
             ..Submit::default()
         };
         assert_eq!(
             line("web", &submit),
-            r"cheops exec --id=web --command='echo '\''a b'\'' > {id}' --type=set --force"
+            r"cheops exec --id=web --command='echo '\''a b'\'' > {id}' --type=set --force --file='a b'"
         );
+        let wanted = Wanted { command: " rm {id} ".to_owned(), ..Wanted::default() };
+        assert_eq!(removal_line("-x", &wanted), "cheops delete --command 'rm {id}' -- -x");
     }
 
     #[test]

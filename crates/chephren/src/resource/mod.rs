@@ -24,10 +24,11 @@ mod words;
 
 use axum::{
     Router,
+    extract::DefaultBodyLimit,
     routing::{get, post},
 };
 
-pub(crate) use self::words::site_of;
+pub(crate) use self::words::{run as run_word, site_of};
 use crate::api::Api;
 
 pub(crate) fn routes() -> Router<Api> {
@@ -35,8 +36,11 @@ pub(crate) fn routes() -> Router<Api> {
         .route("/resources/{id}", get(screen::screen))
         .route("/part/resources/{id}", get(screen::part))
         .route("/part/resources/{id}/operations/{operation}/output", get(operations::output))
-        .route("/resources/{id}/run", post(actions::run))
-        .route("/resources/{id}/rehearse", post(actions::rehearse))
+        .route("/resources/{id}/run", post(actions::run).layer(DefaultBodyLimit::disable()))
+        .route(
+            "/resources/{id}/rehearse",
+            post(actions::rehearse).layer(DefaultBodyLimit::disable()),
+        )
         .route("/resources/{id}/operations/{operation}/again", post(actions::again))
         .route("/resources/{id}/delete", post(actions::delete))
         .route("/resources/{id}/show", post(show::show))

@@ -9,27 +9,22 @@ use cheops_agent::api::model::{Fate, Operation, Resource, Run, RunStatus};
 use futures_util::StreamExt as _;
 use maud::{Markup, html};
 use serde::Deserialize;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
     columns::{Cell, Row, Told},
     seen::Seen,
-    words::{count, end, fate, run as run_word, site_of, why},
+    words::{end, fate, run as run_word, site_of, why},
 };
 use crate::{
+    address::anchor,
     api::{Answer, Api, segment},
-    words::{badge, bytes, span, time},
+    words::{badge, bytes, count, span, time},
 };
 
 /// How much of a command stands in a table.
 const SHORT: usize = 160;
 /// How much of an output is shown, in bytes.
 const PRINTED: usize = 64 << 10;
-
-/// A name for a part of the page that is the same as long as it is about the same.
-pub(super) fn anchor(what: &str, about: &[&str]) -> String {
-    format!("{what}-{:016x}", xxh3_64(about.join("\0").as_bytes()))
-}
 
 /// The operations, a column for each site.
 pub(super) fn table(seen: &Seen, rows: &[Row<'_>]) -> Markup {
@@ -241,7 +236,7 @@ pub(super) fn block(seen: &Seen) -> Markup {
             h2 #block { "The block" }
             p.why { "What counts, in the order in which each site runs it, as " (resource.seen_by) " sees it." }
             @if !others.is_empty() {
-                p.notice.warn role="status" {
+                p.notice.warn data-say {
                     (others.join(", ")) (if others.len() == 1 { " has" } else { " have" })
                     " another block at the moment."
                 }
@@ -249,7 +244,7 @@ pub(super) fn block(seen: &Seen) -> Markup {
             @if kept.is_empty() && older == 0 {
                 p.none { "Nothing is in the block." }
             } @else {
-                div.scroll { table {
+                div.scroll tabindex="0" role="region" aria-label="The block" { table {
                     caption { (count(resource.summary.block_length, "operation")) }
                     thead { tr {
                         th scope="col" { "Place" } th scope="col" { "Operation" } th scope="col" { "Kind" }
@@ -346,12 +341,6 @@ mod tests {
         ] {
             assert_eq!(first(command), expected);
         }
-    }
-
-    #[test]
-    fn parts_of_a_page_are_told_apart() {
-        assert_ne!(anchor("op", &["a", "b"]), anchor("op", &["ab"]));
-        assert_ne!(anchor("op", &["a"]), anchor("output", &["a"]));
     }
 
     #[test]

@@ -6,23 +6,22 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use cheops_agent::{
-    api::model::{Problem, Replicant, Resource, Sites},
+    api::model::{Problem, Replicant, Resource},
     shell,
 };
 use maud::{Markup, html};
 
 use super::{
-    actions, columns,
-    operations::{self, anchor},
+    actions, columns, operations,
     seen::{COLUMNS, Part, Seen},
-    words::count,
 };
 use crate::{
+    address::anchor,
     api::{Answer, Api, segment},
     graph,
-    layout::{self, Page},
+    layout::Page,
     live,
-    words::{badge, state, time},
+    words::{badge, count, state, time},
 };
 
 /// What there is on the page.
@@ -45,17 +44,14 @@ pub(super) async fn screen(
     State(api): State<Api>,
     Path(id): Path<String>,
     Query(part): Query<Part>,
-) -> Answer<Response> {
-    let seen = match Seen::look(&api, &id, part).await {
-        Ok(seen) => seen,
-        Err(refusal) => return unknown(&api, &id, &refusal.0).await,
-    };
+) -> Answer<Markup> {
+    let seen = Seen::look(&api, &id, part).await?;
     // Of what is not at this site its change feed says nothing.
     let every = if seen.is_here() { "15s" } else { "3s" };
     let page = Page {
         title: &id,
         here: &seen.here,
-        at: "/resources",
+        at: "/resources/",
         command: format!("cheops describe {}", shell::last(&id)),
         content: html! {
             nav.within aria-label="On this page" {
@@ -63,15 +59,15 @@ pub(super) async fn screen(
             }
             div #seen hx-get={ "/part/resources/" (segment(&id)) (part.query()) } hx-swap="innerHTML"
                 hx-trigger={
-                    "sse:" (live::CONNECTED) " delay:150ms, sse:" (live::SITES) " delay:150ms, sse:"
-                    (live::resource(&id)) " delay:100ms, every " (every)
+                    "sse:" (live::CONNECTED) ", sse:" (live::SITES) ", sse:"
+                    (live::resource(&id)) ", every " (every)
                 } {
                 (content(&seen))
             }
             (actions::forms(&seen))
         },
     };
-    Ok(page.render().into_response())
+    Ok(page.render())
 }
 
 pub(super) async fn part(
@@ -89,28 +85,11 @@ pub(super) async fn part(
 /// What stands where a resource was. It is asked for no more until an event tells of it.
 fn gone(id: &str, why: &Problem) -> Response {
     let gone = html! {
-        p.notice.warn role="status" {
+        p.notice.warn data-say {
             strong { (id) } " is gone: " (why.detail) ". " a href="/resources" { "All resources" }
         }
     };
     (StatusCode::from_u16(STOP).unwrap_or(StatusCode::OK), gone).into_response()
-}
-
-/// The page of a resource that nobody knows, or nobody can be asked about.
-async fn unknown(api: &Api, id: &str, why: &Problem) -> Answer<Response> {
-    let sites: Sites = api.get("/api/v1/sites").await?;
-    let page = Page {
-        title: id,
-        here: &sites.here,
-        at: "/resources",
-        command: format!("cheops describe {}", shell::last(id)),
-        content: html! {
-            (layout::problem(why))
-            p { a href="/resources" { "All resources" } }
-        },
-    };
-    let status = StatusCode::from_u16(why.status).unwrap_or(StatusCode::BAD_GATEWAY);
-    Ok((status, page.render()).into_response())
 }
 
 fn content(seen: &Seen) -> Markup {
@@ -175,7 +154,7 @@ fn summary(seen: &Seen) -> Markup {
             }
         }
         @for (site, why, since) in seen.silent() {
-            p.notice.warn role="status" {
+            p.notice.warn data-say {
                 strong { (site) } " can’t be asked now: " (why) ". Its last word came " (time(since))
                 "; its column is what " (seen.resource.seen_by) " knew then."
             }
@@ -189,7 +168,7 @@ fn requests(replicant: &Replicant) -> Markup {
         section aria-labelledby="replicas" {
             h2 #replicas { "A REST resource of " (replicant.service) }
             p { "Clients find it at " code { (replicant.path) } ". It is made of the application’s own requests." }
-            div.scroll { table {
+            div.scroll tabindex="0" role="region" aria-label="What each site calls its own" { table {
                 caption { "What each site calls its own" }
                 thead { tr {
                     th scope="col" { "Site" } th scope="col" { "Its id" } th scope="col" { "Created" }

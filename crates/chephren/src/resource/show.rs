@@ -18,11 +18,10 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use similar::{Algorithm, DiffTag, capture_diff_slices};
 
-use super::words::count;
 use crate::{
     api::{Answer, Api, segment},
     layout,
-    words::badge,
+    words::{badge, count},
 };
 
 /// The most lines of an output that are compared.

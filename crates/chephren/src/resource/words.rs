@@ -3,7 +3,7 @@
 use cheops_agent::api::model::{Fate, Operation, Receipt, RunStatus};
 
 /// The word for how a run went, and its colour.
-pub(super) fn run(status: RunStatus) -> (&'static str, &'static str) {
+pub(crate) fn run(status: RunStatus) -> (&'static str, &'static str) {
     match status {
         RunStatus::Ok => ("OK", "good"),
         RunStatus::Ko => ("KO", "bad"),
@@ -58,11 +58,6 @@ pub(super) fn end(output: &str) -> String {
         short.push('…');
     }
     short
-}
-
-/// `1 site`, `2 sites`.
-pub(super) fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

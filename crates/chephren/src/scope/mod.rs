@@ -122,7 +122,7 @@ fn answer(text: &str, names: &[&str], here: &SiteId, catalogue: &Known) -> Marku
             } @else {
                 @match explain(text, here, catalogue) {
                     Ok(explained) => (explained),
-                    Err(error) => (caret(text, &error)),
+                    Err(error) => div data-say { (caret(text, &error)) },
                 }
             }
         }
@@ -184,7 +184,7 @@ fn during(cut: &Told, now: &Told) -> Markup {
     }
 }
 
-/// What is wrong with a text, and where in it.
+/// What is wrong with a text, and where in it. Where it stands sees to it that it is read out.
 pub(crate) fn caret(text: &str, error: &ScopeError) -> Markup {
     let range = error.span.range();
     let (before, after) = (text.get(..range.start).unwrap_or(text), text.get(range.end..));
@@ -192,8 +192,8 @@ pub(crate) fn caret(text: &str, error: &ScopeError) -> Markup {
     let line = |text: &str| text.replace(['\n', '\r', '\t'], " ");
     let carets = "^".repeat(marked.chars().count().max(1));
     html! {
-        div.problem role="alert" {
-            pre.caret {
+        div.problem {
+            pre.caret tabindex="0" {
                 (line(before)) mark { (line(marked)) } (line(after.unwrap_or_default())) "\n"
                 (" ".repeat(before.chars().count())) span.bad { (carets) }
             }
