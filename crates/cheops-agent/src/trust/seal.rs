@@ -99,10 +99,10 @@ fn seal_few<R: AsRef<[u8]>>(identity: &Identity, site: &SiteId, records: &[R]) -
     let mut places: Vec<usize> = (0..records.len()).collect();
     while level.len() > 1 {
         for (way, place) in ways.iter_mut().zip(&mut places) {
-            let (side, beside) =
+            let (on, other) =
                 if *place % 2 == 0 { (Side::Right, *place + 1) } else { (Side::Left, *place - 1) };
             // The last of an odd number goes up as it is.
-            way.extend(level.get(beside).map(|hash| (side, *hash)));
+            way.extend(level.get(other).map(|hash| (on, *hash)));
             *place /= 2;
         }
         level = level

@@ -96,6 +96,7 @@ pub(crate) fn site(name: &str, state: SiteState) -> Site {
         name: name.into(),
         state,
         address: (!is_here).then(|| format!("{name}.example.org:8078")),
+        key: String::new(),
         round_trip_ms: (state == SiteState::Reachable).then_some(8.25),
         last_seen: (!is_here).then(|| ago(5 * 60)),
         lag_ms: (!is_here).then_some(1500),
