@@ -43,13 +43,13 @@ impl Fleet {
             (0..2 * count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let ports: Vec<SocketAddr> = listeners.iter().map(|l| l.local_addr().unwrap()).collect();
         drop(listeners);
-        let home = |n: usize| directory.path().join(format!("site{}", n + 1));
+        let home_of = |n: usize| directory.path().join(format!("site{}", n + 1));
         let agents = (0..count).map(|n| {
-            let home = home(n);
+            let home = home_of(n);
             fs::create_dir_all(&home).unwrap();
             let (api, peers) = (ports[2 * n], ports[2 * n + 1]);
             let others = (0..count).filter(|&m| m != n && knows(n, m)).map(|m| {
-                let (address, key) = (ports[2 * m + 1], key(&home(m)));
+                let (address, key) = (ports[2 * m + 1], key(&home_of(m)));
                 format!("[[peer]]\nname = 'site{}'\naddress = '{address}'\nkey = '{key}'\n", m + 1)
             });
             let config = format!(
