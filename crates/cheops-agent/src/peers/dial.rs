@@ -79,7 +79,7 @@ async fn attempt(shared: &Arc<Shared>, slot: &Arc<Slot>) -> Result<(), End> {
     let (mut requests, connection) = timeout(patience, http::client(Metered::new(io, meter)))
         .await
         .map_err(|_| silent(shared, address))?
-        .map_err(|error| foreign(shared, slot, &error))?;
+        .map_err(|error| foreign(address, &root(&error)))?;
     let driving = (shared.here.clone(), link.clone());
     shared.tasks.spawn(async move {
         let (here, link) = driving;
@@ -89,7 +89,7 @@ async fn attempt(shared: &Arc<Shared>, slot: &Arc<Slot>) -> Result<(), End> {
     link.control.push(shared.hello());
     let greeting = async {
         let body = open(&mut requests, http::LINK, Body::new(link.control.body())).await;
-        let body = body.map_err(|error| foreign(shared, slot, &*error))?;
+        let body = body.map_err(|error| foreign(address, &root(&*error)))?;
         let _ = link.calls.send_replace(Some(requests.clone()));
         link::greet(shared, &link, Reading::control(body), &slot.site, true).await
     };
@@ -155,8 +155,14 @@ fn silent(shared: &Shared, address: &str) -> End {
 /// What was wrong before the two could be sure of each other.
 fn not_protected(shared: &Shared, slot: &Slot, error: &io::Error) -> End {
     let (here, site, address) = (&shared.here, &slot.site, &slot.address);
+    if tls::is_unknown_there(error) {
+        let key = shared.tls.own();
+        return End::lost(format!(
+            "`{site}` does not know the key of `{here}`: put it into the configuration of `{site}`, key = \"{key}\""
+        ));
+    }
     let Some(WrongKey { expected, found }) = tls::why(error) else {
-        return foreign(shared, slot, error);
+        return foreign(address, &root(error));
     };
     End::lost(match found.map(|found| (found, shared.tls.known(&found))) {
         Some((found, _)) if found == shared.tls.own() => format!(
@@ -172,17 +178,8 @@ fn not_protected(shared: &Shared, slot: &Slot, error: &io::Error) -> End {
     })
 }
 
-fn foreign(shared: &Shared, slot: &Slot, error: &(dyn std::error::Error + 'static)) -> End {
-    let (here, site, address) = (&shared.here, &slot.site, &slot.address);
-    End::lost(if tls::is_unknown_there(error) {
-        let key = shared.tls.own();
-        format!(
-            "`{site}` does not know the key of `{here}`: put it into the configuration of `{site}`, key = \"{key}\""
-        )
-    } else {
-        let why = root(error);
-        format!(
-            "{address} does not answer as an agent does ({why}): is it the port for other agents?"
-        )
-    })
+fn foreign(address: &str, why: &str) -> End {
+    End::lost(format!(
+        "{address} does not answer as an agent does ({why}): is it the port for other agents?"
+    ))
 }

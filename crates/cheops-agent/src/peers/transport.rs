@@ -17,20 +17,26 @@ use std::{
 
 use cheops_core::{id::SiteId, trust::PublicKey};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, BufReader, ReadBuf},
     net::TcpStream,
 };
 use tokio_rustls::{client, server};
 
 use crate::{socket::Socket, trust::Tls};
 
-/// Makes a connection of one that was dialled, if the site with this key is at its other end.
+/// Makes a connection of one that was dialled, if the site with this key is at its other end and knows us.
 pub(super) async fn dialled(
     tls: &Tls,
     tcp: TcpStream,
     key: PublicKey,
-) -> io::Result<client::TlsStream<Socket>> {
-    tls.dial(Socket::new(tcp)?, key).await
+) -> io::Result<BufReader<client::TlsStream<Socket>>> {
+    let mut io = BufReader::new(tls.dial(Socket::new(tcp)?, key).await?);
+    // Only its first word shows that it takes our key. Before that there is nothing to say: what it does
+    // not read could keep us from reading why it closed the connection.
+    if io.fill_buf().await?.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(io)
 }
 
 /// Makes a connection of one that was accepted, and says which site is at its other end.

@@ -112,15 +112,10 @@ impl Identity {
         SystemRandom::new().fill(&mut seed).map_err(|_| IdentityError::NoRandomness)?;
         let made = Self::from_seed(&seed)?;
         let failed = |error| IdentityError::File { path: path.to_owned(), error };
-        let draft = data.join(format!("{FILE}.{}", std::process::id()));
+        let draft = data.join(format!("{FILE}.{:016x}", fastrand::u64(..)));
         let mut options = OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&draft)
-            .map_err(failed)?;
+        let mut file =
+            options.write(true).create_new(true).mode(0o600).open(&draft).map_err(failed)?;
         let written = file.write_all(made.pem().as_bytes()).and_then(|()| file.sync_all());
         let linked = written.and_then(|()| fs::hard_link(&draft, path));
         let _ = fs::remove_file(&draft);

@@ -146,17 +146,9 @@ pub(crate) fn why<T: Clone + std::error::Error + 'static>(error: &io::Error) -> 
 }
 
 /// Whether the other end has closed a connection because it does not know the key of this site.
-pub(crate) fn is_unknown_there(mut error: &(dyn std::error::Error + 'static)) -> bool {
-    loop {
-        let tls = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        if let Some(Error::AlertReceived(alert)) = tls.and_then(|tls| tls.downcast_ref()) {
-            return *alert == AlertDescription::CertificateUnknown;
-        }
-        match error.source() {
-            Some(source) => error = source,
-            None => return false,
-        }
-    }
+pub(crate) fn is_unknown_there(error: &io::Error) -> bool {
+    let tls = error.get_ref().and_then(|error| error.downcast_ref());
+    matches!(tls, Some(Error::AlertReceived(AlertDescription::CertificateUnknown)))
 }
 
 /// The key in what was sent as one.

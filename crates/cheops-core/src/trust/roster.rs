@@ -470,9 +470,8 @@ mod tests {
     fn lies(roster: &Roster, thief: PublicKey, lies: &[Statement]) -> Vec<Statement> {
         let fence = roster.members()[&thief].standing.fence().unwrap().statements;
         let from = fence.max(roster.heard_of(&thief)) + 1;
-        let said = |(number, said): (u64, &Statement)| {
-            Statement { by: thief, number, ..said.clone() }
-        };
+        let said =
+            |(number, said): (u64, &Statement)| Statement { by: thief, number, ..said.clone() };
         (from..).zip(lies).map(said).collect()
     }
 
