@@ -18,8 +18,8 @@ use cheops_core::{duration, id::SiteId};
 use serde::Deserialize;
 
 pub use self::hook::{
-    Hook, HookSection, Irc, IrcSection, MOST_HOOKS, Mail, MailSection, Secret, Server, Tls, Way,
-    Web,
+    Hook, HookSection, Irc, IrcSection, MOST_HOOKS, Mail, MailSection, Secret, Server, Tls, Trust,
+    Way, Web,
 };
 pub use self::service::{Cross, Divide, Gather, Ids, Limits, Mesh, Meta, Service, Split};
 use self::service::{MeshSection, ServiceSection};

@@ -1,8 +1,9 @@
 //! The change feed of an agent, followed for as long as there is one.
 //!
 //! What must stay true: a feed that broke off is taken up again after the last change that was
-//! told, or after the number at which it began, so none is told twice or left out; an agent that
-//! stays away is a failure, not silence, and so is a connection that nothing comes from any more.
+//! told, or after the number at which it began, so none is told twice or left out; whoever reads along
+//! is told why it pauses and when it goes on; an agent that stays away is a failure, not silence, and so
+//! is a connection that nothing comes from any more.
 
 use std::{
     thread,
@@ -14,6 +15,7 @@ use cheops_agent::api::model::{Change, Happened};
 use crate::{
     client::{Ask, Client, Lines, Next, Path},
     report::{Exit, Failure},
+    screen,
 };
 
 /// How long an agent may be away before that is a failure.
@@ -70,21 +72,25 @@ impl<'a> Feed<'a> {
                     }
                 }
                 Ok(Next::Nothing) if self.lines.silence() >= self.silence => {
-                    self.lines = self.again()?;
+                    let why = format!("nothing came for {}s", self.silence.as_secs());
+                    self.lines = self.again(&why)?;
                 }
                 Ok(Next::Nothing) if Instant::now() >= deadline => return Ok(None),
                 Ok(Next::Nothing) => {}
-                Ok(Next::End) => self.lines = self.again()?,
-                Err(failure) if failure.exit() == Exit::Unreachable => self.lines = self.again()?,
+                Ok(Next::End) => self.lines = self.again("the agent ended it")?,
+                Err(failure) if failure.exit() == Exit::Unreachable => {
+                    self.lines = self.again(&failure.line())?;
+                }
                 Err(failure) => return Err(failure),
             }
         }
     }
 
-    /// Takes the feed up again.
-    fn again(&self) -> Result<Lines<'a, Change>, Failure> {
+    /// Takes the feed up again, and says so.
+    fn again(&self, why: &str) -> Result<Lines<'a, Change>, Failure> {
         let (mut pause, longest) = PAUSE;
         let deadline = Instant::now() + AWAY;
+        screen::note(&format!("the feed broke off: {why}; it is taken up again"));
         loop {
             thread::sleep(pause);
             match ask(self.client, self.resource.as_deref(), self.since) {
@@ -94,7 +100,13 @@ impl<'a> Feed<'a> {
                 {
                     pause = (pause * 2).min(longest);
                 }
-                result => return result,
+                result => {
+                    if result.is_ok() {
+                        let after = self.since.map(|seq| format!(" after {seq}"));
+                        screen::note(&format!("the feed goes on{}", after.unwrap_or_default()));
+                    }
+                    return result;
+                }
             }
         }
     }

@@ -1,13 +1,14 @@
 //! The hooks of this site: how they are doing, samples, and those that are added while it runs.
 
 use axum::{extract::State, http::StatusCode};
+use tokio::task::spawn_blocking;
 
 use super::{
     Shared,
     error::{ApiError, ApiResult, In, Json},
     model::{HookTested, Hooks, Problem},
 };
-use crate::{config::HookSection, hooks::HookError};
+use crate::{config::HookSection, hooks::HookError, node::Stopping};
 
 /// The hooks of this site, and how they are doing. Nothing secret is shown.
 #[utoipa::path(get, path = "/api/v1/hooks", tag = "hooks",
@@ -24,7 +25,8 @@ pub(super) async fn add(
     State(context): State<Shared>,
     Json(section): Json<HookSection>,
 ) -> ApiResult<(StatusCode, axum::Json<Hooks>)> {
-    context.hooks.add(section)?;
+    let hooks = context.hooks.clone();
+    aside(move || hooks.add(section)).await?;
     Ok((StatusCode::CREATED, list(State(context)).await))
 }
 
@@ -36,8 +38,14 @@ pub(super) async fn remove(
     State(context): State<Shared>,
     In(name): In<String>,
 ) -> ApiResult<StatusCode> {
-    context.hooks.remove(&name)?;
+    let hooks = context.hooks.clone();
+    aside(move || hooks.remove(&name)).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Does what waits for the disk, to its end, even if whoever asked is gone.
+async fn aside(work: impl FnOnce() -> Result<(), HookError> + Send + 'static) -> ApiResult<()> {
+    Ok(spawn_blocking(work).await.map_err(|_| Stopping)??)
 }
 
 /// Sends a sample now, and says what came of it.

@@ -18,6 +18,9 @@ use crate::hooks::{Filter, Mode, Name, Pattern};
 
 /// How many hooks a site has at most.
 pub const MOST_HOOKS: usize = 64;
+/// How many events may wait without a word, and at most.
+const KEEP: usize = 10_000;
+const MOST_KEPT: usize = 100_000;
 /// The longest that one delivery may take.
 const LONGEST: Duration = Duration::from_mins(10);
 
@@ -36,6 +39,8 @@ pub struct Hook {
     pub retry: Duration,
     /// How long an event may wait before it is given up.
     pub give_up: Duration,
+    /// How many events may wait.
+    pub keep: usize,
 }
 
 /// How a hook tells.
@@ -52,7 +57,7 @@ pub enum Way {
 }
 
 /// A request to a web server.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Web {
     /// Where.
     pub url: Uri,
@@ -60,6 +65,15 @@ pub struct Web {
     pub secret: Option<Secret>,
     /// Who vouches for the server, if not those whom the system trusts.
     pub ca: Option<PathBuf>,
+}
+
+impl fmt::Debug for Web {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What comes after the host often holds a token.
+        let host = self.url.host();
+        let Self { secret, ca, .. } = self;
+        f.debug_struct("Web").field("host", &host).field("secret", secret).field("ca", ca).finish()
+    }
 }
 
 /// An e-mail.
@@ -90,6 +104,15 @@ pub struct Irc {
     pub channel: String,
     /// The password of the server.
     pub password: Option<Secret>,
+    /// How the connection is protected, if it is.
+    pub tls: Option<Trust>,
+}
+
+/// Whom to trust with a connection that is protected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trust {
+    /// Who vouches for the server, if not those whom the system trusts.
+    pub ca: Option<PathBuf>,
 }
 
 /// A host and a port.
@@ -151,6 +174,17 @@ impl Secret {
     }
 }
 
+/// A text that is never printed, except where it is kept.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Hush(String);
+
+impl fmt::Debug for Hush {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
 /// A hook, as it is written.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -183,12 +217,17 @@ pub struct HookSection {
     /// How long an event may wait before it is given up.
     #[serde(skip_serializing_if = "Option::is_none")]
     give_up: Option<String>,
+    /// How many events may wait; with more, the oldest is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keep: Option<usize>,
     /// Tell by a web request to this address.
     #[serde(skip_serializing_if = "Option::is_none")]
-    url: Option<String>,
+    #[schema(value_type = Option<String>)]
+    url: Option<Hush>,
     /// What the request is signed with.
     #[serde(skip_serializing_if = "Option::is_none")]
-    secret: Option<String>,
+    #[schema(value_type = Option<String>)]
+    secret: Option<Hush>,
     /// The file that has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -199,7 +238,8 @@ pub struct HookSection {
     ca: Option<PathBuf>,
     /// Tell by a command.
     #[serde(skip_serializing_if = "Option::is_none")]
-    command: Option<String>,
+    #[schema(value_type = Option<String>)]
+    command: Option<Hush>,
     /// Tell by e-mail.
     #[serde(skip_serializing_if = "Option::is_none")]
     mail: Option<MailSection>,
@@ -226,12 +266,13 @@ pub struct MailSection {
     user: Option<String>,
     /// What proves it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    password: Option<String>,
+    #[schema(value_type = Option<String>)]
+    password: Option<Hush>,
     /// The file that has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     password_file: Option<PathBuf>,
-    /// A file with the certificate to trust, beside those of the system.
+    /// A file of certificates to trust, instead of those of the system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     ca: Option<PathBuf>,
@@ -250,11 +291,19 @@ pub struct IrcSection {
     nick: Option<String>,
     /// The password of the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    password: Option<String>,
+    #[schema(value_type = Option<String>)]
+    password: Option<Hush>,
     /// The file that has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     password_file: Option<PathBuf>,
+    /// Whether the connection is protected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tls: Option<bool>,
+    /// A file of certificates to trust, instead of those of the system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    ca: Option<PathBuf>,
 }
 
 impl Hook {
@@ -295,6 +344,7 @@ impl Hook {
             timeout: Duration::from_secs(10),
             retry: Duration::from_mins(5),
             give_up: Duration::from_hours(24),
+            keep: section.keep.unwrap_or(KEEP),
         };
         set(&mut hook.timeout, span("timeout", section.timeout)?);
         set(&mut hook.retry, span("retry", section.retry)?);
@@ -304,6 +354,9 @@ impl Hook {
         }
         if hook.retry.is_zero() || hook.give_up.is_zero() {
             return Err("`retry` and `give_up` must be longer than 0s".into());
+        }
+        if hook.keep == 0 || hook.keep > MOST_KEPT {
+            return Err(format!("`keep` is between 1 and {MOST_KEPT}"));
         }
         Ok(hook)
     }
@@ -333,15 +386,15 @@ fn way(section: &HookSection, beside: &Path) -> Result<Way, String> {
         return Err("`secret`, `secret_file` and `ca` go with `url`".into());
     }
     match (url, command, mail, irc) {
-        (Some(url), None, None, None) => Ok(Way::Web(Web {
+        (Some(Hush(url)), None, None, None) => Ok(Way::Web(Web {
             url: web(url)?,
             secret: either("secret", secret.as_ref(), secret_file.as_deref(), beside)?,
             ca: ca.as_ref().map(|path| beside.join(path)),
         })),
-        (None, Some(command), None, None) if command.trim().is_empty() => {
+        (None, Some(Hush(command)), None, None) if command.trim().is_empty() => {
             Err("`command` is empty".into())
         }
-        (None, Some(command), None, None) => Ok(Way::Command(command.clone())),
+        (None, Some(Hush(command)), None, None) => Ok(Way::Command(command.clone())),
         (None, None, Some(section), None) => mail_of(section, beside).map(Way::Mail),
         (None, None, None, Some(section)) => irc_of(section, beside).map(Way::Irc),
         (None, None, None, None) => {
@@ -352,7 +405,8 @@ fn way(section: &HookSection, beside: &Path) -> Result<Way, String> {
 }
 
 fn web(text: &str) -> Result<Uri, String> {
-    let wrong = |why: &str| format!("`url`: `{text}` {why}; it is like https://host/path");
+    // The address itself is not repeated: it may hold a token or a password.
+    let wrong = |why: &str| format!("`url` {why}; it is like https://host/path");
     let url: Uri = text.parse().map_err(|_| wrong("is no address"))?;
     if !matches!(url.scheme_str(), Some("http" | "https")) {
         return Err(wrong("begins with neither http:// nor https://"));
@@ -420,7 +474,19 @@ fn irc_of(section: &IrcSection, beside: &Path) -> Result<Irc, String> {
     }
     let (given, file) = (section.password.as_ref(), section.password_file.as_deref());
     let password = either("irc.password", given, file, beside)?;
-    Ok(Irc { server: server("irc.server", &section.server, 6667)?, nick, channel, password })
+    let tls = section.tls == Some(true);
+    if section.ca.is_some() && !tls {
+        return Err("`irc.ca` goes with `tls = true`".into());
+    }
+    let port = if tls { 6697 } else { 6667 };
+    let ca = section.ca.as_ref().map(|path| beside.join(path));
+    Ok(Irc {
+        server: server("irc.server", &section.server, port)?,
+        nick,
+        channel,
+        password,
+        tls: tls.then_some(Trust { ca }),
+    })
 }
 
 fn server(setting: &str, text: &str, port: u16) -> Result<Server, String> {
@@ -441,14 +507,14 @@ fn server(setting: &str, text: &str, port: u16) -> Result<Server, String> {
 
 fn either(
     setting: &str,
-    text: Option<&String>,
+    text: Option<&Hush>,
     file: Option<&Path>,
     beside: &Path,
 ) -> Result<Option<Secret>, String> {
     match (text, file) {
         (None, None) => Ok(None),
-        (Some(text), None) if text.is_empty() => Err(format!("`{setting}` is empty")),
-        (Some(text), None) => Ok(Some(Secret::Text(text.clone()))),
+        (Some(Hush(text)), None) if text.is_empty() => Err(format!("`{setting}` is empty")),
+        (Some(Hush(text)), None) => Ok(Some(Secret::Text(text.clone()))),
         (None, Some(file)) => Ok(Some(Secret::File(beside.join(file)))),
         (Some(_), Some(_)) => {
             Err(format!("`{setting}` and `{setting}_file` are two secrets; name one"))
@@ -485,6 +551,14 @@ mod tests {
         let hook = read("name = 'i'\n[irc]\nserver = '[::1]'\nchannel = '#ops'").unwrap();
         let Way::Irc(irc) = &hook.way else { panic!("{hook:?}") };
         assert_eq!((irc.server.host.as_str(), irc.server.port), ("::1", 6667));
+        assert_eq!((&irc.tls, hook.keep), (&None, KEEP));
+        let hook = read(
+            "name = 'i'\nkeep = 7\n[irc]\nserver = 'h'\nchannel = '#ops'\ntls = true\nca = 'c'",
+        )
+        .unwrap();
+        let Way::Irc(irc) = &hook.way else { panic!("{hook:?}") };
+        assert_eq!(irc.tls, Some(Trust { ca: Some("/etc/cheops/c".into()) }));
+        assert_eq!((irc.server.port, hook.keep), (6697, 7));
     }
 
     #[test]
@@ -523,6 +597,8 @@ mod tests {
                 "in the open",
             ),
             ("name = 'a'\n[irc]\nserver = 'h'\nchannel = 'ops'", "is no channel"),
+            ("name = 'a'\n[irc]\nserver = 'h'\nchannel = '#ops'\nca = 'c'", "`tls = true`"),
+            ("name = 'a'\ncommand = 'x'\nkeep = 0", "`keep` is between 1 and 100000"),
             ("name = 'a'\n[irc]\nserver = 'h'\nchannel = '#ops'\nnick = 'a b'", "can't be a name"),
         ] {
             let error = read(text).unwrap_err();
@@ -532,7 +608,22 @@ mod tests {
 
     #[test]
     fn a_secret_is_not_printed() {
-        let hook = read("name = 'a'\nurl = 'http://h'\nsecret = 'hush'").unwrap();
-        assert!(!format!("{hook:?}").contains("hush"), "{hook:?}");
+        for text in [
+            "url = 'https://h/hush?hush=hush'\nsecret = 'hush'",
+            "url = 'htp://u:hush@h/hush'",
+            "url = 'http://u:hush@h/'",
+            "url = 'http:///hush'",
+            "url = 'http://h hush/'",
+            "url = '/hush'",
+            "url = 'http://h/'\nsecret = 'hush'\nsecret_file = 'f'",
+            "[mail]\nserver = 'h'\nfrom = 'a@b.c'\nto = ['d@e.f']\nuser = 'u'\npassword = 'hush'",
+            "[mail]\nserver = 'h'\nfrom = 'a@b.c'\nto = ['d@e.f']\npassword = 'hush'",
+            "[irc]\nserver = 'h'\nchannel = '#ops'\npassword = 'hush'",
+        ] {
+            let text = format!("name = 'a'\n{text}");
+            let section: HookSection = toml::from_str(&text).unwrap();
+            let hook = read(&text);
+            assert!(!format!("{section:?} {hook:?}").contains("hush"), "{section:?} {hook:?}");
+        }
     }
 }

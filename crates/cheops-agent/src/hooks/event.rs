@@ -10,7 +10,7 @@ use cheops_core::{
     replica::Reply,
 };
 
-use super::derive::{Asked, End, SeenOp};
+use super::seen::{Asked, End, SeenOp};
 use crate::api::{
     model::{HookEvent, Run, RunStatus},
     view,
@@ -229,8 +229,9 @@ impl Teller<'_> {
         }
     }
 
-    /// A site was lost, or is back, from here.
-    pub(crate) fn link(self, peer: &SiteId, up: bool) -> HookEvent {
+    /// A site was lost, or is back, from here. The change before it, if one is remembered, makes it this
+    /// time and no other: when it was noticed would be another time after a crash.
+    pub(crate) fn link(self, peer: &SiteId, up: bool, before: Option<u64>) -> HookEvent {
         let here = self.here;
         let (name, text, next) = if up {
             (Name::Returned, format!("{peer} can be reached from {here} again"), None)
@@ -238,7 +239,8 @@ impl Teller<'_> {
             let next = "what it misses is sent when it is back; if it stays away, look at its agent and at the network";
             (Name::Lost, format!("{peer} can't be reached from {here} any more"), Some(next.into()))
         };
-        let id = id(&[name.as_str(), here.as_str(), peer.as_str(), self.at]);
+        let before = before.map_or_else(|| self.at.to_owned(), |millis| millis.to_string());
+        let id = id(&[name.as_str(), here.as_str(), peer.as_str(), &before]);
         HookEvent { peer: Some(peer.to_string()), next, ..self.event(name, here, id, text) }
     }
 
@@ -314,8 +316,17 @@ mod tests {
         assert_eq!(of(here, true), of(there, true));
         assert_eq!(of(here, false), of(there, false));
         assert_ne!(of(here, false), of(here, true));
-        assert_ne!(here.link(&two, false).id, there.link(&two, false).id);
-        assert_ne!(here.link(&two, false).id, here.link(&two, true).id);
+        let later = Teller { at: "2026-01-01T00:00:07Z", ..here };
+        let lost = here.link(&two, false, Some(7)).id;
+        assert_eq!(lost, later.link(&two, false, Some(7)).id, "after a crash");
+        for other in [
+            there.link(&two, false, Some(7)).id,
+            here.link(&two, true, Some(7)).id,
+            here.link(&two, false, Some(8)).id,
+            here.link(&two, false, None).id,
+        ] {
+            assert_ne!(other, lost);
+        }
     }
 
     #[test]

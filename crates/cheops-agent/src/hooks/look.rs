@@ -11,8 +11,8 @@ use cheops_core::{
 };
 
 use super::{
-    derive::{Asked, Seen, SeenOp, Standing, Want, Wanted},
     event::{id, run},
+    seen::{Asked, Seen, SeenOp, Standing, Want, Wanted},
 };
 use crate::{
     api::model::{Run, RunStatus},

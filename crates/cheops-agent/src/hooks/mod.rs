@@ -9,7 +9,7 @@
 //! | question | module |
 //! |---|---|
 //! | what are events called, what is in them, what makes them the same? | `event` |
-//! | what happened? | `derive`, with what `look` sees |
+//! | what happened? | `derive`, with what `look` finds: `seen` |
 //! | who tells of an operation for all sites together? | `summary` |
 //! | which events does a hook tell of? | `filter` |
 //! | what waits, and what is dropped? | `queue`, on disk `journal` |
@@ -22,6 +22,8 @@
 //! - what has a number in the feed is told at least once, also over a crash: the number is written down
 //!   after the events are;
 //! - the same event has the same id, so that a receiver can drop doubles;
+//! - a hook that is added or removed by the API is so when that is written down: a disk that fails, and
+//!   a crash, leave it as it was or as it is to be;
 //! - nothing waits for a hook: operations don't, and neither do other hooks. What one can't tell waits
 //!   in a queue with a limit, and what is over is dropped and counted.
 
@@ -34,15 +36,17 @@ mod look;
 mod queue;
 mod retry;
 mod runner;
+mod seen;
 mod send;
 mod summary;
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs, io,
     path::{Path, PathBuf},
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -55,7 +59,12 @@ pub use self::{
     event::Name,
     filter::{Filter, Mode, Pattern},
 };
-use self::{event::Teller, journal::replace, runner::Runner, send::Shell};
+use self::{
+    event::Teller,
+    journal::{remove, replace},
+    runner::Runner,
+    send::Shell,
+};
 use crate::{
     api::{
         model::{self, HookEvent, HookTested, Trouble, Urgency},
@@ -79,6 +88,8 @@ struct Inner {
     /// How long after a start a site that was there before may take to be there again.
     settle: Duration,
     all: RwLock<All>,
+    /// Held by who adds or removes a hook, all the time.
+    changing: Mutex<()>,
     /// There is a first hook.
     began: Notify,
     /// How many operations were not followed to their end.
@@ -88,9 +99,12 @@ struct Inner {
 #[derive(Default)]
 struct All {
     runners: BTreeMap<String, Arc<Runner>>,
-    /// Those that the API added, as they were written.
-    added: BTreeMap<String, HookSection>,
+    /// Those that the API added, as they were written. One that this version can't read is here and
+    /// has no runner.
+    added: Added,
 }
+
+type Added = BTreeMap<String, HookSection>;
 
 /// Why a hook can't be added or removed.
 #[derive(Debug, thiserror::Error)]
@@ -133,11 +147,12 @@ impl Hooks {
             takeover: config.takeover,
             settle: links.silence + links.retry * 2,
             all: RwLock::default(),
+            changing: Mutex::default(),
             began: Notify::new(),
             unfollowed: AtomicU64::new(0),
         }));
         for hook in &config.hooks {
-            hooks.put(hook.clone(), None)?;
+            hooks.put(hooks.start_one(hook.clone())?, None);
         }
         for (name, section) in hooks.0.read_added()? {
             match Hook::read(section.clone(), &config.data) {
@@ -146,12 +161,14 @@ impl Hooks {
                         "the hook `{name}` is in the configuration now; the one that was added by the API is gone"
                     );
                 }
-                Ok(hook) => hooks.put(hook, Some(section))?,
+                Ok(hook) => hooks.put(hooks.start_one(hook)?, Some(section)),
                 Err(problem) => {
                     tracing::warn!("a hook that was added by the API is left out: {problem}");
+                    hooks.0.write().added.insert(name, section);
                 }
             }
         }
+        hooks.0.tidy()?;
         Ok(hooks)
     }
 
@@ -162,47 +179,68 @@ impl Hooks {
         tokio::spawn(follow::follow(self.clone(), node, peers, (live, last)))
     }
 
-    /// Adds a hook, for good.
+    /// Adds a hook, for good. It is there when that is written down, and begins with nothing.
     pub fn add(&self, section: HookSection) -> Result<(), HookError> {
+        let _alone = self.0.alone();
         let data = self.0.directory.parent().unwrap_or(Path::new(".")).to_owned();
         let hook = Hook::read(section.clone(), &data).map_err(HookError::Wrong)?;
-        if self.0.runner(&hook.name).is_some() {
-            return Err(HookError::Known(hook.name));
-        }
-        if self.0.all.read().unwrap_or_else(PoisonError::into_inner).runners.len() >= MOST_HOOKS {
-            return Err(HookError::TooMany);
-        }
-        let place = self.0.directory.clone();
         let name = hook.name.clone();
-        let added = self.put(hook, Some(section)).and_then(|()| self.0.write_added());
-        added.map_err(|error| {
-            let mut all = self.0.all.write().unwrap_or_else(PoisonError::into_inner);
-            all.added.remove(&name);
-            all.runners.remove(&name);
-            HookError::Disk { place, error }
-        })
+        let mut added = {
+            let all = self.0.read();
+            if all.runners.contains_key(&name) || all.added.contains_key(&name) {
+                return Err(HookError::Known(name));
+            }
+            if all.runners.len() >= MOST_HOOKS {
+                return Err(HookError::TooMany);
+            }
+            all.added.clone()
+        };
+        added.insert(name.clone(), section.clone());
+        remove(&runner::place(&self.0.directory, &name)).map_err(self.0.disk())?;
+        let runner = self.start_one(hook).map_err(self.0.disk())?;
+        if let Err(error) = self.0.write_added(&added) {
+            // What is left of it would go with the next start.
+            let _ = runner.remove();
+            return Err(self.0.disk()(error));
+        }
+        self.put(runner, Some(section));
+        Ok(())
     }
 
-    /// Removes a hook that was added, with all that waits for it.
+    /// Removes a hook that was added, with all that waits for it. It is gone when that is written down:
+    /// if that fails, it is there as before.
     pub fn remove(&self, name: &str) -> Result<(), HookError> {
+        let _alone = self.0.alone();
+        let mut added = {
+            let all = self.0.read();
+            if !all.added.contains_key(name) {
+                let name = name.to_owned();
+                let configured = all.runners.contains_key(&name);
+                return Err(if configured {
+                    HookError::Configured(name)
+                } else {
+                    HookError::Unknown(name)
+                });
+            }
+            all.added.clone()
+        };
+        added.remove(name);
+        self.0.write_added(&added).map_err(self.0.disk())?;
         let runner = {
-            let mut all = self.0.all.write().unwrap_or_else(PoisonError::into_inner);
-            if !all.runners.contains_key(name) {
-                return Err(HookError::Unknown(name.to_owned()));
-            }
-            if all.added.remove(name).is_none() {
-                return Err(HookError::Configured(name.to_owned()));
-            }
+            let mut all = self.0.write();
+            all.added = added;
             all.runners.remove(name)
         };
-        let failed = |error| HookError::Disk { place: self.0.directory.clone(), error };
-        self.0.write_added().map_err(failed)?;
-        runner.map_or(Ok(()), |runner| runner.remove()).map_err(failed)
+        if let Some(Err(error)) = runner.map(|runner| runner.remove()) {
+            // Nobody reads it any more: it goes with the next start, or with a hook of this name.
+            tracing::warn!("what waited for the hook `{name}` is still on disk: {error}");
+        }
+        Ok(())
     }
 
     /// All of them, and how they are doing.
     pub fn list(&self) -> Vec<model::Hook> {
-        let all = self.0.all.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.read();
         all.runners.iter().map(|(name, r)| r.view(all.added.contains_key(name))).collect()
     }
 
@@ -217,7 +255,7 @@ impl Hooks {
         let at = rfc3339(Millis(now()));
         let sample = Teller { here: &self.0.here, at: &at }.sample(name);
         let start = Instant::now();
-        let (_, sent) = send::send(&runner.hook, &self.0.shell, &[sample]).await;
+        let sent = runner.try_out(&self.0.shell, sample).await;
         Some(HookTested {
             hook: name.to_owned(),
             delivered: sent.is_ok(),
@@ -240,16 +278,18 @@ impl Hooks {
         well
     }
 
-    fn put(&self, hook: Hook, section: Option<HookSection>) -> io::Result<()> {
-        let name = hook.name.clone();
-        let runner = Runner::start(hook, self.0.shell.clone(), &self.0.directory)?;
-        let mut all = self.0.all.write().unwrap_or_else(PoisonError::into_inner);
+    fn start_one(&self, hook: Hook) -> io::Result<Arc<Runner>> {
+        Runner::start(hook, self.0.shell.clone(), &self.0.directory)
+    }
+
+    fn put(&self, runner: Arc<Runner>, section: Option<HookSection>) {
+        let name = runner.hook.name.clone();
+        let mut all = self.0.write();
         all.runners.insert(name.clone(), runner);
         if let Some(section) = section {
             all.added.insert(name, section);
         }
         self.0.began.notify_one();
-        Ok(())
     }
 
     /// Gives each hook the events that it tells of. When this returns, they are durable; or not, if the
@@ -270,28 +310,65 @@ impl Hooks {
 }
 
 impl Inner {
+    fn read(&self) -> RwLockReadGuard<'_, All> {
+        self.all.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, All> {
+        self.all.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn alone(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn runner(&self, name: &str) -> Option<Arc<Runner>> {
-        self.all.read().unwrap_or_else(PoisonError::into_inner).runners.get(name).cloned()
+        self.read().runners.get(name).cloned()
     }
 
     fn runners(&self) -> Vec<Arc<Runner>> {
-        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
-        all.runners.values().cloned().collect()
+        self.read().runners.values().cloned().collect()
     }
 
-    fn read_added(&self) -> io::Result<BTreeMap<String, HookSection>> {
+    fn disk(&self) -> impl Fn(io::Error) -> HookError {
+        let place = self.directory.clone();
+        move |error| HookError::Disk { place: place.clone(), error }
+    }
+
+    fn read_added(&self) -> io::Result<Added> {
         let place = self.directory.join("added.json");
         match fs::read(&place) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::other),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
+                let file = "added.json, the hooks that were added by the API, can't be read";
+                io::Error::other(format!("{file}: {error}; mend it, or move it away"))
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Added::new()),
             Err(error) => Err(error),
         }
     }
 
-    fn write_added(&self) -> io::Result<()> {
-        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
-        let bytes = serde_json::to_vec(&all.added).map_err(io::Error::other)?;
+    fn write_added(&self, added: &Added) -> io::Result<()> {
+        let bytes = serde_json::to_vec(added).map_err(io::Error::other)?;
         replace(&self.directory.join("added.json"), &bytes)
+    }
+
+    /// Removes what waits for hooks that are no more: one that gets such a name later is a new one.
+    fn tidy(&self) -> io::Result<()> {
+        let all = self.read();
+        for entry in fs::read_dir(&self.directory)? {
+            let path = entry?.path();
+            let name = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
+            let is_known = all.runners.contains_key(name) || all.added.contains_key(name);
+            if path.extension() == Some(OsStr::new("log")) && !is_known {
+                match remove(&path) {
+                    Ok(()) => {
+                        tracing::info!("the hook `{name}` is no more, nor what waited for it");
+                    }
+                    Err(error) => tracing::warn!("{} can't be removed: {error}", path.display()),
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -329,28 +406,4 @@ fn now() -> u64 {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    /// An event with this id.
-    pub(crate) fn sample(id: &str) -> HookEvent {
-        HookEvent {
-            id: id.into(),
-            event: "operation.ran".into(),
-            at: "2026-11-15T08:33:03.033Z".into(),
-            site: "site1".into(),
-            told_by: "site1".into(),
-            text: "web: operation site1:1 ran at site1".into(),
-            summary: false,
-            resource: Some("web".into()),
-            operation: Some("site1:1".into()),
-            kind: Some("set".into()),
-            author: Some("ada".into()),
-            command: None,
-            runs: Vec::new(),
-            by: None,
-            peer: None,
-            next: None,
-        }
-    }
-}
+pub(crate) mod tests;

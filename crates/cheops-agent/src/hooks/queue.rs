@@ -1,8 +1,8 @@
 //! What waits to be told by one hook.
 //!
 //! What must stay true: an event that was added is told or counted as dropped, and never added twice as
-//! long as its id is remembered; the queue is bounded, and it is the oldest that goes; replaying the
-//! [entries](Entry) that a queue was changed by gives the same queue.
+//! long as its id is remembered; the queue is bounded in number and in bytes, and it is the oldest that
+//! goes; replaying the [entries](Entry) that a queue was changed by gives the same queue.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::model::HookEvent;
 
-/// How many events wait at most.
-pub(crate) const MOST: usize = 1_000;
+/// How much they may be together, in bytes, about.
+const ROOM: usize = 16 << 20;
+/// What an event takes beside its long texts, in bytes, about.
+const BARE: usize = 512;
 /// How many ids of events that wait no more are remembered.
 const REMEMBERED: usize = 2_000;
 
@@ -47,6 +49,7 @@ pub(crate) struct Item {
     pub(crate) event: HookEvent,
     /// Since when, in milliseconds since 1970.
     pub(crate) since: u64,
+    weight: usize,
 }
 
 /// What waits, in order.
@@ -57,21 +60,28 @@ pub(crate) struct Queue {
     past: VecDeque<String>,
     /// All ids of both.
     known: HashSet<String>,
+    /// How many may wait.
     most: usize,
+    /// How much may wait, in bytes.
+    room: usize,
+    /// How much waits.
+    weight: usize,
     pub(crate) delivered: u64,
     pub(crate) dropped: u64,
 }
 
-impl Default for Queue {
-    fn default() -> Self {
-        Self::with_room_for(MOST)
-    }
-}
-
 impl Queue {
     pub(crate) fn with_room_for(most: usize) -> Self {
-        let (waiting, past, known) = (VecDeque::new(), VecDeque::new(), HashSet::new());
-        Self { waiting, past, known, most: most.max(1), delivered: 0, dropped: 0 }
+        Self {
+            waiting: VecDeque::new(),
+            past: VecDeque::new(),
+            known: HashSet::new(),
+            most: most.max(1),
+            room: ROOM,
+            weight: 0,
+            delivered: 0,
+            dropped: 0,
+        }
     }
 
     /// Adds an event, and says what changed by it: nothing, if it was there before.
@@ -79,11 +89,14 @@ impl Queue {
         if self.known.contains(&event.id) {
             return Vec::new();
         }
-        let mut entries = Vec::new();
-        if self.waiting.len() >= self.most
-            && let Some(oldest) = self.waiting.front()
-        {
+        let weight = self.weight.saturating_add(weigh(&event));
+        let (mut over, mut left, mut entries) = (weight, self.waiting.len(), Vec::new());
+        for oldest in &self.waiting {
+            if left < self.most && over <= self.room {
+                break;
+            }
             entries.push(Entry::Drop(oldest.event.id.clone()));
+            (over, left) = (over.saturating_sub(oldest.weight), left - 1);
         }
         entries.push(Entry::Add { event: Box::new(event), since });
         for entry in &entries {
@@ -101,7 +114,9 @@ impl Queue {
             }
             Entry::Add { event, since } => {
                 if self.known.insert(event.id.clone()) {
-                    self.waiting.push_back(Item { event: *event, since });
+                    let weight = weigh(&event);
+                    self.weight += weight;
+                    self.waiting.push_back(Item { event: *event, since, weight });
                 }
             }
             Entry::Done(id) => {
@@ -126,7 +141,9 @@ impl Queue {
         let Some(at) = self.waiting.iter().position(|item| item.event.id == id) else {
             return false;
         };
-        self.waiting.remove(at);
+        if let Some(item) = self.waiting.remove(at) {
+            self.weight -= item.weight;
+        }
         self.remember(id.to_owned());
         true
     }
@@ -167,6 +184,13 @@ impl Queue {
     }
 }
 
+/// How much an event takes, about: what can be long in it.
+fn weigh(event: &HookEvent) -> usize {
+    let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let runs: usize = event.runs.iter().map(|run| BARE / 4 + length(&run.output)).sum();
+    BARE + event.text.len() + length(&event.command) + length(&event.next) + runs
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -174,13 +198,16 @@ mod tests {
     use super::*;
     use crate::hooks::tests::sample;
 
+    /// More than the tests below put into it, where they don't say otherwise.
+    const PLENTY: usize = 10_000;
+
     fn ids(queue: &Queue) -> Vec<String> {
         queue.first(usize::MAX).into_iter().map(|item| item.event.id).collect()
     }
 
     #[test]
     fn what_was_told_is_not_added_again() {
-        let mut queue = Queue::default();
+        let mut queue = Queue::with_room_for(PLENTY);
         assert_eq!(queue.add(sample("a"), 1).len(), 1);
         assert!(queue.add(sample("a"), 2).is_empty(), "it waits");
         queue.apply(Entry::Done("a".into()));
@@ -199,8 +226,24 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_is_bounded_in_bytes_as_well() {
+        let mut queue = Queue::with_room_for(PLENTY);
+        queue.room = 100_000;
+        let long = |id: &str, bytes: usize| HookEvent { text: "x".repeat(bytes), ..sample(id) };
+        for n in 0..50 {
+            queue.add(long(&n.to_string(), 9_000), 0);
+            assert!(queue.weight <= queue.room);
+        }
+        assert_eq!((queue.len(), queue.dropped), (10, 40));
+        queue.add(long("huge", 1_000_000), 0);
+        assert_eq!(ids(&queue), ["huge"], "one is always kept");
+        queue.apply(Entry::Done("huge".into()));
+        assert_eq!(queue.weight, 0);
+    }
+
+    #[test]
     fn what_is_remembered_is_bounded() {
-        let mut queue = Queue::default();
+        let mut queue = Queue::with_room_for(PLENTY);
         for n in 0..3 * REMEMBERED {
             queue.add(sample(&n.to_string()), 0);
             queue.apply(Entry::Done(n.to_string()));

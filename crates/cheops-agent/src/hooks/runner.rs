@@ -1,11 +1,14 @@
 //! One hook at work: what waits for it, and a task that tells it.
 //!
 //! What must stay true: events are told in order; while the first can't be delivered, the others wait;
-//! what is delivered is written down after, so that a crash between leads to a double and not to a loss.
+//! an event is written down before it is told, as far as the disk takes it, and that it was delivered
+//! after, so that a crash between leads to a double and not to a loss. What is asked while the disk
+//! writes does not wait for it: the queue and its file have a lock each, and only who is about to write
+//! takes both, the file's first.
 
 use std::{
     io,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -20,7 +23,7 @@ use tokio::{
 use super::{
     journal::Journal,
     now,
-    queue::{Entry, Queue},
+    queue::{Entry, Item, Queue},
     retry::{Attempts, Failure, Limits, Next},
     send::{self, Shell},
 };
@@ -40,13 +43,19 @@ pub(super) struct Runner {
 }
 
 struct Shared {
-    store: Mutex<Store>,
+    state: Mutex<State>,
+    /// Held while the disk writes.
+    journal: Mutex<Journal>,
+    /// There is more to tell.
     more: Notify,
+    /// There is a reason not to wait for the next attempt.
+    again: Notify,
 }
 
-struct Store {
+struct State {
     queue: Queue,
-    journal: Journal,
+    /// How many of the last in the queue are being written.
+    fresh: usize,
     health: Health,
 }
 
@@ -59,9 +68,13 @@ struct Health {
 
 impl Runner {
     pub(super) fn start(hook: Hook, shell: Shell, directory: &Path) -> io::Result<Arc<Self>> {
-        let (journal, queue) = Journal::open(directory.join(format!("{}.log", hook.name)))?;
-        let store = Mutex::new(Store { queue, journal, health: Health::default() });
-        let shared = Arc::new(Shared { store, more: Notify::new() });
+        let (journal, queue) = Journal::open(place(directory, &hook.name), hook.keep)?;
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State { queue, fresh: 0, health: Health::default() }),
+            journal: Mutex::new(journal),
+            more: Notify::new(),
+            again: Notify::new(),
+        });
         let task = tokio::spawn(work(hook.clone(), shell, shared.clone())).abort_handle();
         Ok(Arc::new(Self { hook, shared, task }))
     }
@@ -81,10 +94,19 @@ impl Runner {
         self.shared.change(true, |_| Vec::new()).await
     }
 
+    /// Sends a sample now. If it arrives, what waits is not kept waiting.
+    pub(super) async fn try_out(&self, shell: &Shell, sample: HookEvent) -> Result<(), Failure> {
+        let (_, sent) = Box::pin(send::send(&self.hook, shell, &[sample])).await;
+        if sent.is_ok() {
+            self.shared.again.notify_waiters();
+        }
+        sent
+    }
+
     /// How it is doing.
     pub(super) fn view(&self, added: bool) -> model::Hook {
-        let store = self.shared.lock();
-        let Health { last_delivery, failing_since, last_error } = store.health.clone();
+        let state = self.shared.lock();
+        let Health { last_delivery, failing_since, last_error } = state.health.clone();
         let filter = &self.hook.filter;
         let texts = |patterns: &[super::Pattern]| {
             patterns.iter().map(|pattern| pattern.as_str().to_owned()).collect()
@@ -101,9 +123,9 @@ impl Runner {
             kinds: texts(&filter.kinds),
             sites: texts(&filter.sites),
             added,
-            waiting: store.queue.len(),
-            delivered: store.queue.delivered,
-            dropped: store.queue.dropped,
+            waiting: state.queue.len(),
+            delivered: state.queue.delivered,
+            dropped: state.queue.dropped,
             last_delivery: time(last_delivery),
             failing_since: time(failing_since),
             last_error,
@@ -113,8 +135,13 @@ impl Runner {
     /// Ends it, with all that waits.
     pub(super) fn remove(&self) -> io::Result<()> {
         self.task.abort();
-        self.shared.lock().journal.remove()
+        self.shared.journal().remove()
     }
+}
+
+/// Where a hook keeps what waits.
+pub(super) fn place(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("{name}.log"))
 }
 
 impl Drop for Runner {
@@ -124,8 +151,18 @@ impl Drop for Runner {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Store> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first that can be told, at most so many.
+    fn first(&self, most: usize) -> Vec<Item> {
+        let State { queue, fresh, .. } = &*self.lock();
+        queue.first(most.min(queue.len().saturating_sub(*fresh)))
     }
 
     /// Changes the queue, and writes down what changed. Whether that went well.
@@ -136,14 +173,19 @@ impl Shared {
     ) -> bool {
         let shared = self.clone();
         let write = move || {
-            let mut store = shared.lock();
-            let Store { queue, journal, .. } = &mut *store;
-            let entries = change(queue);
-            if entries.is_empty() && !journal.is_stale() {
-                return true;
-            }
+            let mut journal = shared.journal();
             let known = journal.is_stale();
-            let written = journal.append(&entries, queue, sync);
+            let change = {
+                let mut state = shared.lock();
+                let entries = change(&mut state.queue);
+                if entries.is_empty() && !known {
+                    return true;
+                }
+                state.fresh = entries.iter().filter(|e| matches!(e, Entry::Add { .. })).count();
+                journal.change(entries, &state.queue)
+            };
+            let written = journal.write(&change, sync);
+            shared.lock().fresh = 0;
             if let Err(error) = &written
                 && !known
             {
@@ -160,13 +202,13 @@ async fn work(hook: Hook, shell: Shell, shared: Arc<Shared>) {
     let limits = Limits { pause: hook.retry, give_up: hook.give_up };
     let mut attempts = Attempts::default();
     loop {
-        let items = shared.lock().queue.first(send::batch(&hook.way));
+        let items = shared.first(send::batch(&hook.way));
         if items.is_empty() {
             shared.more.notified().await;
             continue;
         }
         let events: Vec<HookEvent> = items.iter().map(|item| item.event.clone()).collect();
-        let (count, sent) = send::send(&hook, &shell, &events).await;
+        let (count, sent) = Box::pin(send::send(&hook, &shell, &events)).await;
         if count > 0 {
             attempts = Attempts::default();
             delivered(&shared, &events[..count.min(events.len())]).await;
@@ -175,7 +217,10 @@ async fn work(hook: Hook, shell: Shell, shared: Arc<Shared>) {
         failed(&hook, &shared, &failure);
         let waited = Duration::from_millis(now().saturating_sub(item.since));
         match attempts.failed(&failure, waited, limits, fastrand::f64()) {
-            Next::Again(pause) => time::sleep(pause).await,
+            Next::Again(pause) => tokio::select! {
+                () = time::sleep(pause) => {}
+                () = shared.again.notified() => {}
+            },
             Next::GiveUp => {
                 let id = item.event.id.clone();
                 tracing::warn!("the hook `{}` gives up the event {id}: {failure}", hook.name);

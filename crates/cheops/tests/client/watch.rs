@@ -137,7 +137,11 @@ fn a_feed_that_breaks_off_is_taken_up_where_it_was() {
         let line = serde_json::to_value(operation(*feeds)).unwrap();
         if *feeds == 1 { Reply::Lines(vec![line]) } else { Reply::Torn(vec![line]) }
     });
-    let (_child, mut told) = going(&agent, &["watch", "-o", "wide"]);
+    let mut child = agent.command(&["watch", "-o", "wide"]);
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut notes = BufReader::new(child.stderr.take().unwrap()).lines();
+    let _child = Going(child);
     for seq in 1..=3 {
         let line = told.next().unwrap().unwrap();
         assert!(
@@ -149,6 +153,12 @@ fn a_feed_that_breaks_off_is_taken_up_where_it_was() {
         agent.asked()[..3],
         ["GET /api/v1/changes", "GET /api/v1/changes?since=1", "GET /api/v1/changes?since=2"]
     );
+    let mut note = || notes.next().unwrap().unwrap();
+    assert_eq!(note(), "the feed broke off: the agent ended it; it is taken up again");
+    assert_eq!(note(), "the feed goes on after 1");
+    let torn = note();
+    assert!(torn.starts_with("the feed broke off: ") && torn.contains(&agent.url[7..]), "{torn}");
+    assert_eq!(note(), "the feed goes on after 2");
 }
 
 #[test]

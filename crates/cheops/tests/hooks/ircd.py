@@ -1,13 +1,14 @@
-"""A small IRC server: python3 ircd.py FILE PORT PASSWORD
+"""A small IRC server: python3 ircd.py FILE PORT PASSWORD [CERTIFICATE KEY]
 
-One channel, #ops. Each line that is said there is written into FILE with the name of who said it. Speaks
+With a certificate it speaks TLS, and nothing else. One channel, #ops. Each line that is said there is written into FILE with the name of who said it. Speaks
 as much of RFC 2812 as a client needs, asks for signs of life, and has the name `cheops` taken.
 """
 
 import socketserver
+import ssl
 import sys
 
-file, port, password = sys.argv[1:]
+file, port, password, *protected = sys.argv[1:]
 
 
 class Client(socketserver.StreamRequestHandler):
@@ -63,5 +64,9 @@ class Server(socketserver.ThreadingTCPServer):
 
 
 with Server(("127.0.0.1", int(port)), Client) as server:
+    if protected:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(*protected)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     print(server.server_address[1], flush=True)
     server.serve_forever()

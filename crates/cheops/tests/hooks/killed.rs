@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use super::{
     at,
-    field::{agent::Agent, all_ok, eventually},
+    field::{agent::Agent, all_ok, eventually, read},
+    hook,
+    mail::mail_server,
     receiver::{Mood, Receiver},
 };
 
@@ -64,4 +66,53 @@ fn an_agent_that_is_killed_while_it_tells_loses_nothing() {
     receiver.feel(Mood::Answer(200));
     eventually("all is told", || told(&receiver) == expected(30));
     assert_eq!(receiver.told().len(), 90, "an event has one id");
+}
+
+/// The queue is the same for all ways to tell; what is in the middle of a delivery differs.
+#[test]
+fn a_command_that_runs_when_the_agent_is_killed_runs_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let line = "echo $CHEOPS_EVENT_ID >> told; while [ ! -e now ]; do sleep 0.02; done";
+    let settings = format!(
+        "work = 'work'\n[[hook]]\nname = 'log'\non = ['operation.ran']\ntimeout = '1m'\ncommand = '{line}'\n"
+    );
+    let mut site = Agent::alone_with(directory.path(), &settings);
+    site.exec("web", &at("site1", "true"));
+    let told = || read(&site.work().join("told")).unwrap_or_default();
+    eventually("it runs", || !told().is_empty());
+    let first = told();
+    site.restart();
+    let told = || read(&site.work().join("told")).unwrap_or_default();
+    eventually("it runs again", || told() == first.repeat(2));
+    std::fs::write(site.work().join("now"), "").unwrap();
+    eventually("it is told", || hook(&site, "log").delivered == 1);
+    assert_eq!(told(), first.repeat(2));
+}
+
+#[test]
+fn a_mail_that_is_on_its_way_when_the_agent_is_killed_is_sent_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let mails = directory.path().join("mails");
+    std::fs::create_dir(&mails).unwrap();
+    let server = mail_server(&mails);
+    let settings = format!(
+        "[[hook]]\nname = 'mail'\non = ['operation.accepted']\n[hook.mail]\nserver = '{}'\ntls = 'none'\nfrom = 'cheops@example.org'\nto = ['ops@example.org']\n",
+        server.address
+    );
+    let mut site = Agent::alone_with(directory.path(), &settings);
+    site.exec("web", &at("site1", "true # take your time"));
+    let waits = mails.join("waits");
+    eventually("the server has it", || waits.exists());
+    site.kill();
+    std::fs::remove_file(&waits).unwrap();
+    site.start();
+    site.wait_until_ready();
+    eventually("the server has it again", || waits.exists());
+    std::fs::write(mails.join("now"), "").unwrap();
+    eventually("it is delivered", || hook(&site, "mail").delivered == 1);
+    let ids: BTreeSet<String> = (1..=2)
+        .filter_map(|n| read(&mails.join(format!("{n}.eml"))))
+        .map(|mail| mail.lines().find(|line| line.starts_with("Message-ID:")).unwrap().to_owned())
+        .collect();
+    assert_eq!(ids.len(), 1, "{ids:?}");
 }

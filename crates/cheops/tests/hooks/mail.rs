@@ -24,12 +24,17 @@ fn python() -> PathBuf {
     python
 }
 
+/// A server that writes mails into a directory.
+pub(crate) fn mail_server(mails: &Path) -> Server {
+    Server::start(&python(), "smtpd.py", &[mails.to_str().unwrap(), &free()])
+}
+
 #[test]
 fn events_arrive_by_mail_and_what_is_refused_is_given_up() {
     let directory = tempfile::tempdir().unwrap();
     let mails = directory.path().join("mails");
     fs::create_dir(&mails).unwrap();
-    let server = Server::start(&python(), "smtpd.py", &[mails.to_str().unwrap(), &free()]);
+    let server = mail_server(&mails);
     let settings = format!(
         "[[hook]]\nname = 'mail'\non = ['operation.*']\nretry = '500ms'\n[hook.mail]\nserver = '{}'\ntls = 'none'\nfrom = 'Cheops <cheops@example.org>'\nto = ['ops@example.org', 'b@example.org']\n",
         server.address
@@ -84,6 +89,29 @@ fn a_password_is_only_given_after_starttls_to_who_is_trusted() {
     site.exec("web", &at("site1", "true"));
     eventually("it arrives", || mails.join("2.eml").exists());
     eventually("the other waits", || hook(&site, "wary").waiting == 1);
+}
+
+#[test]
+fn mail_goes_over_tls_from_the_beginning() {
+    let directory = tempfile::tempdir().unwrap();
+    let mails = directory.path().join("mails");
+    fs::create_dir(&mails).unwrap();
+    let (certificate, key) = certificate(directory.path());
+    let arguments = [mails.to_str().unwrap(), &free(), &certificate, &key, "wrapped"];
+    let server = Server::start(&python(), "smtpd.py", &arguments);
+    let port = server.address.port();
+    let way = |name: &str, ca: &str| {
+        format!(
+            "[[hook]]\nname = '{name}'\non = ['operation.ran']\ntimeout = '5s'\n[hook.mail]\nserver = 'localhost:{port}'\ntls = 'tls'\nfrom = 'cheops@example.org'\nto = ['ops@example.org']\nuser = 'ops'\npassword = 'hush'\n{ca}"
+        )
+    };
+    let settings = way("trusting", "ca = 'cert.pem'\n") + &way("wary", "");
+    let site = Agent::alone_with(directory.path(), &settings);
+    let tested = sample(&site, "wary");
+    assert!(tested.error.as_ref().is_some_and(|why| why.contains("certificate")), "{tested:?}");
+    let tested = sample(&site, "trusting");
+    assert!(tested.delivered, "{tested:?}");
+    assert!(mails.join("1.eml").exists() && !mails.join("2.eml").exists());
 }
 
 /// A port that nobody uses.

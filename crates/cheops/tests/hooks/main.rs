@@ -9,9 +9,13 @@ mod field;
 mod added;
 mod irc;
 mod killed;
+mod load;
 mod mail;
 mod python;
 mod receiver;
+mod secrets;
+mod sites;
+mod story;
 mod summary;
 mod web;
 

@@ -5,7 +5,7 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{Arc, Mutex},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use cheops_agent::api::model::HookEvent;
@@ -27,6 +27,7 @@ pub(crate) struct Received {
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
     pub(crate) event: HookEvent,
+    pub(crate) at: Instant,
     /// It was answered with success.
     pub(crate) taken: bool,
 }
@@ -102,7 +103,7 @@ fn serve(stream: TcpStream, mood: &Mutex<Mood>, all: &Mutex<Vec<Received>>) {
     let mood = *mood.lock().unwrap();
     let event = serde_json::from_slice(&body).unwrap();
     let taken = matches!(mood, Mood::Answer(200..300));
-    all.lock().unwrap().push(Received { headers, body, event, taken });
+    all.lock().unwrap().push(Received { headers, body, event, at: Instant::now(), taken });
     let mut stream = reader.into_inner();
     match mood {
         Mood::Answer(status) => {

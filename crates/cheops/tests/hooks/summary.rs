@@ -1,7 +1,7 @@
 //! One message for all sites: sent by the site that received the operation, or by another if that is
 //! gone.
 
-use std::net::TcpListener;
+use std::path::Path;
 
 use cheops_agent::api::model::{RunStatus, Submit};
 
@@ -9,38 +9,16 @@ use super::{
     at,
     field::{agent::Agent, all_ok, eventually},
     receiver::{Mood, Receiver},
+    sites::{pause, resume, sites},
 };
 
-/// Three sites on loopback that all tell the same receiver.
-fn sites(directory: &std::path::Path, receiver: &Receiver) -> Vec<Agent> {
-    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let places: Vec<_> = (1..=3).map(|n| (format!("site{n}"), free(), free())).collect();
-    let sites: Vec<Agent> = places
-        .iter()
-        .map(|(name, api, peers)| {
-            let others = places.iter().filter(|(other, ..)| other != name);
-            let others: String = others
-                .map(|(other, _, at)| ["[[peer]]\nname = '", other, "'\naddress = '", &at.to_string(), "'\n"].concat())
-                .collect();
-            let config = format!(
-                "site = '{name}'\nwork = 'work'\n{others}[links]\nheartbeat = '200ms'\nsilence = '1s'\nretry = '500ms'\n[hooks]\ntakeover = '2s'\n[[hook]]\nname = 'all'\nmode = 'summary'\nurl = 'http://{}/'\nretry = '500ms'\n[[hook]]\nname = 'links'\non = ['site.*']\nurl = 'http://{0}/'\nretry = '500ms'\n[listen]\napi = '{api}'\npeers = '{peers}'\n",
-                receiver.address
-            );
-            let place = directory.join(name);
-            std::fs::create_dir_all(&place).unwrap();
-            std::fs::write(place.join("site.toml"), config).unwrap();
-            let mut agent = Agent::on_loopback(name, &api.to_string(), &place);
-            agent.start();
-            agent
-        })
-        .collect();
-    sites.iter().for_each(Agent::wait_until_ready);
-    linked(&sites);
-    sites
-}
-
-fn linked(sites: &[Agent]) {
-    eventually("all sites see each other", || sites.iter().all(|s| s.reachable().len() == 2));
+/// Three sites that all tell the same receiver.
+fn three(directory: &Path, receiver: &Receiver) -> Vec<Agent> {
+    let at = receiver.address;
+    let settings = format!(
+        "[hooks]\ntakeover = '2s'\n[[hook]]\nname = 'all'\nmode = 'summary'\nurl = 'http://{at}/'\nretry = '500ms'\n[[hook]]\nname = 'links'\non = ['site.*']\nurl = 'http://{at}/'\nretry = '500ms'\n"
+    );
+    sites(directory, 3, &settings)
 }
 
 const ALL: &str = "site1 & site2 & site3";
@@ -48,7 +26,7 @@ const ALL: &str = "site1 & site2 & site3";
 #[test]
 fn an_operation_is_told_once_when_all_sites_have_run_it() {
     let (directory, receiver) = (tempfile::tempdir().unwrap(), Receiver::start());
-    let sites = sites(directory.path(), &receiver);
+    let sites = three(directory.path(), &receiver);
     assert!(all_ok(&sites[1].exec("web", &at(ALL, "true")), 3));
     sites[0].exec("web", &at(ALL, "[ $CHEOPS_SITE = site1 ]"));
     eventually("two summaries", || receiver.told().len() == 2);
@@ -63,12 +41,11 @@ fn an_operation_is_told_once_when_all_sites_have_run_it() {
 #[test]
 fn another_site_takes_over_and_a_double_has_the_same_id() {
     let (directory, receiver) = (tempfile::tempdir().unwrap(), Receiver::start());
-    let mut sites = sites(directory.path(), &receiver);
+    let mut sites = three(directory.path(), &receiver);
     assert!(all_ok(&sites[0].exec("web", &at(ALL, "true")), 3));
     eventually("a summary", || receiver.told().len() == 1);
     // The last site is away until the one that receives the operation is gone.
-    let (status, _) = sites[2].post("/api/v1/sites/site3/pause", &serde_json::json!({})).unwrap();
-    assert_eq!(status, 204);
+    pause(&sites[2]);
     let first = Submit { wait: Some("0s".into()), ..at(ALL, "true") };
     let operation = sites[0].exec("web", &first).operation;
     sites[1].wait_for("web", "site2 knows that site1 and itself have run it", |resource| {
@@ -76,8 +53,7 @@ fn another_site_takes_over_and_a_double_has_the_same_id() {
         op.is_some_and(|op| op.runs.iter().filter(|r| r.status == RunStatus::Ok).count() == 2)
     });
     sites[0].kill();
-    let (status, _) = sites[2].post("/api/v1/sites/site3/resume", &serde_json::json!({})).unwrap();
-    assert_eq!(status, 204);
+    resume(&sites[2]);
     let summaries = || {
         let all = receiver.received().into_iter().map(|received| received.event);
         all.filter(|e| e.summary && e.operation.as_ref() == Some(&operation)).collect::<Vec<_>>()
@@ -106,17 +82,15 @@ fn another_site_takes_over_and_a_double_has_the_same_id() {
 fn a_cut_that_ends_one_of_two_operations_is_told() {
     let (directory, receiver) = (tempfile::tempdir().unwrap(), Receiver::start());
     receiver.feel(Mood::Answer(200));
-    let sites = sites(directory.path(), &receiver);
+    let sites = three(directory.path(), &receiver);
     let config = serde_json::json!({"ResolutionMatrix": [{"Before": "set", "After": "set", "Result": "take-one"}]});
     let created = Submit { config: Some(config), ..at(ALL, "true") };
     assert!(all_ok(&sites[0].exec("web", &created), 3));
-    let (status, _) = sites[2].post("/api/v1/sites/site3/pause", &serde_json::json!({})).unwrap();
-    assert_eq!(status, 204);
-    eventually("site3 is alone", || sites[2].reachable().is_empty());
+    pause(&sites[2]);
     let quick = Submit { wait: Some("0s".into()), ..at(ALL, "true") };
     let loser = sites[0].exec("web", &quick).operation;
     let winner = sites[2].exec("web", &quick).operation;
-    sites[2].post("/api/v1/sites/site3/resume", &serde_json::json!({})).unwrap();
+    resume(&sites[2]);
     let of = |operation: &str| {
         let mut told = receiver.told().into_iter();
         told.find(|e| e.summary && e.operation.as_deref() == Some(operation))

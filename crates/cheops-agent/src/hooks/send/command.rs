@@ -1,14 +1,12 @@
 //! A command: one event, one run of a line of the shell, with the event as JSON on its standard input
 //! and its parts in the environment.
 //!
-//! It is told, not trusted: it runs in a process group of its own, which is ended with it when its time
-//! is over, and what it prints is only looked at if it fails. Unlike an operation it has no supervisor:
-//! if the agent ends meanwhile, it runs again.
+//! It is told, not trusted: it runs in a process group of its own, which ends with it or when its time is
+//! over, and what it prints is only looked at if it fails. What counts is how the shell ends: one that has
+//! left something behind, which keeps its standard error open, is not waited for. Unlike an operation it
+//! has no supervisor: if the agent ends meanwhile, it runs again.
 
-use std::{
-    process::{Output, Stdio},
-    time::Duration,
-};
+use std::{process::Stdio, time::Duration};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
@@ -22,6 +20,8 @@ use crate::{api::model::HookEvent, hooks::retry::Failure, open_files};
 
 /// How much of what it prints is looked at, in bytes.
 const LOOKED_AT: u64 = 16 << 10;
+/// How long what it printed may take to come after its end.
+const REST: Duration = Duration::from_millis(500);
 
 pub(super) async fn send(
     line: &str,
@@ -51,7 +51,8 @@ pub(super) async fn send(
     let mut child = command.spawn().map_err(down("the command can't be started"))?;
     let group = Group(child.id().and_then(|id| Pid::from_raw(id.cast_signed())));
     let (input, errors) = (child.stdin.take(), child.stderr.take());
-    let work = async {
+    let mut printed = Vec::new();
+    let mut talk = Box::pin(async {
         let give = async {
             if let Some(mut input) = input {
                 // A command that does not read is none the worse for it.
@@ -59,29 +60,40 @@ pub(super) async fn send(
             }
         };
         let read = async {
-            let mut printed = Vec::new();
             if let Some(mut errors) = errors {
                 let _ = (&mut errors).take(LOOKED_AT).read_to_end(&mut printed).await;
                 let _ = tokio::io::copy(&mut errors, &mut tokio::io::sink()).await;
             }
-            printed
         };
-        let ((), stderr, status) = tokio::join!(give, read, child.wait());
-        status.map(|status| Output { status, stdout: Vec::new(), stderr })
-    };
-    let output = time::timeout(limit, work).await.map_err(|_| {
+        tokio::join!(give, read);
+    });
+    let mut talks = true;
+    let end = time::timeout(limit, async {
+        loop {
+            tokio::select! {
+                status = child.wait() => return status,
+                () = &mut talk, if talks => talks = false,
+            }
+        }
+    });
+    let status = end.await.map_err(|_| {
         let limit = cheops_core::duration::print(limit);
         Failure::Unavailable(format!("the command did not end within {limit}, and was ended"))
     })?;
     drop(group);
-    let output = output.map_err(down("the command"))?;
-    if output.status.success() {
+    let status = status.map_err(down("the command"))?;
+    if status.success() {
         return Ok(());
     }
-    let text = String::from_utf8_lossy(&output.stderr);
+    if talks {
+        // Whoever has its standard error now may keep it.
+        let _ = time::timeout(REST, &mut talk).await;
+    }
+    drop(talk);
+    let text = String::from_utf8_lossy(&printed);
     let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let last: String = last.chars().filter(|c| !c.is_control()).take(200).collect();
-    let ended = format!("the command ended with {}", output.status);
+    let ended = format!("the command ended with {status}");
     Err(Failure::Unavailable(if last.is_empty() { ended } else { format!("{ended}: {last}") }))
 }
 
@@ -140,6 +152,27 @@ mod tests {
         while state().is_ok_and(|stat| !stat.contains(") Z")) {
             assert!(start.elapsed() < Duration::from_secs(30), "it goes on");
             time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_command_leaves_behind_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("pid");
+        // In a session of its own, so that nothing ends it with the command.
+        for (end, delivered) in [("true", true), ("echo no disk >&2; false", false)] {
+            let _ = std::fs::remove_file(&place);
+            let line = format!(
+                "setsid sh -c 'echo $$ > {0}; exec sleep 600' & until [ -s {0} ]; do sleep 0.01; done; {end}",
+                place.display()
+            );
+            let start = std::time::Instant::now();
+            let sent = run(&line, Duration::from_mins(5)).await;
+            assert!(start.elapsed() < Duration::from_mins(1));
+            let pid = std::fs::read_to_string(&place).unwrap().trim().parse().unwrap();
+            let _ = rustix::process::kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+            assert_eq!(sent.is_ok(), delivered);
+            assert!(delivered || sent.unwrap_err().to_string().contains("no disk"));
         }
     }
 }

@@ -1,17 +1,17 @@
 //! A channel of IRC: one event, one line.
 //!
-//! A client of the least that it takes (RFC 2812): it gives its name, joins, speaks, and leaves. IRC
-//! confirms nothing, so after each line the server is asked for a sign: what came before it was taken.
+//! A client of the least that it takes (RFC 2812): it gives its name, joins, speaks, and leaves; over TLS
+//! from the beginning, if it is to be protected. IRC confirms nothing, so after each line the server is
+//! asked for a sign: what came before it was taken.
 //!
 //! What must stay true: nothing that an event holds can be taken for a command; lines of the server are
 //! bounded.
 
-use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
-    net::TcpStream,
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
 
-use super::down;
+use super::{down, reveal, tls};
 use crate::{api::model::HookEvent, config::Irc, hooks::retry::Failure};
 
 /// The longest line of a server that is read, in bytes; the standard allows 512.
@@ -22,7 +22,12 @@ const TEXT: usize = 380;
 const NAMES: usize = 5;
 
 pub(super) async fn send(irc: &Irc, events: &[HookEvent], said: &mut usize) -> Result<(), Failure> {
-    let mut talk = Talk::begin(irc).await?;
+    let stream = tls::connect(&irc.server).await?;
+    let stream: Box<dyn Stream> = match &irc.tls {
+        Some(trust) => Box::new(tls::protect(stream, &irc.server, trust.ca.as_deref()).await?),
+        None => Box::new(stream),
+    };
+    let mut talk = Talk::begin(irc, stream).await?;
     for event in events {
         talk.say(irc, event).await?;
         *said += 1;
@@ -32,16 +37,17 @@ pub(super) async fn send(irc: &Irc, events: &[HookEvent], said: &mut usize) -> R
     Ok(())
 }
 
-struct Talk(BufReader<TcpStream>);
+/// A connection, protected or not.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+struct Talk(BufReader<Box<dyn Stream>>);
 
 impl Talk {
-    async fn begin(irc: &Irc) -> Result<Self, Failure> {
-        let at = format!("{} can't be reached", irc.server);
-        let address = (irc.server.host.as_str(), irc.server.port);
-        let stream = TcpStream::connect(address).await.map_err(down(&at))?;
+    async fn begin(irc: &Irc, stream: Box<dyn Stream>) -> Result<Self, Failure> {
         let mut talk = Self(BufReader::new(stream));
-        if let Some(password) = &irc.password {
-            let password = password.read().map_err(Failure::Unavailable)?;
+        if let Some(password) = reveal(irc.password.as_ref()).await? {
             talk.tell(&format!("PASS {}", one_line(&password))).await?;
         }
         let mut nick = irc.nick.clone();
@@ -79,7 +85,8 @@ impl Talk {
 
     async fn tell(&mut self, line: &str) -> Result<(), Failure> {
         let line = format!("{line}\r\n");
-        self.0.write_all(line.as_bytes()).await.map_err(down("it broke off"))
+        self.0.write_all(line.as_bytes()).await.map_err(down("it broke off"))?;
+        self.0.flush().await.map_err(down("it broke off"))
     }
 
     /// Waits for one of some answers. Any other error ends it.

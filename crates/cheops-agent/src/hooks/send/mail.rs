@@ -13,10 +13,11 @@ use lettre::{
     },
     transport::smtp::{
         authentication::Credentials,
-        client::{Certificate, Tls as Protect, TlsParameters},
+        client::{Certificate, CertificateStore, Tls as Protect, TlsParameters},
     },
 };
 
+use super::aside;
 use crate::{
     api::model::HookEvent,
     config::{Mail, Tls},
@@ -28,7 +29,8 @@ const SUBJECT: usize = 120;
 
 pub(super) async fn send(mail: &Mail, event: &HookEvent) -> Result<(), Failure> {
     let message = message(mail, event)?;
-    let transport = transport(mail).map_err(Failure::Unavailable)?;
+    let here = mail.clone();
+    let transport = aside(move || transport(&here)).await?;
     transport.send(message).await.map(drop).map_err(|error| {
         let mut text = format!("{} did not take it: {error}", mail.server);
         let mut cause = std::error::Error::source(&error);
@@ -63,7 +65,8 @@ fn trusting(host: &str, ca: Option<&Path>) -> Result<TlsParameters, String> {
             |error: &dyn std::fmt::Display| format!("{} can't be used: {error}", path.display());
         let pem = std::fs::read(path).map_err(|error| failed(&error))?;
         let certificate = Certificate::from_pem(&pem).map_err(|error| failed(&error))?;
-        builder = builder.add_root_certificate(certificate);
+        builder =
+            builder.certificate_store(CertificateStore::None).add_root_certificate(certificate);
     }
     builder.build_rustls().map_err(|error| error.to_string())
 }

@@ -1,7 +1,8 @@
 //! The ways to tell: each takes events, and says how many of them arrived.
 //!
 //! What must stay true: an event counts as delivered only when the other end has said so; whatever the
-//! other end does, a delivery ends within its time; nothing that is secret gets into an error.
+//! other end does, a delivery ends within its time; nothing that is secret gets into an error, nor into
+//! what is said of a hook; what reads files is done where it holds up nobody.
 
 mod command;
 mod irc;
@@ -11,12 +12,12 @@ mod web;
 
 use std::{path::PathBuf, time::Duration};
 
-use tokio::time;
+use tokio::{task::spawn_blocking, time};
 
 use super::retry::Failure;
 use crate::{
     api::model::HookEvent,
-    config::{Hook, Way},
+    config::{Hook, Secret, Way},
 };
 
 /// How many events go through one connection, where connecting is the most of the work.
@@ -40,14 +41,23 @@ pub(crate) fn batch(way: &Way) -> usize {
 /// What a hook says of where it tells, without anything secret.
 pub(crate) fn to(way: &Way) -> (&'static str, String) {
     match way {
-        // What comes after the host often holds a token.
+        // What comes after the host, or after the name of a program, often holds a token.
         Way::Web(web) => {
             let host = web.url.authority().map_or("", |authority| authority.as_str());
             ("web", format!("{}://{host}/…", web.url.scheme_str().unwrap_or("http")))
         }
-        Way::Command(line) => ("command", line.clone()),
+        Way::Command(line) => ("command", program(line)),
         Way::Mail(mail) => ("mail", format!("{} by {}", mail.to.join(", "), mail.server)),
         Way::Irc(irc) => ("irc", format!("{} at {}", irc.channel, irc.server)),
+    }
+}
+
+/// The program that a line of the shell begins with, if that is all that it begins with.
+fn program(line: &str) -> String {
+    match line.trim().split_once(char::is_whitespace) {
+        None if !line.contains('=') => line.trim().to_owned(),
+        Some((first, _)) if !first.contains('=') => format!("{first} …"),
+        _ => "…".to_owned(),
     }
 }
 
@@ -84,7 +94,38 @@ async fn within(
     time::timeout(limit, work).await.map_err(late)?
 }
 
+/// Does what waits for the disk.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, Failure> {
+    let done = spawn_blocking(work).await.map_err(|error| Failure::Unavailable(error.to_string()));
+    done?.map_err(Failure::Unavailable)
+}
+
+/// Reads a secret, if there is one.
+async fn reveal(secret: Option<&Secret>) -> Result<Option<String>, Failure> {
+    let Some(secret) = secret.cloned() else { return Ok(None) };
+    aside(move || secret.read()).await.map(Some)
+}
+
 /// That something could not be done now.
 fn down(what: &str) -> impl FnOnce(std::io::Error) -> Failure {
     move |error| Failure::Unavailable(format!("{what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_command_only_the_program_is_shown() {
+        for (line, expected) in [
+            ("logger -t cheops \"$CHEOPS_EVENT_TEXT\"", "logger …"),
+            ("  /usr/bin/page-me\n", "/usr/bin/page-me"),
+            ("TOKEN=hush page-me", "…"),
+            ("TOKEN=hush", "…"),
+        ] {
+            assert_eq!(to(&Way::Command(line.into())), ("command", expected.into()), "{line}");
+        }
+    }
 }

@@ -4,43 +4,42 @@
 //! nobody changed it: `X-Cheops-Signature: sha256=` and the HMAC of the body in hexadecimal. Redirects
 //! are not followed: who answers one gets no event.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Request, StatusCode, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
 use ring::hmac;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-};
-use tokio_rustls::TlsConnector;
+use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::{down, tls};
-use crate::{api::model::HookEvent, config::Web, hooks::retry::Failure};
+use super::{reveal, tls};
+use crate::{
+    api::model::HookEvent,
+    config::{Server, Web},
+    hooks::retry::Failure,
+};
 
 pub(super) async fn send(web: &Web, event: &HookEvent) -> Result<(), Failure> {
-    let request = request(web, event)?;
-    let host = web.url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+    let secret = reveal(web.secret.as_ref()).await?;
+    let request = request(web, event, secret.as_deref())?;
     let protected = web.url.scheme_str() == Some("https");
-    let port = web.url.port_u16().unwrap_or(if protected { 443 } else { 80 });
-    let at = format!("{host}:{port} can't be reached");
-    let stream = TcpStream::connect((host.as_str(), port)).await.map_err(down(&at))?;
+    let server = Server {
+        host: web.url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned(),
+        port: web.url.port_u16().unwrap_or(if protected { 443 } else { 80 }),
+    };
+    let stream = tls::connect(&server).await?;
     let status = if protected {
-        let config = tls::client(web.ca.as_deref()).map_err(Failure::Unavailable)?;
-        let name = rustls::pki_types::ServerName::try_from(host.clone())
-            .map_err(|_| Failure::Unavailable(format!("`{host}` is no name of a host")))?;
-        let connector = TlsConnector::from(Arc::clone(&config));
-        let why = format!("{host}:{port} is not who it should be, or speaks no TLS");
-        exchange(connector.connect(name, stream).await.map_err(down(&why))?, request).await?
+        exchange(tls::protect(stream, &server, web.ca.as_deref()).await?, request).await?
     } else {
         exchange(stream, request).await?
     };
     judge(status)
 }
 
-fn request(web: &Web, event: &HookEvent) -> Result<Request<Full<Bytes>>, Failure> {
+fn request(
+    web: &Web,
+    event: &HookEvent,
+    secret: Option<&str>,
+) -> Result<Request<Full<Bytes>>, Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::Refused(error.to_string());
     let body = serde_json::to_vec(event).map_err(|error| wrong(&error))?;
     let path = web.url.path_and_query().map_or("/", |path| path.as_str());
@@ -52,9 +51,8 @@ fn request(web: &Web, event: &HookEvent) -> Result<Request<Full<Bytes>>, Failure
         .header(header::CONNECTION, "close")
         .header("X-Cheops-Event", &event.event)
         .header("X-Cheops-Id", &event.id);
-    if let Some(secret) = &web.secret {
-        let secret = secret.read().map_err(Failure::Unavailable)?;
-        request = request.header("X-Cheops-Signature", signature(&secret, &body));
+    if let Some(secret) = secret {
+        request = request.header("X-Cheops-Signature", signature(secret, &body));
     }
     request.body(Full::new(body.into())).map_err(|error| wrong(&error))
 }
