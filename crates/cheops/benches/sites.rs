@@ -1,4 +1,4 @@
-//! What whole agents do, as processes on loopback: accept, replicate, run, heal, idle.
+//! What whole agents do, as processes on loopback: accept, replicate, run, heal, idle, tell of each other.
 //!
 //! Prints a table with each number's limit and, where there is a peer to compare with, the ratio to
 //! what that peer did in the same run. `cargo bench -p cheops --bench sites`; `-- NAME…` for some
@@ -11,6 +11,10 @@
 )]
 #![allow(clippy::cast_precision_loss, reason = "these are measurements")]
 
+#[path = "../tests/page/federation.rs"]
+mod federation;
+#[path = "../tests/field/mod.rs"]
+mod field;
 #[path = "sites/fleet.rs"]
 mod fleet;
 #[path = "sites/load.rs"]
@@ -29,12 +33,13 @@ use fleet::{Fleet, post};
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-    let parts: [(&str, fn()); 5] = [
+    let parts: [(&str, fn()); 6] = [
         ("accept", accept),
         ("propagate", propagate),
         ("exec", exec),
         ("heal", heal),
         ("idle", idle),
+        ("grid", grid),
     ];
     row("what", "measured", "limit", "");
     for (name, part) in parts {
@@ -230,6 +235,31 @@ fn idle() {
     row("idle with 100 known sites: processor", &format!("{share:.2} % of a core"), "< 0.5 %", "");
     let resident = fleet.resident(0) as f64 / f64::from(1 << 20);
     row("idle with 100 known sites: memory", &format!("{resident:.1} MB"), "< 30 MB", "");
+}
+
+/// What it takes to tell of 10,000 resources at 100 sites, of which 5 are silent.
+fn grid() {
+    const COUNT: usize = 50;
+    let federation = federation::Federation::start();
+    for (what, path, limit) in [
+        ("a page", "/api/v1/grid", "< 200 ms"),
+        ("a search", "/api/v1/grid?contains=777", "< 200 ms"),
+        ("those that failed", "/api/v1/grid?state=failed", "< 400 ms"),
+        ("one row", "/api/v1/grid?ids=resource-00004", "< 20 ms"),
+        ("all sites", "/api/v1/sites", "< 20 ms"),
+        ("problems, by site", "/api/v1/problems/count", "< 200 ms"),
+    ] {
+        let ask = |_| {
+            let start = Instant::now();
+            assert_eq!(federation.hub().ask(path).unwrap().0, 200, "{path}");
+            start.elapsed()
+        };
+        let mut spans: Vec<Duration> = (0..COUNT).map(ask).collect();
+        spans.sort();
+        let what = format!("10,000 resources x 100 sites: {what}, median");
+        let note = format!("p99 {}", millis(percentile(&spans, 99)));
+        row(&what, &millis(percentile(&spans, 50)), limit, &note);
+    }
 }
 
 /// One change after the other.

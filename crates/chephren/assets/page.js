@@ -233,3 +233,44 @@ document.addEventListener("htmx:afterSwap", () => {
   said = now;
   document.getElementById("said").textContent = notices(true);
 });
+
+// Rows are fetched again if something has happened to what they show: all of them with one question, and
+// what happens while that is under way with the next. A list that was asked for before something happened,
+// and comes after it, does not know of it: its rows are fetched once more. Events are heard here, and not by
+// an element: one that is just being replaced would miss them.
+const changed = new Set();
+const told = new Map();
+htmx.createEventSource = (url) => {
+  const source = new EventSource(url);
+  source.addEventListener("resources", (event) => {
+    if (!document.getElementById("list")) return;
+    for (const id of event.data.split(" ")) {
+      changed.add(id);
+      told.set(id, performance.now());
+    }
+    fetchRows();
+  });
+  return source;
+};
+function fetchRows() {
+  const rows = document.getElementById("rows");
+  if (rows && changed.size > 0) htmx.trigger(rows, "changed");
+}
+document.addEventListener("htmx:configRequest", (event) => {
+  const request = event.detail;
+  if (request.target?.id === "list") request.askedAt = performance.now();
+  if (request.elt.id !== "rows") return;
+  const shown = [...changed].filter((id) => document.getElementById("line-" + id));
+  changed.clear();
+  request.parameters.ids = shown.join(",");
+  if (shown.length === 0) event.preventDefault();
+});
+document.addEventListener("htmx:afterSettle", (event) => {
+  const askedAt = event.detail.requestConfig?.askedAt;
+  if (askedAt === undefined) return;
+  for (const [id, at] of told) {
+    if (at < askedAt) told.delete(id);
+    else changed.add(id);
+  }
+  fetchRows();
+});

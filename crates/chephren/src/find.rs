@@ -118,13 +118,11 @@ fn page(to: &str, text: &str) -> Markup {
     }
 }
 
-/// When a list of resources is fetched again: at once when something happens, once more when it is quiet,
-/// and now and then, since not all that happens elsewhere is told here.
+/// When a list of resources of one site is fetched again: when something happens, and now and then, since
+/// not all that happens elsewhere is told here.
 pub(crate) fn trigger() -> String {
     let (connected, sites, resources) = (live::CONNECTED, live::SITES, live::RESOURCES);
-    format!(
-        "sse:{connected}, sse:{sites}, sse:{resources} throttle:500ms, sse:{resources} delay:80ms, every 5s"
-    )
+    format!("sse:{connected}, sse:{sites}, sse:{resources}, every 5s")
 }
 
 /// The word for a state that the API has.

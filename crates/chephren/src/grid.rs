@@ -1,7 +1,16 @@
 //! Resources × sites: the state of every resource at every one of its sites, from any agent.
 //!
-//! What must stay true: a page is bounded, however many resources and sites there are; and what is not a
-//! site's own word, or not known at all, is not shown as if it were.
+//! What this site knows is shown at once; what the others say takes its place as soon as they have said it.
+//! From then on rows are fetched again when something happens to their resources: only these, all of them
+//! with one question, and only their sites are asked. The whole list is made anew when resources come or go,
+//! and now and then.
+//!
+//! What must stay true:
+//! - a page is bounded, however many resources and sites there are;
+//! - no site that is slow, and no number of sites, keeps a page from being there;
+//! - what is not a site's own word, or not known at all, is not shown as if it were.
+
+use std::collections::BTreeSet;
 
 use axum::{
     Router,
@@ -14,12 +23,15 @@ use cheops_agent::{
     shell,
 };
 use maud::{Markup, html};
+use serde::Deserialize;
 
 use crate::{
+    address::address,
     api::{Answer, Api, segment},
-    find::{self, Sought},
+    find::Sought,
     fresh::{Before, Beside, List},
     layout::Page,
+    live,
     words::{self, badge, time},
 };
 
@@ -30,13 +42,19 @@ const LEGEND: &str =
     "S settled, P pending, F failed, D diverged, N needs a decision; with ? as another site says";
 
 pub(crate) fn routes() -> Router<Api> {
-    Router::new().route("/resources", get(screen)).route("/part/grid", get(part))
+    Router::new()
+        .route("/resources", get(screen))
+        .route("/part/grid", get(part))
+        .route("/part/grid/rows", get(rows))
 }
 
+/// The page as far as this site alone can tell.
 async fn screen(From(api): From<Api>, Query(sought): Query<Sought>) -> Answer<Markup> {
-    let path = sought.ask("/api/v1/grid", &[]);
+    let path = sought.ask("/api/v1/grid", &[("local", "true")]);
     let (sites, grid) =
         tokio::try_join!(api.get::<Sites>("/api/v1/sites"), api.get::<Grid>(&path))?;
+    let grid = Grid { sites: told_of(&grid), ..grid };
+    let whole = if sites.sites.len() > 1 { Whole::NotYet } else { Whole::Yes };
     let page = Page {
         title: "Resources × sites",
         here: &sites.here,
@@ -44,10 +62,31 @@ async fn screen(From(api): From<Api>, Query(sought): Query<Sought>) -> Answer<Ma
         command: command(&sought),
         content: html! {
             (sought.form("/resources", Some(&sites.sites)))
-            (list(&sought, &grid).render())
+            (list(&sought, &grid, whole).render())
         },
     };
     Ok(page.render())
+}
+
+/// The sites that a grid of one site tells of: itself, and those that can't be asked.
+fn told_of(grid: &Grid) -> Vec<GridSite> {
+    let named = grid.rows.iter().flat_map(|row| row.cells.keys());
+    let named: BTreeSet<&String> = named.chain([&grid.site]).collect();
+    let site = |name: &String| GridSite {
+        name: name.clone(),
+        answered: *name == grid.site,
+        last_seen: None,
+        why: None,
+    };
+    named.into_iter().map(site).collect()
+}
+
+/// Whether a grid has what the other sites say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whole {
+    Yes,
+    /// They are asked at once.
+    NotYet,
 }
 
 /// The command that shows the same.
@@ -63,19 +102,90 @@ async fn part(
     Query(before): Query<Before>,
 ) -> Answer<Response> {
     let grid: Grid = api.get(&sought.ask("/api/v1/grid", &[])).await?;
-    Ok(list(&sought, &grid).again(&before, &Beside::default()))
+    Ok(list(&sought, &grid, Whole::Yes).again(&before, &Beside::default()))
 }
 
-fn list(sought: &Sought, grid: &Grid) -> List {
+/// Some of the rows of a page, and the columns that it has.
+#[derive(Debug, Deserialize)]
+struct Rows {
+    #[serde(default)]
+    ids: String,
+    #[serde(default)]
+    sites: String,
+}
+
+/// Rows to take the place of those that the page has. What is gone is taken away.
+async fn rows(From(api): From<Api>, Query(asked): Query<Rows>) -> Answer<Markup> {
+    if asked.ids.is_empty() {
+        return Ok(html! {});
+    }
+    let grid: Grid = api.get(&address("/api/v1/grid", &[("ids", &asked.ids)])).await?;
+    Ok(anew(&grid, &asked))
+}
+
+fn anew(grid: &Grid, asked: &Rows) -> Markup {
+    let column = |name: &str| {
+        let known = grid.sites.iter().find(|site| site.name == name).cloned();
+        known.unwrap_or_else(|| GridSite {
+            name: name.to_owned(),
+            answered: false,
+            last_seen: None,
+            why: None,
+        })
+    };
+    let sites: Vec<GridSite> = asked.sites.split(',').map(column).collect();
+    let sites: Vec<&GridSite> = sites.iter().collect();
+    let crowd = sites.len() >= CROWD;
+    html! {
+        @for id in asked.ids.split(',') {
+            @match grid.rows.iter().find(|row| row.id == id) {
+                Some(row) => (line(row, &sites, crowd, true)),
+                None => tr id=(place(id)) hx-swap-oob="delete" {},
+            }
+        }
+    }
+}
+
+/// The id of a row on the page.
+fn place(id: &str) -> String {
+    format!("line-{id}")
+}
+
+fn list(sought: &Sought, grid: &Grid, whole: Whole) -> List {
     List {
         path: sought.at("/part/grid"),
-        trigger: find::trigger(),
+        trigger: trigger(sought, grid, whole),
         content: html! {
-            (silent(grid))
-            @if grid.rows.is_empty() { (nothing(sought, grid)) } @else { (table(grid)) }
+            @match whole {
+                Whole::Yes => (silent(grid)),
+                Whole::NotYet => p.notice role="status" { "This is what " (grid.site) " knows. The other sites are being asked …" },
+            }
+            @if grid.rows.is_empty() {
+                @if whole == Whole::Yes { (nothing(sought, grid)) }
+            } @else {
+                (table(grid))
+            }
             (sought.pages("/resources", grid.next.as_deref()))
         },
     }
+}
+
+/// When the list is fetched again: what is not whole at once; else when resources come or go, when one may
+/// be in the wanted state now, and now and then, since not all that happens elsewhere is told here. The more
+/// sites have to be asked, the more seldom that is.
+fn trigger(sought: &Sought, grid: &Grid, whole: Whole) -> String {
+    let first = match whole {
+        Whole::Yes => format!("sse:{}", live::CONNECTED),
+        Whole::NotYet => "load".to_owned(),
+    };
+    let moved = if sought.state.is_empty() {
+        String::new()
+    } else {
+        format!("sse:{} delay:500ms, ", live::LISTS)
+    };
+    let every = if grid.sites.len() < CROWD { "5s" } else { "15s" };
+    let (sites, listed) = (live::SITES, live::LISTED);
+    format!("{first}, sse:{sites}, sse:{listed}, {moved}every {every}")
 }
 
 /// Who has not answered, and what that means for what is shown.
@@ -127,7 +237,11 @@ fn columns(grid: &Grid) -> Vec<&GridSite> {
 fn table(grid: &Grid) -> Markup {
     let sites = columns(grid);
     let crowd = sites.len() >= CROWD;
+    let names: Vec<&str> = sites.iter().map(|site| site.name.as_str()).collect();
+    let shown = serde_json::json!({ "sites": names.join(",") });
     html! {
+        // `page.js` says when, and which rows.
+        div #rows hx-get="/part/grid/rows" hx-vals=(shown) hx-swap="none" hx-trigger="changed" {}
         div #grid .scroll.grid.crowd[crowd] tabindex="0" role="region" aria-label="States of resources at sites" {
             table {
                 caption {
@@ -151,15 +265,16 @@ fn table(grid: &Grid) -> Markup {
                         }
                     }
                 } }
-                tbody { @for row in &grid.rows { (line(row, &sites, crowd)) } }
+                tbody { @for row in &grid.rows { (line(row, &sites, crowd, false)) } }
             }
         }
     }
 }
 
-fn line(row: &GridRow, sites: &[&GridSite], crowd: bool) -> Markup {
+/// A row, as part of its table or `again`, in place of itself.
+fn line(row: &GridRow, sites: &[&GridSite], crowd: bool, again: bool) -> Markup {
     html! {
-        tr {
+        tr id=(place(&row.id)) hx-swap-oob=[again.then_some("true")] {
             th scope="row" { a id={ "row-" (row.id) } href={ "/resources/" (segment(&row.id)) } { (row.id) } }
             td {
                 @if let Some(state) = worst(row) { (badge(words::state(state))) }
@@ -239,7 +354,9 @@ mod tests {
 
     #[test]
     fn a_full_page_of_a_hundred_sites_is_small_enough() {
-        let page = list(&Sought::default(), &grid(100, crate::find::PAGE)).render().into_string();
+        let page = list(&Sought::default(), &grid(100, crate::find::PAGE), Whole::Yes)
+            .render()
+            .into_string();
         assert!(page.len() < 400_000, "{} bytes", page.len());
     }
 
@@ -252,7 +369,7 @@ mod tests {
         let heard = GridCell { state: State::Pending, told_by: Some("site-000".to_owned()) };
         cells.insert("site-001".to_owned(), heard);
         cells.remove("site-002");
-        let page = list(&Sought::default(), &grid).render().into_string();
+        let page = list(&Sought::default(), &grid, Whole::Yes).render().into_string();
         for expected in ["No word from 2 of 3 sites", "says site-000", "<td class=\"none\">?</td>"]
         {
             assert!(page.contains(expected), "{expected}: {page}");
@@ -270,11 +387,45 @@ mod tests {
     }
 
     #[test]
+    fn rows_fit_into_the_page_that_they_are_for() {
+        let mut grid = grid(100, 2);
+        grid.rows[0].cells.remove("site-003");
+        let asked = Rows {
+            ids: "resource-00000,resource-00001,gone".to_owned(),
+            sites: "site-002,site-003,elsewhere".to_owned(),
+        };
+        let page = anew(&grid, &asked).into_string();
+        let rows: Vec<&str> = page.split("</tr>").filter(|row| !row.is_empty()).collect();
+        let cells = |row: &str| row.matches("<td").count();
+        assert_eq!(rows.iter().map(|row| cells(row)).collect::<Vec<_>>(), [5, 5, 0], "{page}");
+        assert!(rows[0].contains("id=\"line-resource-00000\" hx-swap-oob=\"true\""), "{page}");
+        assert!(rows[2].contains("id=\"line-gone\" hx-swap-oob=\"delete\""), "{page}");
+        // What a site that nobody knows has is not known.
+        assert!(rows[0].ends_with("<td></td><td class=\"none\">?</td>"), "{page}");
+    }
+
+    #[test]
+    fn what_one_site_knows_is_not_shown_as_what_all_say() {
+        let mut grid = grid(3, 1);
+        grid.sites.clear();
+        grid.rows[0].cells.remove("site-002");
+        let told = GridCell { state: State::Pending, told_by: Some("site-000".to_owned()) };
+        grid.rows[0].cells.insert("site-001".to_owned(), told);
+        grid.sites = told_of(&grid);
+        let page = list(&Sought::default(), &grid, Whole::NotYet).render().into_string();
+        for expected in ["The other sites are being asked", "says site-000", "hx-trigger=\"load, "]
+        {
+            assert!(page.contains(expected), "{expected}: {page}");
+        }
+        assert!(!page.contains("site-002"), "{page}");
+    }
+
+    #[test]
     fn names_are_shown_and_not_run() {
         let mut grid = grid(1, 1);
         grid.sites[0].name = "<script>".to_owned();
         grid.rows[0].id = "<img src=x>".to_owned();
-        let page = list(&Sought::default(), &grid).render().into_string();
+        let page = list(&Sought::default(), &grid, Whole::Yes).render().into_string();
         assert!(!page.contains("<script>") && !page.contains("<img"), "{page}");
     }
 }

@@ -72,13 +72,11 @@ async fn part(State(api): State<Api>, Query(before): Query<Before>) -> Answer<Re
 }
 
 fn list(hooks: &Hooks) -> List {
-    let (connected, linked, resources) = (live::CONNECTED, live::SITES, live::RESOURCES);
+    let (connected, linked, calmly) = (live::CONNECTED, live::SITES, live::LISTS);
     List {
         path: "/part/hooks".to_owned(),
         // How a hook is doing is not told by itself, but something must have happened for it to tell.
-        trigger: format!(
-            "sse:{connected}, sse:{linked} delay:500ms, sse:{resources} throttle:2s, sse:{resources} delay:1s, every 5s"
-        ),
+        trigger: format!("sse:{connected}, sse:{linked}, sse:{calmly}, every 5s"),
         content: html! {
             @if hooks.hooks.is_empty() { (nothing(hooks)) } @else { (table(hooks)) }
             @if hooks.unfollowed > 0 {

@@ -11,9 +11,11 @@
 //! | `refuse` | how is a refusal shown, and to whom? |
 //! | `form` | what was filled in, and which files come with it? |
 //! | `live` | when is a part of a page out of date? |
+//! | `news` | what has happened that a page was not told of yet? |
 //! | `assets` | which files does the browser need besides? |
 //! | `words` | how are states, times and amounts written? |
 //! | `sites` | who is there, and how well do they reach each other? |
+//! | `drawing` | how does that look? |
 //! | `resource` | what became of each operation of a resource, at each site? |
 //! | `graph` | which operation knew of which, as a drawing? |
 //! | `site` | which resources does a site have? |
@@ -37,6 +39,7 @@ mod address;
 mod api;
 mod assets;
 mod create;
+mod drawing;
 mod find;
 mod form;
 mod fresh;
@@ -45,6 +48,7 @@ mod grid;
 mod hooks;
 mod layout;
 mod live;
+mod news;
 mod problems;
 mod refuse;
 mod resource;

@@ -1,10 +1,12 @@
 //! When a part of a page may be out of date: the change feed, as events that parts of pages wait for.
 //!
-//! An event has a name and nothing else to say; whoever waits for it asks again for what it shows. What
-//! must stay true: a page that lost its connection for a while shows what it missed, since it asks for
-//! everything again when it is connected again.
+//! An event has a name, and at most the names of resources to say; whoever waits for it asks again for what
+//! it shows. What must stay true:
+//! - a page that lost its connection for a while shows what it missed, since it asks for everything again
+//!   when it is connected again;
+//! - however much happens, a page is told at the pace of `news`, and nothing else is kept for it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::{
     body::Body,
@@ -13,21 +15,30 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::{Bytes, BytesMut};
-use cheops_agent::api::model::{Change, Happened};
+use cheops_agent::api::model::Change;
 use futures_util::{Stream, StreamExt as _, stream};
+use tokio::time::sleep_until;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::api::{Answer, Api};
+use crate::{
+    api::{Answer, Api},
+    news::News,
+};
 
 /// How soon a browser tries again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The event that says that a page is connected, or connected again.
+/// The event that says that a page is connected, or connected again, or that too much has happened to say
+/// what: all may be out of date.
 pub(crate) const CONNECTED: &str = "connected";
 /// The event of whatever concerns sites and their links.
 pub(crate) const SITES: &str = "sites";
-/// The event of whatever concerns any resource.
+/// The event of whatever concerns any resource; it says which ones, with spaces between them.
 pub(crate) const RESOURCES: &str = "resources";
+/// The event of resources that come or go.
+pub(crate) const LISTED: &str = "listed";
+/// The event of whatever concerns any resource, told calmly: for what it takes several sites to make anew.
+pub(crate) const LISTS: &str = "lists";
 
 /// The event of whatever concerns one resource.
 pub(crate) fn resource(id: &str) -> String {
@@ -38,42 +49,38 @@ pub(crate) fn resource(id: &str) -> String {
 /// longer than that takes is not live (`page.js`).
 const QUIET: &str = "quiet";
 
-/// The events that a change is.
-fn events(change: &Change) -> Vec<String> {
-    match &change.what {
-        Happened::Following => vec![CONNECTED.to_owned()],
-        Happened::SiteReturned { .. } | Happened::SiteLost { .. } | Happened::Refused { .. } => {
-            vec![SITES.to_owned()]
-        }
-        Happened::Broken { .. } => Vec::new(),
-        _ => {
-            let own = change.resource.as_deref().map(resource);
-            own.into_iter().chain([RESOURCES.to_owned()]).collect()
-        }
-    }
-}
-
 /// Follows the change feed.
 pub(crate) async fn follow(State(api): State<Api>) -> Answer<Response> {
     let changes = api.call(Method::GET, "/api/v1/changes", Body::empty()).await?;
     let begin = Bytes::from(format!("retry: {}\n\n", AGAIN.as_millis()));
-    let told = lines(changes.into_body().into_data_stream()).map(|line| said(&line));
+    let told = told(Box::pin(lines(changes.into_body().into_data_stream())));
     let body = stream::once(async { begin }).chain(told).map(Ok::<_, axum::Error>);
     let sort = (header::CONTENT_TYPE, "text/event-stream");
     Ok(([sort], Body::from_stream(body)).into_response())
 }
 
-/// What a line of the feed is for a browser. An empty one keeps the connection, and is told, since a
+/// What the lines of the feed are for a browser. An empty one keeps the connection, and is told, since a
 /// browser does not tell a page of a connection that has broken without a word.
-fn said(line: &[u8]) -> Bytes {
-    let change = serde_json::from_slice::<Change>(line);
-    let mut events = change.as_ref().map(events).unwrap_or_default();
-    if events.is_empty() {
-        events.push(QUIET.to_owned());
-    }
-    let events: Vec<String> =
-        events.iter().map(|event| format!("event: {event}\ndata:\n\n")).collect();
-    events.concat().into()
+fn told(lines: impl Stream<Item = Bytes> + Unpin) -> impl Stream<Item = Bytes> {
+    let news = News::new(Instant::now());
+    stream::unfold((lines, news), |(mut lines, mut news)| async move {
+        loop {
+            let due = news.due(Instant::now());
+            if !due.is_empty() {
+                return Some((due.into(), (lines, news)));
+            }
+            let wake = news.next();
+            let line = tokio::select! {
+                line = lines.next() => line?,
+                () = sleep_until(wake.unwrap_or_else(Instant::now).into()), if wake.is_some() => continue,
+            };
+            let Ok(change) = serde_json::from_slice::<Change>(&line) else {
+                let quiet = format!("event: {QUIET}\ndata:\n\n");
+                return Some((quiet.into(), (lines, news)));
+            };
+            news.add(&change);
+        }
+    })
 }
 
 /// The lines of a body, until it breaks off.
@@ -95,19 +102,20 @@ fn lines(
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_change_is_told_to_those_whom_it_concerns() {
-        for (line, expected) in [
-            (r#"{"seq": 3, "site": "a", "type": "following"}"#, vec!["connected".to_owned()]),
-            (r#"{"site": "a", "type": "site-lost", "peer": "b"}"#, vec!["sites".to_owned()]),
-            (
-                r#"{"seq": 4, "site": "a", "resource": "web", "type": "deleted"}"#,
-                vec![resource("web"), "resources".to_owned()],
-            ),
-        ] {
-            assert_eq!(events(&serde_json::from_str(line).unwrap()), expected, "{line}");
-        }
-        assert_eq!(said(b"\n"), "event: quiet\ndata:\n\n");
+    #[tokio::test]
+    async fn what_happens_is_told_and_silence_keeps_the_connection() {
+        let feed = [
+            r#"{"seq": 3, "site": "a", "type": "following"}"#,
+            "\n",
+            r#"{"seq": 4, "site": "a", "resource": "web", "type": "deleted"}"#,
+            "\n",
+        ];
+        // The feed stays open: what waits for its time is told then.
+        let feed = stream::iter(feed.map(Bytes::from)).chain(stream::pending());
+        let all: Vec<Bytes> = told(Box::pin(feed)).take(5).collect().await;
+        let all: Vec<&str> = all.iter().map(|part| std::str::from_utf8(part).unwrap()).collect();
+        assert_eq!(all[..2], ["event: connected\ndata: \n\n", "event: quiet\ndata:\n\n"]);
+        assert!(all[2..].concat().contains("event: resources\ndata: web\n\n"), "{all:?}");
     }
 
     #[tokio::test]

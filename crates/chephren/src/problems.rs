@@ -90,10 +90,8 @@ async fn part(
 }
 
 fn list(sought: &Sought, sites: &Sites, troubles: &Troubles) -> List {
-    let (connected, linked, resources) = (live::CONNECTED, live::SITES, live::RESOURCES);
-    let trigger = format!(
-        "sse:{connected}, sse:{linked}, sse:{resources} throttle:2s, sse:{resources} delay:300ms, every 5s"
-    );
+    let (connected, linked, calmly) = (live::CONNECTED, live::SITES, live::LISTS);
+    let trigger = format!("sse:{connected}, sse:{linked}, sse:{calmly}, every 5s");
     let wanted = |trouble: &&Trouble| sought.site.is_empty() || trouble.site == sought.site;
     let found: Vec<&Trouble> = troubles.problems.iter().filter(wanted).collect();
     let from = sought.from.min(found.len());

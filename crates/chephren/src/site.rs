@@ -11,7 +11,7 @@ use axum::{
 };
 use cheops_agent::{
     api::model::{
-        Catalogue, Problem, ResourceSummary, Resources, Site, SiteState, Sites, Troubles,
+        Catalogue, Problem, ResourceSummary, Resources, Site, SiteState, Sites, TroubleCount,
     },
     shell,
 };
@@ -54,12 +54,12 @@ struct Seen {
 impl Seen {
     async fn look(api: &Api, name: &str, sought: &Sought) -> Answer<Self> {
         let asked = sought.ask("/api/v1/resources", &[("at", name)]);
-        let problems = address("/api/v1/problems", &[("at", name)]);
+        let problems = address("/api/v1/problems/count", &[("at", name)]);
         let (sites, catalogue, resources, troubles) = tokio::join!(
             api.get::<Sites>("/api/v1/sites"),
             api.get::<Catalogue>("/api/v1/catalogue"),
             api.get::<Resources>(&asked),
-            api.get::<Troubles>(&problems),
+            api.get::<TroubleCount>(&problems),
         );
         let sites = sites?;
         let known = sites.sites.iter().find(|site| site.name == name).cloned();
@@ -73,7 +73,7 @@ impl Seen {
                 (api.get(&hearsay.ask("/api/v1/resources", &[])).await?, Some(refusal.0))
             }
         };
-        let problems = troubles.ok().map(|troubles| troubles.problems.len());
+        let problems = troubles.ok().map(|troubles| troubles.sites.values().sum());
         let others = site.state != SiteState::Here;
         let offer = catalogue?.sites.into_iter().find(|offer| others && offer.site == name);
         let page = offer.and_then(|offer| offer.page);

@@ -1,6 +1,6 @@
 //! The first page: all sites, as this one sees them, and the links between them.
-
-use std::{collections::BTreeMap, f64::consts::TAU};
+//!
+//! What must stay true: it stays readable, and cheap to make anew every few seconds, with a hundred sites.
 
 use axum::{
     Router,
@@ -9,7 +9,7 @@ use axum::{
     routing::{get, post},
 };
 use cheops_agent::{
-    api::model::{Catalogue, Pong, Site, SiteState, Sites, Troubles},
+    api::model::{Catalogue, Pong, Site, SiteState, Sites, TroubleCount},
     config::is_web_address,
     shell,
 };
@@ -19,6 +19,7 @@ use serde::Deserialize;
 use crate::{
     address::{address, anchor},
     api::{Answer, Api, segment},
+    drawing::drawing,
     layout::{self, Page},
     live,
     words::{badge, bytes, count, site_state, span, time},
@@ -28,8 +29,8 @@ use crate::{
 const LASTING: [(&str, &str); 4] =
     [("", "until resumed"), ("1m", "1 minute"), ("10m", "10 minutes"), ("1h", "1 hour")];
 
-/// So many sites have room in a small drawing.
-const FEW: usize = 8;
+/// How many sites are named where they are only mentioned.
+const NAMED: usize = 10;
 
 pub(crate) fn routes() -> Router<Api> {
     Router::new()
@@ -42,26 +43,29 @@ pub(crate) fn routes() -> Router<Api> {
 }
 
 /// All that the page shows.
-struct Seen {
-    sites: Sites,
-    catalogue: Catalogue,
-    /// By site.
-    problems: BTreeMap<String, usize>,
-    not_asked: Vec<String>,
+pub(crate) struct Seen {
+    pub(crate) sites: Sites,
+    pub(crate) catalogue: Catalogue,
+    problems: TroubleCount,
 }
 
 impl Seen {
+    pub(crate) fn new(sites: Sites, catalogue: Catalogue, problems: TroubleCount) -> Self {
+        Self { sites, catalogue, problems }
+    }
+
     async fn look(api: &Api) -> Answer<Self> {
-        let (sites, catalogue, troubles) = tokio::try_join!(
+        let (sites, catalogue, problems) = tokio::try_join!(
             api.get::<Sites>("/api/v1/sites"),
             api.get::<Catalogue>("/api/v1/catalogue"),
-            api.get::<Troubles>("/api/v1/problems"),
+            api.get::<TroubleCount>("/api/v1/problems/count"),
         )?;
-        let mut problems = BTreeMap::new();
-        for trouble in troubles.problems {
-            *problems.entry(trouble.site).or_default() += 1;
-        }
-        Ok(Self { sites, catalogue, problems, not_asked: troubles.not_asked })
+        Ok(Self::new(sites, catalogue, problems))
+    }
+
+    /// How many problems a site has, as far as is known.
+    pub(crate) fn problems(&self, site: &str) -> usize {
+        self.problems.sites.get(site).copied().unwrap_or_default()
     }
 
     /// Where another site's own page is.
@@ -97,9 +101,9 @@ fn content(seen: &Seen) -> Markup {
     let alone = seen.sites.sites.len() == 1;
     html! {
         (rehearsed(&seen.sites))
-        @if !seen.not_asked.is_empty() {
+        @if !seen.problems.not_asked.is_empty() {
             p.notice.warn data-say {
-                "No word from " (seen.not_asked.join(", ")) ": what is said of them is what was known here when they were last seen."
+                "No word from " (names(&seen.problems.not_asked)) ": what is said of them is what was known here when they were last seen."
             }
         }
         @if alone {
@@ -177,7 +181,7 @@ fn table(seen: &Seen) -> Markup {
 }
 
 fn row(site: &Site, seen: &Seen) -> Markup {
-    let problems = seen.problems.get(&site.name).copied().unwrap_or_default();
+    let problems = seen.problems(&site.name);
     let path = format!("/sites/{}", segment(&site.name));
     html! {
         tr id={ "site-" (site.name) } {
@@ -197,7 +201,7 @@ fn row(site: &Site, seen: &Seen) -> Markup {
             td { (behind(site)) }
             td { @if site.queue.messages > 0 { (site.queue.messages) " (" (bytes(site.queue.bytes)) ")" } @else { "–" } }
             td { (site.resources) }
-            td { @if seen.not_asked.contains(&site.name) { span.none { "not known" } } @else if problems > 0 { a href={ "/problems?site=" (segment(&site.name)) } { (badge((&problems.to_string(), "bad"))) } } @else { "–" } }
+            td { @if seen.problems.not_asked.contains(&site.name) { span.none { "not known" } } @else if problems > 0 { a href={ "/problems?site=" (segment(&site.name)) } { (badge((&problems.to_string(), "bad"))) } } @else { "–" } }
             td { @if site.state != SiteState::Here { (buttons(site, &path)) } }
         }
     }
@@ -239,80 +243,11 @@ fn behind(site: &Site) -> String {
     }
 }
 
-/// The sites on a circle, with the links that are known between them.
-fn drawing(seen: &Seen) -> Markup {
-    let names: Vec<&str> = seen.sites.sites.iter().map(|site| site.name.as_str()).collect();
-    // More would be a tangle; the table has them all.
-    if names.len() < 2 || names.len() > 40 {
-        return html! {};
-    }
-    let places = places(names.len());
-    let links = links(seen, &names);
-    let label = format!("{} sites, {} links", names.len(), links.len());
-    html! {
-        svg.drawing.few[names.len() <= FEW] viewBox="0 0 600 320" role="img" aria-label=(label) {
-            @for link in &links {
-                @let ((x1, y1), (x2, y2)) = (places[link.from], places[link.to]);
-                line class=(link.colour) x1=(x1) y1=(y1) x2=(x2) y2=(y2) {
-                    title { (names[link.from]) " – " (names[link.to]) ": " (link.text) }
-                }
-            }
-            @for (site, (x, y)) in seen.sites.sites.iter().zip(&places) {
-                circle class=(site_state(site.state).1) cx=(x) cy=(y) r="11" {}
-                text x=(x) y=(y + 28.0) text-anchor="middle" { title { (site.name) } (short(&site.name)) }
-            }
-        }
-    }
-}
-
-/// A name as far as there is room for it in the drawing; the table has all of it.
-fn short(name: &str) -> String {
-    const ROOM: usize = 16;
-    let mut short: String = name.chars().take(ROOM).collect();
-    if short.len() < name.len() {
-        short.push('…');
-    }
-    short
-}
-
-struct Link {
-    from: usize,
-    to: usize,
-    colour: &'static str,
-    text: String,
-}
-
-/// The links: those of this site as they are, and those between others as these have told.
-fn links(seen: &Seen, names: &[&str]) -> Vec<Link> {
-    let place = |name: &str| names.iter().position(|other| *other == name);
-    let mut links = Vec::new();
-    let Some(here) = place(&seen.sites.here) else { return links };
-    for (n, site) in seen.sites.sites.iter().enumerate().filter(|(n, _)| *n != here) {
-        let (word, colour) = site_state(site.state);
-        let text = site.round_trip_ms.map_or_else(|| word.to_owned(), span);
-        links.push(Link { from: here, to: n, colour, text });
-    }
-    for offer in &seen.catalogue.sites {
-        let Some(from) = place(&offer.site).filter(|from| *from != here) else { continue };
-        for (other, millis) in &offer.round_trips_ms {
-            if let Some(to) = place(other).filter(|to| *to != here && from < *to) {
-                links.push(Link { from, to, colour: "good", text: span(*millis) });
-            }
-        }
-    }
-    links
-}
-
-/// Places on an ellipse, the first at its top.
-#[expect(clippy::cast_precision_loss, reason = "there are few")]
-fn places(count: usize) -> Vec<(f64, f64)> {
-    let round = |n: f64| (n * 10.0).round() / 10.0;
-    // Two stand beside each other.
-    let first = if count == 2 { TAU / 2.0 } else { -TAU / 4.0 };
-    let angle = |n: usize| TAU * n as f64 / count as f64 + first;
-    (0..count)
-        .map(|n| (round(300.0 + 240.0 * angle(n).cos()), round(150.0 + 115.0 * angle(n).sin())))
-        .collect()
+/// Some names, and how many there are besides.
+fn names(all: &[String]) -> String {
+    let (named, more) = all.split_at(all.len().min(NAMED));
+    let named = named.join(", ");
+    if more.is_empty() { named } else { format!("{named} and {} more", more.len()) }
 }
 
 /// Asks all sites whether they are there.

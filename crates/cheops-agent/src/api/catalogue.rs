@@ -67,6 +67,8 @@ fn said((site, round_trip): (SiteId, Duration)) -> (String, f64) {
 pub(crate) async fn learn(context: Shared) {
     let mut feed = context.node.feed().follow();
     loop {
+        // Who is linked by now is asked now: many links at once are one reason to ask.
+        feed = feed.resubscribe();
         let peers: Vec<SiteId> = context.config.sites.keys().cloned().collect();
         let asked = context.reachable(&peers);
         join_all(asked.iter().map(|site| learn_of(&context, site))).await;

@@ -2,8 +2,10 @@
 //!
 //! Every site that can be reached is asked for the next few of its own resources, all at once, and the
 //! answers are merged by id. If only those in some state are wanted, a second question to all is how the
-//! other sites see what was found. What must stay true:
+//! other sites see what was found. If some are asked for by id, only their own sites are asked. What must
+//! stay true:
 //! - a page costs each site at most two short questions, and nobody waits long for one of them;
+//! - nobody is asked for what can't be on the page: what this site has fills it, or ends it;
 //! - a row is complete as far as the sites that have answered go: what might still come from one of them
 //!   is left for the next page;
 //! - what is not a site's own word says whose it is.
@@ -12,14 +14,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
-
-use axum::{extract::State, http::HeaderMap};
-use cheops_core::{
-    id::{ResourceId, SiteId},
-    replica::{self, Replica},
-};
-use futures_util::future::join_all;
-use tokio::time::timeout;
 
 use super::{
     Context, Shared,
@@ -31,8 +25,14 @@ use super::{
     view,
 };
 use crate::peers::{Peer, State as Reach};
+use axum::{extract::State, http::HeaderMap};
+use cheops_core::{
+    id::{ResourceId, SiteId},
+    replica::{self, Replica},
+};
 
-/// How long a site may take, besides the round trip to it: people look at what comes of it.
+/// How long a site may take, besides the round trip to it, and all of them at most twice as long: people look
+/// at what comes of it.
 const PATIENCE: Duration = Duration::from_millis(800);
 /// The most bytes of names in a question.
 const NAMES: usize = 8 << 10;
@@ -51,9 +51,14 @@ pub(super) async fn get(
         return Ok(axum::Json(own));
     }
     let peers = context.peers.view();
-    let mut asking = Asking::new(&context, &peers);
+    let among = match &query.ids {
+        Some(ids) => sites_of(&context, ids).await?,
+        None => None,
+    };
+    let mut asking = Asking::new(&context, &peers, among);
+    let first = GridQuery { until: own.next.clone(), ..query.clone() };
     let mut answers = vec![own];
-    answers.extend(asking.all(&query, limit, None).await);
+    answers.extend(asking.all(&first, limit).await);
     let mut page = merge(&answers, limit);
     let mut ids = page.ids();
     if query.state.is_some() && !ids.is_empty() {
@@ -63,10 +68,9 @@ pub(super) async fn get(
         if ids.len() < left {
             page.next = ids.last().cloned();
         }
-        let named = ids.join(",");
-        let rest = GridQuery { ids: Some(named.clone()), ..GridQuery::default() };
+        let rest = GridQuery { ids: Some(ids.join(",")), ..GridQuery::default() };
         let mut fuller = vec![self::own(&context, &rest, limit).await?];
-        fuller.extend(asking.all(&rest, limit, Some(&named)).await);
+        fuller.extend(asking.all(&rest, limit).await);
         // What was said last counts.
         fuller.append(&mut answers);
         page.rows = rows(&fuller, |id| ids.iter().any(|wanted| wanted == id));
@@ -87,6 +91,19 @@ pub(super) async fn get(
     page.site = context.here().to_string();
     page.sites = asking.told(&page.rows);
     Ok(axum::Json(page))
+}
+
+/// The sites of resources, if they are all known here.
+async fn sites_of(context: &Context, ids: &str) -> ApiResult<Option<BTreeSet<SiteId>>> {
+    let ids: Vec<ResourceId> = ids.split(',').map(resource_id).collect::<Result<_, _>>()?;
+    let look = move |replica: &Replica| {
+        let mut sites = BTreeSet::new();
+        for id in &ids {
+            sites.extend(replica.resource(id)?.sites().iter().cloned());
+        }
+        Some(sites)
+    };
+    Ok(context.node.read(look).await?)
 }
 
 /// What this site has, without asking another.
@@ -119,6 +136,7 @@ async fn own(context: &Context, query: &GridQuery, limit: usize) -> ApiResult<Gr
             contains: query.contains.clone().unwrap_or_default(),
             state: query.state,
             site: query.site.as_deref().map(str::parse).transpose()?,
+            until: query.until.as_deref().map(resource_id).transpose()?,
         };
         wanted.page(context, query.after.as_deref(), limit, show).await?
     };
@@ -132,11 +150,10 @@ fn row(here: &SiteId, resource: &replica::Resource, others: &[&SiteId]) -> GridR
         state: view::hearsay(resource, site),
         told_by: Some(here.to_string()),
     };
-    let summary = view::summary(resource);
     GridRow {
-        id: summary.id,
-        deleting: summary.deleting,
-        updated: summary.updated,
+        id: resource.id().to_string(),
+        deleting: resource.is_deleting(),
+        updated: view::updated(resource),
         cells: others
             .iter()
             .map(|site| (site.to_string(), heard(site)))
@@ -149,17 +166,25 @@ fn row(here: &SiteId, resource: &replica::Resource, others: &[&SiteId]) -> GridR
 struct Asking<'a> {
     context: &'a Context,
     peers: &'a [Peer],
+    /// The only ones that are asked, if not all are.
+    among: Option<BTreeSet<SiteId>>,
     /// Why those that can be reached have not answered.
     failed: BTreeMap<SiteId, String>,
 }
 
 impl<'a> Asking<'a> {
-    fn new(context: &'a Context, peers: &'a [Peer]) -> Self {
-        Self { context, peers, failed: BTreeMap::new() }
+    fn new(context: &'a Context, peers: &'a [Peer], among: Option<BTreeSet<SiteId>>) -> Self {
+        Self { context, peers, among, failed: BTreeMap::new() }
+    }
+
+    fn is_asked(&self, peer: &Peer) -> bool {
+        peer.state == Reach::Reachable
+            && !self.failed.contains_key(&peer.site)
+            && self.among.as_ref().is_none_or(|among| among.contains(&peer.site))
     }
 
     /// Asks all that can be reached and have not failed to answer, at once; the nearest comes first.
-    async fn all(&mut self, query: &GridQuery, limit: usize, ids: Option<&str>) -> Vec<Grid> {
+    async fn all(&mut self, query: &GridQuery, limit: usize) -> Vec<Grid> {
         let mut silent: Vec<String> = (self.peers.iter())
             .filter(|peer| peer.state != Reach::Reachable)
             .map(|peer| peer.site.to_string())
@@ -173,33 +198,29 @@ impl<'a> Asking<'a> {
                 ("local", Some("true")),
                 ("limit", Some(limit.as_str())),
                 ("after", query.after.as_deref()),
+                ("until", query.until.as_deref()),
                 ("prefix", query.prefix.as_deref()),
                 ("contains", query.contains.as_deref()),
                 ("state", state.as_deref()),
                 ("site", query.site.as_deref()),
-                ("ids", ids),
+                ("ids", query.ids.as_deref()),
                 ("silent", silent.as_deref()),
             ],
         );
-        let mut asked: Vec<&Peer> = (self.peers.iter())
-            .filter(|peer| peer.state == Reach::Reachable && !self.failed.contains_key(&peer.site))
-            .collect();
+        let mut asked: Vec<&Peer> = self.peers.iter().filter(|peer| self.is_asked(peer)).collect();
         asked.sort_by_key(|peer| peer.round_trip.unwrap_or(Duration::MAX));
-        let asking = asked.iter().map(|peer| {
-            let patience = PATIENCE + peer.round_trip.unwrap_or_default();
-            timeout(patience, pass::ask::<Grid>(self.context, &peer.site, &path))
-        });
+        let sites: Vec<(SiteId, Duration)> = (asked.iter())
+            .map(|peer| (peer.site.clone(), PATIENCE + peer.round_trip.unwrap_or_default()))
+            .collect();
+        let farthest = sites.iter().map(|(_, patience)| *patience).max().unwrap_or_default();
         let mut answers = Vec::new();
-        for (peer, answer) in asked.iter().zip(join_all(asking).await) {
-            let why = match answer {
-                Ok(Ok(grid)) => {
-                    answers.push(grid);
-                    continue;
-                }
-                Ok(Err(error)) => error.0.detail,
-                Err(_) => "it did not answer in time".to_owned(),
-            };
-            self.failed.insert(peer.site.clone(), why);
+        for ((site, _), answer) in
+            sites.iter().zip(pass::ask_all::<Grid>(self.context, &sites, &path, 2 * farthest).await)
+        {
+            match answer {
+                Ok(grid) => answers.push(grid),
+                Err(error) => _ = self.failed.insert(site.clone(), error.0.detail),
+            }
         }
         answers
     }

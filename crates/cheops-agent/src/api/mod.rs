@@ -158,6 +158,7 @@ pub fn router(context: Shared) -> Router {
         .routes(routes!(resources::output))
         .routes(routes!(show::show))
         .routes(routes!(problems::list))
+        .routes(routes!(problems::count))
         .routes(routes!(hooks::list, hooks::add))
         .routes(routes!(hooks::remove))
         .routes(routes!(hooks::test))
@@ -250,11 +251,11 @@ fn resource_id(text: &str) -> Result<ResourceId, ApiError> {
 /// A site that is known here.
 fn known_site(context: &Context, text: &str) -> Result<SiteId, ApiError> {
     let site: SiteId = text.parse()?;
-    let catalogue = context.catalogue();
-    if catalogue.knows(&site) {
+    if site == *context.here() || context.config.sites.contains_key(&site) {
         return Ok(site);
     }
-    let hint = catalogue
+    let hint = context
+        .catalogue()
         .suggest(text)
         .unwrap_or_else(|| "see /api/v1/sites for the sites that are known".to_owned());
     Err(ApiError::not_found("unknown-site", format!("no site `{site}` is known here"), hint))

@@ -630,6 +630,15 @@ pub struct Troubles {
     pub not_asked: Vec<String>,
 }
 
+/// How many things need a person, at each site.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TroubleCount {
+    /// By site; those that have none are left out.
+    pub sites: BTreeMap<String, usize>,
+    /// The sites that could not be asked.
+    pub not_asked: Vec<String>,
+}
+
 /// Something that changed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Change {

@@ -3,7 +3,7 @@
 //! What must stay true: what was passed on carries a mark, and is not passed on again; nobody waits
 //! for a site for ever, even if its link holds.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use axum::{
     body::{Body, to_bytes},
@@ -14,7 +14,10 @@ use cheops_core::{
     duration,
     id::{ResourceId, SiteId},
 };
-use futures_util::future::join_all;
+use futures_util::{
+    future::join_all,
+    stream::{self, StreamExt as _},
+};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::timeout;
@@ -30,11 +33,14 @@ use super::{
 const PASSED_BY: HeaderName = HeaderName::from_static("x-cheops-passed-by");
 
 /// How long a site may take to answer what it knows by heart.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 /// How long a site may take until its answer begins, if it has to wait for nobody.
 pub(super) const ANSWER: Duration = Duration::from_secs(30);
 /// The fewest bytes of a file that have to reach a site in a second.
 const SLOWEST: u64 = 64 << 10;
+/// How many sites are asked the same at the same time. Enough that those that are far away cost one round
+/// trip after the other only where there are very many; few enough that other questions find their way.
+const AT_ONCE: usize = 24;
 /// The longest answer that is read whole, in bytes.
 const MAX_ANSWER: usize = 32 << 20;
 
@@ -102,6 +108,35 @@ pub(super) async fn ask<T: DeserializeOwned>(
     };
     let silent = |_| ApiError::unreachable(format!("`{site}` did not answer in time"));
     timeout(PATIENCE, asked).await.map_err(silent)?
+}
+
+/// Asks sites the same, each for as long as it may take, and all of them for so long at most; the answers are
+/// in the order of the sites.
+pub(super) async fn ask_all<T: DeserializeOwned>(
+    context: &Context,
+    sites: &[(SiteId, Duration)],
+    path: &str,
+    limit: Duration,
+) -> Vec<ApiResult<T>> {
+    let late = |site: &SiteId| ApiError::unreachable(format!("`{site}` did not answer in time"));
+    let mut answers: Vec<ApiResult<T>> = sites.iter().map(|(site, _)| Err(late(site))).collect();
+    // All of them now: a closure that makes futures as they are taken can't be sent between threads.
+    let asked: Vec<_> = (sites.iter().enumerate())
+        .map(|(n, (site, patience))| async move {
+            (n, timeout(*patience, ask::<T>(context, site, path)).await)
+        })
+        .collect();
+    let mut asked = pin!(stream::iter(asked).buffer_unordered(AT_ONCE));
+    let all = async {
+        while let Some((n, answer)) = asked.next().await {
+            if let Ok(answer) = answer {
+                answers[n] = answer;
+            }
+        }
+    };
+    // Whoever has not answered by then is late.
+    let _ = timeout(limit, all).await;
+    answers
 }
 
 /// Sends JSON to a site, and gives its answer as it is, if it begins in time.

@@ -2,14 +2,13 @@
 
 use axum::{extract::State, http::HeaderMap};
 use cheops_core::id::SiteId;
-use futures_util::future::join_all;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use utoipa::IntoParams;
 
 use super::{
-    Shared,
+    Context, Shared,
     error::{ApiResult, Asked},
-    model::{Problem, Troubles},
+    model::{Problem, TroubleCount, Troubles},
     pass,
     resources::elsewhere,
 };
@@ -41,23 +40,58 @@ pub(super) async fn list(
     let mut all = problems::here(&context).await?;
     let mut not_asked = Vec::new();
     if !query.local && query.at.is_none() && !pass::was_passed(&headers) {
-        let peers: Vec<SiteId> = context.config.sites.keys().cloned().collect();
-        let reachable = context.reachable(&peers);
-        not_asked
-            .extend(peers.iter().filter(|site| !reachable.contains(site)).map(ToString::to_string));
-        let path = "/api/v1/problems?local=true";
-        let asked = reachable.iter().map(|site| pass::ask::<Troubles>(&context, site, path));
-        for (site, answer) in reachable.iter().zip(join_all(asked).await) {
-            match answer {
-                Ok(theirs) => all.extend(theirs.problems),
-                Err(_) => not_asked.push(site.to_string()),
-            }
-        }
-        not_asked.sort();
+        let (theirs, silent) = ask::<Troubles>(&context, "/api/v1/problems?local=true").await;
+        all.extend(theirs.into_iter().flat_map(|theirs| theirs.problems));
+        not_asked = silent;
     }
     all.sort_by(|a, b| {
         let key = |t: &super::model::Trouble| (t.urgency, t.resource.clone(), t.site.clone());
         key(a).cmp(&key(b))
     });
     Ok(axum::Json(Troubles { problems: all, not_asked }))
+}
+
+/// How many things are wrong at each site: the most that a page of all sites needs.
+#[utoipa::path(get, path = "/api/v1/problems/count", tag = "agent", params(ProblemsQuery),
+    responses((status = OK, body = TroubleCount), (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn count(
+    State(context): State<Shared>,
+    Asked(query): Asked<ProblemsQuery>,
+    headers: HeaderMap,
+) -> ApiResult<axum::Json<TroubleCount>> {
+    let path = "/api/v1/problems/count?local=true";
+    if let Some(site) = elsewhere(&context, query.at.as_deref())? {
+        return Ok(axum::Json(pass::ask(&context, &site, path).await?));
+    }
+    let mut counted = TroubleCount::default();
+    for trouble in problems::here(&context).await? {
+        *counted.sites.entry(trouble.site).or_default() += 1;
+    }
+    if !query.local && query.at.is_none() && !pass::was_passed(&headers) {
+        let (theirs, silent) = ask::<TroubleCount>(&context, path).await;
+        for (site, count) in theirs.into_iter().flat_map(|theirs| theirs.sites) {
+            *counted.sites.entry(site).or_default() += count;
+        }
+        counted.not_asked = silent;
+    }
+    Ok(axum::Json(counted))
+}
+
+/// Asks all other sites at once: what they say, and who could not be asked.
+async fn ask<T: DeserializeOwned>(context: &Context, path: &str) -> (Vec<T>, Vec<String>) {
+    let peers: Vec<SiteId> = context.config.sites.keys().cloned().collect();
+    let reachable = context.reachable(&peers);
+    let unreachable = peers.iter().filter(|site| !reachable.contains(site));
+    let mut silent: Vec<String> = unreachable.map(ToString::to_string).collect();
+    let asked: Vec<_> = reachable.iter().map(|site| (site.clone(), pass::PATIENCE)).collect();
+    let answers = pass::ask_all(context, &asked, path, 2 * pass::PATIENCE).await;
+    let mut said = Vec::new();
+    for (site, answer) in reachable.iter().zip(answers) {
+        match answer {
+            Ok(answer) => said.push(answer),
+            Err(_) => silent.push(site.to_string()),
+        }
+    }
+    silent.sort();
+    (said, silent)
 }

@@ -45,6 +45,7 @@ pub(super) async fn list(
         contains: query.contains.unwrap_or_default(),
         state: query.state,
         site: query.site.as_deref().map(str::parse).transpose()?,
+        until: None,
     };
     let found = wanted.page(&context, query.after.as_deref(), limit, view::summary).await?;
     let (resources, next) = found;
@@ -59,6 +60,8 @@ pub(super) struct Wanted {
     pub(super) contains: String,
     pub(super) state: Option<super::model::State>,
     pub(super) site: Option<SiteId>,
+    /// The last id.
+    pub(super) until: Option<ResourceId>,
 }
 
 impl Wanted {
@@ -103,7 +106,8 @@ impl Wanted {
         let mut found = Vec::new();
         for (looked, resource) in replica.resources_from((from, Bound::Unbounded)).enumerate() {
             let id = resource.id().as_str();
-            if !id.starts_with(&self.prefix) && *id > *self.prefix {
+            let past = self.until.as_ref().is_some_and(|until| resource.id() > until);
+            if past || !id.starts_with(&self.prefix) && *id > *self.prefix {
                 return (found, None);
             }
             if self.takes(resource) {

@@ -1,12 +1,15 @@
 //! The sites, and the links to them.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use axum::{extract::State, http::StatusCode};
 use cheops_core::{
     duration,
     id::SiteId,
-    replica::{Replica, Resource},
+    replica::{Replica, Resource, Shared as InCommon},
     time::Millis,
 };
 
@@ -24,23 +27,17 @@ use crate::peers::State as Reach;
     responses((status = OK, body = Sites), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<Sites>> {
     let peers = context.peers.view();
-    let names: Vec<SiteId> = peers.iter().map(|peer| peer.site.clone()).collect();
     let here = context.here().clone();
-    let all: Vec<SiteId> = names.iter().cloned().chain([here.clone()]).collect();
-    let none = vec![(0, 0); all.len()];
-    let count = move |_: &Replica, resource: &Resource, counts: &mut Vec<(usize, usize)>| {
-        for (site, (resources, unanswered)) in all.iter().zip(counts) {
-            if resource.sites().contains(site) {
-                *resources += 1;
-                *unanswered += resource.unanswered(site);
-            }
-        }
+    let names = peers.iter().map(|peer| peer.site.clone()).chain([here.clone()]);
+    let none: BTreeMap<SiteId, InCommon> = names.map(|site| (site, InCommon::default())).collect();
+    // A resource has few sites, however many there are.
+    let count = |_: &Replica, resource: &Resource, counts: &mut BTreeMap<SiteId, InCommon>| {
+        resource.count(counts);
         true
     };
-    // For each site, the resources that it has in common with this one, and how many of their
-    // operations it has not answered.
     let counts = context.node.walk(none, count).await?;
-    let own = counts.last().copied().unwrap_or_default();
+    let of = |site: &SiteId| counts.get(site).copied().unwrap_or_default();
+    let own = of(&here);
     let mut sites = vec![Site {
         name: here.to_string(),
         state: SiteState::Here,
@@ -50,12 +47,12 @@ pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<
         last_seen: None,
         lag_ms: Some(0),
         queue: Queue::default(),
-        resources: own.0,
-        unanswered: own.1,
+        resources: own.resources,
+        unanswered: own.unanswered,
         clock_offset_ms: None,
         error: None,
     }];
-    sites.extend(peers.into_iter().zip(counts).map(|(peer, (resources, unanswered))| Site {
+    sites.extend(peers.into_iter().map(|peer| (of(&peer.site), peer)).map(|(shared, peer)| Site {
         name: peer.site.to_string(),
         state: match peer.state {
             Reach::Reachable => SiteState::Reachable,
@@ -68,8 +65,8 @@ pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<
         last_seen: peer.last_seen.map(time_of_day),
         lag_ms: peer.lag.map(whole_millis),
         queue: Queue { messages: peer.queue.messages, bytes: peer.queue.bytes },
-        resources,
-        unanswered,
+        resources: shared.resources,
+        unanswered: shared.unanswered,
         clock_offset_ms: peer.clock_offset,
         error: peer.error,
     }));

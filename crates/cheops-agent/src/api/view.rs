@@ -25,7 +25,6 @@ const MAX_BLOCK: usize = 1_000;
 
 /// A resource at a glance.
 pub(super) fn summary(resource: &replica::Resource) -> ResourceSummary {
-    let newest = resource.log().newest();
     ResourceSummary {
         id: resource.id().to_string(),
         state: state(resource),
@@ -34,8 +33,14 @@ pub(super) fn summary(resource: &replica::Resource) -> ResourceSummary {
         parts: parts(&resource.config().parts),
         operation_count: resource.log().len(),
         block_length: resource.resolution().block().len(),
-        updated: (!resource.log().is_empty()).then(|| rfc3339(newest.wall())),
+        updated: updated(resource),
     }
+}
+
+/// When the newest operation of a resource was received.
+pub(super) fn updated(resource: &replica::Resource) -> Option<String> {
+    let log = resource.log();
+    (!log.is_empty()).then(|| rfc3339(log.newest().wall()))
 }
 
 /// A resource's state, with what this site alone knows.

@@ -49,7 +49,7 @@ pub use self::{
     rehearse::{Planned, Rehearsal},
     resource::Resource,
     shown::{Print, Shown},
-    state::State,
+    state::{Shared, State},
     withhold::Lost,
 };
 use crate::{

@@ -6,6 +6,8 @@
 //! - `settled` is never said of sites that differ, as far as replies can tell: an operation that
 //!   replaces and failed at all sites has replaced nothing, so that what came before it counts.
 
+use alloc::collections::BTreeMap;
+
 use super::{Reply, Resource};
 use crate::{
     id::{OpId, SiteId},
@@ -27,6 +29,15 @@ pub enum State {
     /// An operation succeeded here and failed there; or a site has run what is not in the block, and
     /// has no way back; or what `Show` prints differs.
     Diverged,
+}
+
+/// What a site has in common with this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Shared {
+    /// How many resources exist at both.
+    pub resources: usize,
+    /// How many of their operations it [has not answered](Resource::unanswered).
+    pub unanswered: usize,
 }
 
 /// What the sites say about an operation: how many of them say what.
@@ -170,6 +181,16 @@ impl Resource {
     pub fn unanswered(&self, site: &SiteId) -> usize {
         let tail = self.tail();
         tail.iter().rev().take_while(|&&op| self.standing(tail, op, site).is_none()).count()
+    }
+
+    /// Adds this resource to what is counted for those of its sites that are counted for.
+    pub fn count(&self, counts: &mut BTreeMap<SiteId, Shared>) {
+        for site in self.sites().iter() {
+            if let Some(shared) = counts.get_mut(site) {
+                shared.resources += 1;
+                shared.unanswered += self.unanswered(site);
+            }
+        }
     }
 
     /// The last known reply of a site to an operation of a tail. What a site ran before it made the

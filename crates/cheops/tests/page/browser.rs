@@ -115,6 +115,11 @@ impl Browser {
         self.runtime.block_on(self.client.execute(script, arguments)).unwrap()
     }
 
+    /// Runs a script in the page that calls its last argument when it is done, and gives what it says.
+    pub(crate) fn wait_script(&self, script: &str) -> Value {
+        self.runtime.block_on(self.client.execute_async(script, Vec::new())).unwrap()
+    }
+
     /// The text of the first element that is found, if it is there.
     pub(crate) fn text(&self, css: &str) -> Option<String> {
         self.with(css, &async |element: &Element| element.text().await)

@@ -1,4 +1,5 @@
-//! Chephren, the web page, in a real browser, against three real agents with hosts of their own.
+//! Chephren, the web page, in a real browser, against three real agents with hosts of their own, and against
+//! a hundred on one.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
@@ -7,8 +8,10 @@ mod field;
 
 mod actions;
 mod browser;
+mod federation;
 mod resource;
 mod safe;
+mod scale;
 mod screens;
 mod site;
 mod sites;

@@ -59,8 +59,8 @@ pub(super) async fn screen(
             }
             div #seen hx-get={ "/part/resources/" (segment(&id)) (part.query()) } hx-swap="innerHTML"
                 hx-trigger={
-                    "sse:" (live::CONNECTED) " delay:150ms, sse:" (live::SITES) " delay:150ms, sse:"
-                    (live::resource(&id)) " delay:100ms, every " (every)
+                    "sse:" (live::CONNECTED) ", sse:" (live::SITES) ", sse:"
+                    (live::resource(&id)) ", every " (every)
                 } {
                 (content(&seen))
             }

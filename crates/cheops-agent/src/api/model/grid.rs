@@ -70,6 +70,8 @@ pub struct GridQuery {
     pub limit: Option<usize>,
     /// Only ids after this one.
     pub after: Option<String>,
+    /// Only ids up to this one.
+    pub until: Option<String>,
     /// Only ids that begin with this.
     pub prefix: Option<String>,
     /// Only ids that hold this.
@@ -81,7 +83,7 @@ pub struct GridQuery {
     /// Ask no other site.
     #[serde(default)]
     pub local: bool,
-    /// Only these ids, with commas between them. Agents ask each other so.
+    /// Only these ids, with commas between them, whatever else is asked.
     pub ids: Option<String>,
     /// Sites that can't be asked, with commas between them: what is known here of these is told as well.
     pub silent: Option<String>,
