@@ -25,7 +25,7 @@ use crate::{
     fresh::{Before, Beside, List},
     hooks,
     layout::Page,
-    sites::{lasting, rehearsed, until},
+    sites::{lasting, page_of, rehearsed, until},
     words::{self, badge, bytes, site_state, span, time},
 };
 
@@ -74,9 +74,7 @@ impl Seen {
             }
         };
         let problems = troubles.ok().map(|troubles| troubles.sites.values().sum());
-        let others = site.state != SiteState::Here;
-        let offer = catalogue?.sites.into_iter().find(|offer| others && offer.site == name);
-        let page = offer.and_then(|offer| offer.page);
+        let page = page_of(&catalogue?, name).map(str::to_owned);
         Ok(Self { sites, site, resources, refused, problems, page })
     }
 }

@@ -67,12 +67,13 @@ impl Seen {
     pub(crate) fn problems(&self, site: &str) -> usize {
         self.problems.sites.get(site).copied().unwrap_or_default()
     }
+}
 
-    /// Where another site's own page is.
-    fn page_of(&self, site: &str) -> Option<&str> {
-        let offer = self.catalogue.sites.iter().find(|offer| offer.site == site)?;
-        offer.page.as_deref().filter(|page| site != self.sites.here && is_web_address(page))
-    }
+/// Where another site's own page is. It says so itself, and might say anything.
+pub(crate) fn page_of<'a>(catalogue: &'a Catalogue, site: &str) -> Option<&'a str> {
+    let others = catalogue.sites.iter().filter(|offer| offer.site != catalogue.here);
+    let page = others.filter(|offer| offer.site == site).find_map(|offer| offer.page.as_deref());
+    page.filter(|page| is_web_address(page))
 }
 
 async fn screen(State(api): State<Api>) -> Answer<Markup> {
@@ -187,7 +188,7 @@ fn row(site: &Site, seen: &Seen) -> Markup {
         tr id={ "site-" (site.name) } {
             th scope="row" {
                 a href=(path) { (site.name) }
-                @if let Some(page) = seen.page_of(&site.name) {
+                @if let Some(page) = page_of(&seen.catalogue, &site.name) {
                     " " a.elsewhere href=(page) { "its page" span.hidden { " (" (site.name) ")" } }
                 }
             }

@@ -74,7 +74,7 @@ fn a_page_without_its_agent_says_so_and_is_live_again_by_itself() {
     browser.shot("not-live");
     // What is asked for now is not lost without a word.
     browser.click("#show ~ form button");
-    browser.wait_for("#show-answer", |text| text.contains("The agent does not answer"));
+    browser.wait_for("#show-answer", |text| text.contains("There is no answer"));
 
     // What happens meanwhile is seen when it is back.
     let more = Submit { wait: Some("0s".to_owned()), ..submit("echo two", "set") };
@@ -112,11 +112,12 @@ fn a_part_that_cannot_be_had_stays_as_it_was() {
         let why = why.lines().next().unwrap();
         browser.wait_for("#live", |text| text.starts_with(why));
         assert!(browser.text("main table").unwrap().contains("site2"), "{path}");
-        assert_eq!(browser.text(".problem"), None, "{path}");
+        assert!(browser.text("#refused").unwrap().contains("detail"), "{path}");
         assert_eq!(browser.script("return window.ran ?? 0", Vec::new()), 0, "{path}");
         fake.is(Mood::Willing);
         fetch_again(&browser);
         browser.wait_for("#live", |text| text == "live");
+        assert_eq!(browser.text(".problem"), None, "{path}");
     }
 }
 

@@ -147,7 +147,7 @@ fn nobody_loses_their_place_or_is_talked_to_all_the_time() {
     settle(&browser);
     browser.script("document.querySelector('#sites tr:nth-child(2) button.warn').focus()", vec![]);
     browser.press(ENTER);
-    browser.wait_for("#sites tr:nth-child(2)", |row| row.contains("paused"));
+    browser.wait_for("#sites tr:nth-child(2)", |row| row.contains("Resume"));
     settle(&browser);
     let at = here(&browser);
     assert_eq!(at["text"], "Resume", "{at}");

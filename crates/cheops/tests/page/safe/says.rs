@@ -23,7 +23,7 @@ use cheops_agent::api::model::{
     Catalogue, Dropped, Fate, File, Grid, GridCell, GridRow, GridSite, Hook, HookTested, Hooks,
     Offer, Operation, PlannedStep, Pong, Problem, Queue, Receipt, Rehearsal, Replica, Replicant,
     Resource, ResourceAtSite, ResourceSummary, Resources, Run, RunStatus, Shown, ShownAt, Site,
-    SiteState, Sites, State, Stored, Submitted, Trouble, Troubles, Urgency,
+    SiteState, Sites, State, Stored, Submitted, Trouble, TroubleCount, Troubles, Urgency,
 };
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
@@ -89,6 +89,7 @@ impl Says {
             .route("/api/v1/sites", get(says!(sites)))
             .route("/api/v1/catalogue", get(says!(catalogue)))
             .route("/api/v1/problems", get(says!(problems)))
+            .route("/api/v1/problems/count", get(says!(problem_count)))
             .route("/api/v1/hooks", get(says!(hooks)).post(says!(hooks)))
             .route("/api/v1/hooks/{name}", delete(|| async { StatusCode::NO_CONTENT }))
             .route("/api/v1/hooks/{name}/test", post(says!(tested)))
@@ -197,6 +198,14 @@ impl Says {
         };
         let troubles = urgencies.into_iter().zip(["web~1", "mail", "dns"]).map(trouble).collect();
         Troubles { problems: self.all(troubles), not_asked: self.all(vec![self.text("site3")]) }
+    }
+
+    fn problem_count(&self) -> TroubleCount {
+        let sites = self.all(vec![(self.text("site2"), 2)]);
+        TroubleCount {
+            sites: sites.into_iter().collect(),
+            not_asked: self.all(vec![self.text("site3")]),
+        }
     }
 
     fn hooks(&self) -> Hooks {

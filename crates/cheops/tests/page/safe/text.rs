@@ -122,7 +122,7 @@ const SCREENS: [Screen; 10] = [
         ],
     },
     Screen { path: "/resources/", word: "web~1", shows: &["service", "path", "local", "failed"] },
-    Screen { path: "/resources/", word: "missing", shows: &["missing", "title", "detail", "hint"] },
+    Screen { path: "/resources/", word: "missing", shows: &["detail", "hint"] },
     Screen { path: "/problems?site=", word: "site2", shows: &["web~1", "text", "next"] },
     Screen { path: "/scope?scope=", word: "image: ", shows: &[] },
 ];
