@@ -36,6 +36,7 @@ fn any_agent_tells_of_all_sites_and_says_whose_word_it_is() {
     create(three, "c", "site3", "true");
     field.agreed("a", &[0, 1]);
     field.agreed("b", &[1, 2]);
+    field.agreed("c", &[2]);
     let all =
         ["a: site1=Settled site2=Settled", "b: site2=Failed site3=Failed", "c: site3=Settled"];
     for site in &field.sites {
