@@ -110,6 +110,18 @@ impl Browser {
         self.runtime.block_on(self.client.goto(url)).unwrap();
     }
 
+    /// Goes to a new tab.
+    pub(crate) fn new_tab(&self) {
+        let tab = self.runtime.block_on(self.client.new_window(true)).unwrap();
+        self.runtime.block_on(self.client.switch_to_window(tab.handle)).unwrap();
+    }
+
+    /// Goes to the tab that was opened first.
+    pub(crate) fn first_tab(&self) {
+        let tabs = self.runtime.block_on(self.client.windows()).unwrap();
+        self.runtime.block_on(self.client.switch_to_window(tabs[0].clone())).unwrap();
+    }
+
     /// Runs a script in the page, and gives what it returns.
     pub(crate) fn script(&self, script: &str, arguments: Vec<Value>) -> Value {
         self.runtime.block_on(self.client.execute(script, arguments)).unwrap()
