@@ -1,7 +1,10 @@
 //! What a page can't know now, it does not pretend to: a site that is cut off is shown as of when it was
 //! heard of, and a page whose agent is gone says so, keeps what it has, and is live again by itself.
 
-use std::process::Command;
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use cheops_agent::api::model::Submit;
 use serde_json::json;
@@ -52,6 +55,45 @@ fn what_was_seen_before_a_cut_is_shown_as_of_then() {
         assert!(dated, "{path} {part} says nothing of when: {ages:?}");
     }
     browser.shot("as-of");
+}
+
+#[test]
+fn a_site_that_hangs_holds_no_page_up_and_is_named() {
+    // Its link is not lost while this lasts.
+    let field = Field::with(3, "[links]\nsilence = '5m'\n");
+    let both = Submit { sites: Some("site1 & site3".to_owned()), ..submit("echo one", "set") };
+    field.sites[0].exec("text", &both);
+    let asked = [
+        ("/", "No word from site3"),
+        ("/part/sites", "No word from site3"),
+        ("/sites/site3", "site3 can't be asked: "),
+        ("/part/sites/site3", "site3 can't be asked: "),
+    ];
+    let page = |path: &str| {
+        let start = Instant::now();
+        let (status, text) = field.sites[0].ask(path).unwrap();
+        assert_eq!(status, 200, "{path}: {text}");
+        (start.elapsed(), text)
+    };
+    for (path, says) in asked {
+        assert!(!page(path).1.contains(says), "{path}");
+    }
+    signal("-STOP", field.sites[2].pid());
+    for (path, says) in asked {
+        let (took, text) = page(path);
+        assert!(took < Duration::from_secs(2), "{path} took {took:?}");
+        assert!(text.contains(says), "{path}: {text}");
+        assert!(text.contains("reachable"), "the link holds: {text}");
+    }
+    // What this site knows of the other is there meanwhile, and why.
+    let (_, text) = page("/sites/site3");
+    for part in ["it has a link, and did not answer within 1 s", "row-text", "not known"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    signal("-CONT", field.sites[2].pid());
+    eventually("it answers again", || {
+        asked.iter().all(|(path, says)| !page(path).1.contains(says))
+    });
 }
 
 #[test]
