@@ -287,7 +287,7 @@ fn row(resource: &ResourceSummary) -> Markup {
             th scope="row" { a id={ "row-" (resource.id) } href={ "/resources/" (segment(&resource.id)) } { (resource.id) } }
             td {
                 (badge(words::state(resource.state)))
-                @if resource.deleting { " " (badge(("being deleted", "busy"))) }
+                @if resource.deleting { " " (badge(words::DELETING)) }
             }
             td { (time(resource.updated.as_deref())) }
             td { (resource.operation_count) }

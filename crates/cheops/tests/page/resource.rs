@@ -65,7 +65,7 @@ fn seen_from_one_side(field: &Field, browser: &Browser) {
     browser.click("ul.dropped li:last-child button");
     browser.wait_for_count("tr[id^=op]", 4);
     browser
-        .wait_for("ul.dropped .answer:not(:empty)", |text| text.contains("cheops exec --id=text"));
+        .wait_for("ul.dropped .answer:not(:empty)", |text| text.contains("cheops exec --id text"));
 }
 
 /// The link of two sites is paused on the page of one of them; a third, which sees both, shows which
@@ -79,8 +79,8 @@ fn seen_by_a_third(field: &Field, browser: &Browser) {
     let operator = Browser::new();
     operator.open(&url(0, "/"));
     operator.stay();
-    operator.click("#site-site2 .do button.warn");
-    operator.wait_for("#site-site2", |row| row.contains("paused"));
+    operator.click("[data-site=site2] .do button.warn");
+    operator.wait_for("[data-site=site2]", |row| row.contains("paused"));
     eventually("site2 has noticed", || field.sites[1].reachable() == ["site3"]);
     conflict(field, "pair");
 
@@ -97,8 +97,8 @@ fn seen_by_a_third(field: &Field, browser: &Browser) {
     browser.is_accessible();
     browser.shot("missing");
 
-    operator.click("#site-site2 .do button:last-of-type");
-    operator.wait_for("#site-site2", |row| row.contains("reachable"));
+    operator.click("[data-site=site2] .do button:last-of-type");
+    operator.wait_for("[data-site=site2]", |row| row.contains("reachable"));
     browser.wait_for_count("td.missing", 0);
     assert_eq!(browser.count("tr[id^=op]"), 3);
     let healed = browser.wait_for("#seen", |text| text.contains("settled"));

@@ -38,7 +38,7 @@ fn what_was_seen_before_a_cut_is_shown_as_of_then() {
     let said = browser.script("return document.getElementById('said').textContent", Vec::new());
     assert!(said.as_str().unwrap().contains("site2: last heard of"), "{said}");
     for (path, part, says) in [
-        ("/", "#site-site2", "unreachable"),
+        ("/", "[data-site=site2]", "unreachable"),
         ("/", "#sites .notice", "No word from site2"),
         ("/sites/site2", "#list .notice", "site2 can't be asked"),
         ("/sites/site2", "#reach", "unreachable"),
