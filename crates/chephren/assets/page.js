@@ -80,9 +80,11 @@ document.addEventListener("htmx:afterRequest", ({ detail }) => {
   const { status } = detail.xhr;
   if (status === 0) return;
   const part = detail.requestConfig.path.split("?")[0];
-  if (status < 400) stale.delete(part);
-  else if (isAgain(detail)) stale.add(part);
-  if (stale.size === 0 && detail.requestConfig.verb === "get") document.getElementById("refused")?.replaceChildren();
+  if (status >= 400 && isAgain(detail)) stale.add(part);
+  if (status < 400 && detail.requestConfig.verb === "get") {
+    stale.delete(part);
+    if (stale.size === 0) document.getElementById("refused")?.replaceChildren();
+  }
   hear();
 });
 setInterval(tell, 1000);

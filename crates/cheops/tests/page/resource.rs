@@ -62,6 +62,12 @@ fn seen_from_one_side(field: &Field, browser: &Browser) {
     browser.shot("resource");
     assert!(browser.is_still_there());
     assert_eq!(browser.count("tr[id^=op]"), 3);
+    // One operation, and two that knew of it and not of each other.
+    assert_eq!((browser.count("svg.graph g"), browser.count("svg.graph path")), (3, 2));
+    let foreign = "return [...document.querySelectorAll('time')].filter((time) =>
+        time.title !== new Date(time.dateTime).toISOString()
+            || time.textContent !== new Date(time.dateTime).toLocaleString()).length";
+    assert_eq!(browser.script(foreign, Vec::new()), 0, "times are local, with UTC on hover");
     browser.click("ul.dropped li:last-child button");
     browser.wait_for_count("tr[id^=op]", 4);
     browser
