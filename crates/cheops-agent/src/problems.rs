@@ -22,6 +22,7 @@ use crate::{
     peers::State as Reach,
     replicants::Replicant,
     run::answer,
+    shell,
 };
 
 /// How many different refusals are remembered.
@@ -213,7 +214,7 @@ fn link(site: &SiteId, peer: &crate::peers::Peer) -> Option<Trouble> {
             None,
             "paused",
             format!("the link to `{name}` is paused"),
-            format!("when you have seen enough: cheops site resume {name}"),
+            format!("when you have seen enough: cheops site resume {}", shell::last(name.as_str())),
         )),
         Reach::Unreachable => {
             let text = match &peer.error {
@@ -402,6 +403,29 @@ pub(crate) mod tests {
 
     pub(crate) fn site(n: u64) -> SiteId {
         format!("site{n}").parse().unwrap()
+    }
+
+    #[test]
+    fn a_site_is_named_in_a_command_as_the_shell_reads_it() {
+        let peer = crate::peers::Peer {
+            site: "DC 2".parse().unwrap(),
+            address: String::new(),
+            key: cheops_core::trust::PublicKey::from_bytes([1; 32]),
+            state: Reach::Paused,
+            paused_until: None,
+            round_trip: None,
+            last_seen: None,
+            lag: None,
+            clock_offset: None,
+            queue: crate::peers::Queued::default(),
+            error: None,
+            dropped: 0,
+            faults: 0,
+            sent: crate::peers::Traffic::default(),
+            received: crate::peers::Traffic::default(),
+        };
+        let next = link(&site(1), &peer).unwrap().next;
+        assert!(next.ends_with("cheops site resume 'DC 2'"), "{next}");
     }
 
     /// A request that site1 has taken down, and what came of it at site1 and site2.

@@ -83,6 +83,26 @@ fn the_demo_stops_with_ctrl_c() {
     assert!(processes_in(temporary.path()).is_empty());
 }
 
+#[test]
+fn the_pages_of_the_demo_lead_to_each_other() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (mut child, first) = ready(&mut demo(temporary.path(), &[]));
+    let page = |url: &str| ureq::get(url).call().unwrap().body_mut().read_to_string().unwrap();
+    let links = || {
+        let page = page(&first);
+        let links = page.split("class=\"elsewhere\" href=\"").skip(1);
+        links.map(|link| link.split('"').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    wait_until("there is a link to each other page", || links().len() == 2);
+    for (site, link) in ["site2", "site3"].into_iter().zip(links()) {
+        assert_ne!(link, first);
+        let text = page(&link);
+        assert!(text.contains(&format!("Sites, as {site} sees them")), "{site} at {link}: {text}");
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
 /// Starts a command that goes on for longer than the test, and waits until it runs at three sites.
 fn long_command(agent: &str, work: &Path) {
     let started = Command::new(env!("CARGO_BIN_EXE_cheops"))

@@ -41,12 +41,13 @@ const SILENCE = 25000;
 let heard = Date.now();
 // Whether the page is told what happens; nobody knows yet.
 let follows = null;
-// Why a part could not be had.
-let stale = null;
+// The parts that could not be had when they were last asked for.
+const stale = new Set();
 
 function trouble() {
   if (!follows) return "the agent does not answer";
-  return stale ?? (Date.now() - heard > SILENCE ? "no word from the agent" : null);
+  if (stale.size > 0) return "not all can be fetched";
+  return Date.now() - heard > SILENCE ? "no word from the agent" : null;
 }
 
 function tell() {
@@ -62,7 +63,7 @@ function tell() {
 }
 
 function hear() {
-  if (!stale) heard = Date.now();
+  if (stale.size === 0) heard = Date.now();
   tell();
 }
 
@@ -75,19 +76,18 @@ document.addEventListener("htmx:sseError", () => {
   follows = false;
   tell();
 });
-document.addEventListener("htmx:afterRequest", (event) => {
-  const { status, response } = event.detail.xhr;
+document.addEventListener("htmx:afterRequest", ({ detail }) => {
+  const { status } = detail.xhr;
   if (status === 0) return;
-  if (isAgain(event.detail)) stale = status < 400 ? null : reason(response);
+  const part = detail.requestConfig.path.split("?")[0];
+  if (status >= 400 && isAgain(detail)) stale.add(part);
+  if (status < 400 && detail.requestConfig.verb === "get") {
+    stale.delete(part);
+    if (stale.size === 0) document.getElementById("refused")?.replaceChildren();
+  }
   hear();
 });
 setInterval(tell, 1000);
-
-// What an answer says that is not what was asked for.
-function reason(answer) {
-  const [, detail] = new DOMParser().parseFromString(answer, "text/html").querySelectorAll(".problem p");
-  return detail?.textContent ?? "the agent can’t say what there is now";
-}
 
 // Whether it is a part of the page that is fetched again by itself, and nobody has asked for it.
 function isAgain({ requestConfig: { verb, elt } }) {
@@ -104,10 +104,6 @@ document.addEventListener("htmx:beforeSwap", (event) => {
   event.detail.shouldSwap = target.id !== "refused" || target.innerHTML !== serverResponse;
   event.detail.isError = false;
 });
-document.addEventListener("htmx:afterRequest", ({ detail: { requestConfig, xhr } }) => {
-  const answered = xhr.status >= 200 && xhr.status < 400;
-  if (answered && requestConfig.verb === "get") document.getElementById("refused")?.replaceChildren();
-});
 
 // And so does an action that nobody has answered.
 document.addEventListener("htmx:sendError", (event) => {
@@ -118,6 +114,15 @@ document.addEventListener("htmx:sendError", (event) => {
   said.textContent = "There is no answer: the agent can't be reached, or a file can't be read any more. "
     + "See if it was accepted before you send it again.";
   event.detail.target.replaceChildren(said);
+});
+
+// Who reads or has selected something in a part is not disturbed by one that is the same.
+const had = new WeakMap();
+document.addEventListener("htmx:beforeSwap", ({ detail }) => {
+  const { requestConfig: { elt }, serverResponse, xhr } = detail;
+  if (!isAgain(detail) || xhr.status >= 400) return;
+  if (had.get(elt) === serverResponse) detail.shouldSwap = false;
+  had.set(elt, serverResponse);
 });
 
 // What a link leads to is open.
@@ -234,6 +239,49 @@ document.addEventListener("htmx:afterSwap", () => {
   document.getElementById("said").textContent = notices(true);
 });
 
+// What happens, as long as somebody looks: a browser has few connections for all pages of an agent, and one
+// that nobody sees would keep those from others that are seen. What was missed is fetched when somebody looks
+// again, since the agent then says that the page is connected.
+class Feed extends EventTarget {
+  constructor(url) {
+    super();
+    this.url = url;
+    this.names = new Set();
+    this.open();
+    document.addEventListener("visibilitychange", () => {
+      if (!document.hidden && this.rests) this.open();
+      else if (document.hidden && this.readyState !== EventSource.CLOSED) this.rest();
+    });
+  }
+
+  get readyState() { return this.source.readyState; }
+
+  open() {
+    this.rests = false;
+    this.source = new EventSource(this.url);
+    this.source.onopen = (event) => this.onopen?.(event);
+    this.source.onerror = (event) => this.onerror?.(event);
+    for (const name of this.names) this.pass(name);
+  }
+
+  rest() {
+    this.source.close();
+    this.rests = true;
+  }
+
+  pass(name) {
+    this.source.addEventListener(name, ({ data }) => this.dispatchEvent(new MessageEvent(name, { data })));
+  }
+
+  addEventListener(name, listener) {
+    super.addEventListener(name, listener);
+    if (!this.names.has(name)) this.pass(name);
+    this.names.add(name);
+  }
+
+  close() { this.source.close(); }
+}
+
 // Rows are fetched again if something has happened to what they show: all of them with one question, and
 // what happens while that is under way with the next. A list that was asked for before something happened,
 // and comes after it, does not know of it: its rows are fetched once more. Events are heard here, and not by
@@ -241,9 +289,9 @@ document.addEventListener("htmx:afterSwap", () => {
 const changed = new Set();
 const told = new Map();
 htmx.createEventSource = (url) => {
-  const source = new EventSource(url);
+  const source = new Feed(url);
   source.addEventListener("resources", (event) => {
-    if (!document.getElementById("list")) return;
+    if (!document.querySelector("#list[hx-get^='/part/grid']")) return;
     for (const id of event.data.split(" ")) {
       changed.add(id);
       told.set(id, performance.now());

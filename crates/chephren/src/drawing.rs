@@ -2,10 +2,13 @@
 //!
 //! Few sites stand on an ellipse, each with its name, and all links that are known are lines between them. Of
 //! many, this one stands in the middle and the others around it; those out of reach are named, and any other
-//! that one points at. What must stay true: nothing is told by colour alone, and how much is drawn grows with
-//! the number of sites and not with that of their links.
+//! that one points at. What must stay true: nothing is told by colour alone; what was known once is not drawn
+//! as what is so now; and how much is drawn grows with the number of sites and not with that of their links.
 
-use std::f64::consts::TAU;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    f64::consts::TAU,
+};
 
 use cheops_agent::api::model::{Site, SiteState};
 use maud::{Markup, html};
@@ -42,7 +45,7 @@ fn ellipse(seen: &Seen) -> Markup {
         svg.drawing.few[names.len() <= VERY_FEW] viewBox="0 0 600 320" role="img" aria-label=(label) {
             @for link in &links {
                 @let ((x1, y1), (x2, y2)) = (places[link.from], places[link.to]);
-                line class=(link.colour) x1=(x1) y1=(y1) x2=(x2) y2=(y2) {
+                line class=(link.colour) x1=(x1) y1=(y1) x2=(x2) y2=(y2) stroke-dasharray=[link.dashes] {
                     title { (names[link.from]) " – " (names[link.to]) ": " (link.text) }
                 }
             }
@@ -70,7 +73,7 @@ fn ring(seen: &Seen) -> Markup {
     html! {
         svg.drawing.ring viewBox="0 0 900 460" role="img" aria-label=(label) {
             @for (site, (x, y)) in others.iter().zip(&places) {
-                @let (word, colour) = site_state(site.state);
+                @let colour = site_state(site.state).1;
                 line class=(colour) x1=(MIDDLE.0) y1=(MIDDLE.1) x2=(x) y2=(y) {}
                 g {
                     circle class=(colour) cx=(x) cy=(y) r="6" {}
@@ -78,7 +81,7 @@ fn ring(seen: &Seen) -> Markup {
                     @if site.state != SiteState::Reachable { circle.hollow cx=(x) cy=(y) r="3" {} }
                     @if seen.problems(&site.name) > 0 { circle.rim cx=(x) cy=(y) r="9" {} }
                     title {
-                        (site.name) ": " (site.round_trip_ms.map_or_else(|| word.to_owned(), span))
+                        (site.name) ": " (own(site))
                         @if seen.problems(&site.name) > 0 { ", " (seen.problems(&site.name)) " problems" }
                     }
                 }
@@ -114,7 +117,48 @@ struct Link {
     from: usize,
     to: usize,
     colour: &'static str,
+    /// Those that the colour does not bring.
+    dashes: Option<&'static str>,
     text: String,
+}
+
+/// The link from here to a site: how it is, and how long a round trip takes or took.
+fn own(site: &Site) -> String {
+    let word = site_state(site.state).0;
+    match (site.state, site.round_trip_ms) {
+        (SiteState::Here | SiteState::Reachable, Some(millis)) => span(millis),
+        (_, Some(millis)) => format!("{word}, {} before", span(millis)),
+        (_, None) => word.to_owned(),
+    }
+}
+
+/// What one of two other sites says of the link between them.
+struct Word<'a> {
+    by: &'a Site,
+    cut: bool,
+    millis: Option<f64>,
+}
+
+/// A link between two other sites, by what one or both say of it. Who can be reached tells how it is now; of two
+/// such words that differ, the one that it is cut is the newer or soon true of both.
+fn between(from: usize, to: usize, words: &[Word<'_>]) -> Link {
+    let now = words.iter().filter(|word| word.by.state == SiteState::Reachable);
+    let word = now.max_by_key(|word| word.cut);
+    let millis = |word: &Word<'_>| word.millis.map(span);
+    let (colour, dashes, text) = match (word, words.first()) {
+        (Some(word), _) if word.cut => {
+            let before = millis(word).map(|span| format!(", {span} before")).unwrap_or_default();
+            ("bad", None, format!("no link, says {}{before}", word.by.name))
+        }
+        (Some(word), _) => ("good", None, millis(word).unwrap_or_else(|| "reachable".to_owned())),
+        (None, Some(word)) => {
+            let said = if word.cut { Some("no link".to_owned()) } else { millis(word) };
+            let said = said.unwrap_or_else(|| "reachable".to_owned());
+            ("quiet", Some("4 8"), format!("not known now; {said}, as {} said last", word.by.name))
+        }
+        (None, None) => ("quiet", Some("4 8"), "not known".to_owned()),
+    };
+    Link { from, to, colour, dashes, text }
 }
 
 /// The links: those of this site as they are, and those between others as these have told.
@@ -123,18 +167,21 @@ fn links(seen: &Seen, names: &[&str]) -> Vec<Link> {
     let mut links = Vec::new();
     let Some(here) = place(&seen.sites.here) else { return links };
     for (n, site) in seen.sites.sites.iter().enumerate().filter(|(n, _)| *n != here) {
-        let (word, colour) = site_state(site.state);
-        let text = site.round_trip_ms.map_or_else(|| word.to_owned(), span);
-        links.push(Link { from: here, to: n, colour, text });
+        let colour = site_state(site.state).1;
+        links.push(Link { from: here, to: n, colour, dashes: None, text: own(site) });
     }
+    let mut told: BTreeMap<(usize, usize), Vec<Word<'_>>> = BTreeMap::new();
     for offer in &seen.catalogue.sites {
         let Some(from) = place(&offer.site).filter(|from| *from != here) else { continue };
-        for (other, millis) in &offer.round_trips_ms {
-            if let Some(to) = place(other).filter(|to| *to != here && from < *to) {
-                links.push(Link { from, to, colour: "good", text: span(*millis) });
-            }
+        let others: BTreeSet<&String> = offer.round_trips_ms.keys().chain(&offer.cut).collect();
+        for other in others {
+            let Some(to) = place(other).filter(|to| ![here, from].contains(to)) else { continue };
+            let (by, cut) = (&seen.sites.sites[from], offer.cut.contains(other));
+            let millis = offer.round_trips_ms.get(other).copied();
+            told.entry((from.min(to), from.max(to))).or_default().push(Word { by, cut, millis });
         }
     }
+    links.extend(told.iter().map(|((from, to), words)| between(*from, *to, words)));
     links
 }
 
@@ -152,7 +199,7 @@ fn places(count: usize, (width, height): (f64, f64), (x, y): (f64, f64)) -> Vec<
 
 #[cfg(test)]
 mod tests {
-    use cheops_agent::api::model::{Catalogue, Queue, Sites, TroubleCount};
+    use cheops_agent::api::model::{Catalogue, Offer, Queue, Sites, TroubleCount};
 
     use super::*;
 
@@ -182,6 +229,66 @@ mod tests {
             Catalogue { here, sites: Vec::new() },
             TroubleCount::default(),
         )
+    }
+
+    #[test]
+    fn a_link_is_drawn_as_it_is_now_if_that_is_known() {
+        // Each: who of b and c is out of reach, what b and what c says of the other, how the line looks,
+        // and what stands beside it.
+        let (says, cuts) = (Some(false), Some(true));
+        for (lost, b, c, looks, text) in [
+            ("", says, says, r#"class="good""#, "b – c: 3.0 ms"),
+            ("", None, says, r#"class="good""#, "b – c: 3.0 ms"),
+            ("", cuts, cuts, r#"class="bad""#, "b – c: no link, says c, 3.0 ms before"),
+            ("", cuts, says, r#"class="bad""#, "b – c: no link, says b, 3.0 ms before"),
+            ("", says, cuts, r#"class="bad""#, "b – c: no link, says c, 3.0 ms before"),
+            ("c", cuts, says, r#"class="bad""#, "b – c: no link, says b, 3.0 ms before"),
+            ("c", says, cuts, r#"class="good""#, "b – c: 3.0 ms"),
+            ("c", None, says, "stroke-dasharray", "b – c: not known now; 3.0 ms, as c said last"),
+            ("bc", says, None, "stroke-dasharray", "b – c: not known now; 3.0 ms, as b said last"),
+            ("bc", cuts, None, "stroke-dasharray", "b – c: not known now; no link, as b said last"),
+        ] {
+            let mut seen = seen(3, 0);
+            for (site, name) in seen.sites.sites.iter_mut().zip(["a", "b", "c"]) {
+                name.clone_into(&mut site.name);
+                if lost.contains(name) {
+                    site.state = SiteState::Unreachable;
+                }
+            }
+            "a".clone_into(&mut seen.sites.here);
+            for (site, other, said) in [("b", "c", b), ("c", "b", c)] {
+                let Some(cut) = said else { continue };
+                seen.catalogue.sites.push(Offer {
+                    site: site.to_owned(),
+                    services: Vec::new(),
+                    round_trips_ms: [(other.to_owned(), 3.0), ("a".to_owned(), 1.0)].into(),
+                    cut: cut.then(|| other.to_owned()).into_iter().collect(),
+                    page: None,
+                });
+            }
+            let drawn = drawing(&seen).into_string();
+            let lines: Vec<&str> =
+                drawn.split("<line").filter(|line| line.contains("b – c: ")).collect();
+            assert_eq!(lines.len(), 1, "{drawn}");
+            let line = lines[0].split("</line>").next().unwrap();
+            assert!(line.contains(looks), "{lost} {b:?} {c:?}: {line}");
+            assert!(line.ends_with(&format!("{text}</title>")), "{lost} {b:?} {c:?}: {line}");
+        }
+    }
+
+    #[test]
+    fn how_a_link_is_comes_before_how_fast_it_was() {
+        for (count, state, text) in [
+            (2, SiteState::Reachable, "3.0 ms"),
+            (2, SiteState::Paused, "paused, 3.0 ms before"),
+            (2, SiteState::Unreachable, "unreachable, 3.0 ms before"),
+            (FEW + 1, SiteState::Unreachable, "unreachable, 3.0 ms before"),
+        ] {
+            let mut seen = seen(count, 0);
+            (seen.sites.sites[1].state, seen.sites.sites[1].round_trip_ms) = (state, Some(3.0));
+            let drawn = drawing(&seen).into_string();
+            assert!(drawn.contains(&format!("site-001: {text}</title>")), "{drawn}");
+        }
     }
 
     #[test]

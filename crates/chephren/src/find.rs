@@ -10,7 +10,7 @@ use cheops_agent::{
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use crate::{address::address, live, words};
+use crate::{address::address, fresh::page, live, words};
 
 /// How many resources are on a page.
 pub(crate) const PAGE: usize = 50;
@@ -108,13 +108,6 @@ impl Sought {
                 @if let Some(next) = next { (page(&to(next), &format!("Next {PAGE}"))) }
             }
         }
-    }
-}
-
-fn page(to: &str, text: &str) -> Markup {
-    html! {
-        a href=(to) hx-get=(to) hx-select="#list" hx-target="#list" hx-swap="outerHTML show:#list:top" hx-select-oob="#command"
-            hx-push-url="true" { (text) }
     }
 }
 

@@ -11,7 +11,10 @@ use axum::{
     http::Method,
 };
 use bytes::Bytes;
-use cheops_agent::api::model::{File, Problem, Stored};
+use cheops_agent::{
+    api::model::{File, Problem, Stored, Submit},
+    shell,
+};
 use futures_util::stream;
 use http_body_util::BodyExt as _;
 use maud::{Markup, html};
@@ -42,6 +45,23 @@ pub(crate) fn files(name: &str) -> Markup {
         input id={ (name) "-files" } type="file" name="files" multiple aria-describedby={ (name) "-files-help" };
         small id={ (name) "-files-help" } { "The command uses each by its own name in braces: " code { "{index.html}" } }
     }
+}
+
+/// The command that asks for the same as a form.
+pub(crate) fn line(id: &str, submit: &Submit) -> String {
+    let given = [
+        Some(shell::option("--id", id)),
+        submit.sites.as_deref().map(|sites| shell::option("--sites", sites)),
+        submit.kind.as_deref().map(|kind| shell::option("--type", kind)),
+        submit.config.as_ref().map(|config| shell::option("--config", &config.to_string())),
+        Some(shell::option("--command", &submit.command)),
+        submit.force.then(|| "--force".to_owned()),
+        submit.keep_going.then(|| "--keep-going".to_owned()),
+        submit.dry_run.then(|| "--dry-run".to_owned()),
+    ];
+    let files = submit.files.iter().map(|file| shell::option("--file", &file.name));
+    let words = ["cheops exec".to_owned()].into_iter().chain(given.into_iter().flatten());
+    words.chain(files).collect::<Vec<_>>().join(" ")
 }
 
 /// Reads a form, and gives its files to the agent.
@@ -154,6 +174,31 @@ pub(crate) fn wrong(title: &str, detail: &str, hint: &str) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_command_to_copy_asks_for_the_same() {
+        let submit = Submit {
+            command: "echo 'a b' > {id}".to_owned(),
+            kind: Some("set".to_owned()),
+            force: true,
+            files: vec![File { name: "a b".to_owned(), content: String::new(), length: 0 }],
+            ..Submit::default()
+        };
+        assert_eq!(
+            line("web", &submit),
+            r"cheops exec --id web --type set --command 'echo '\''a b'\'' > {id}' --force --file 'a b'"
+        );
+        let submit = Submit {
+            command: "-x".to_owned(),
+            sites: Some("a & b".to_owned()),
+            dry_run: true,
+            ..Submit::default()
+        };
+        assert_eq!(
+            line("-w", &submit),
+            "cheops exec --id=-w --sites 'a & b' --command=-x --dry-run"
+        );
+    }
 
     impl Filled {
         /// As if a browser had sent it.

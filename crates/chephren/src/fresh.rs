@@ -75,6 +75,14 @@ impl List {
     }
 }
 
+/// The way to another page of a list: it takes the place of this one, with the command that shows the same.
+pub(crate) fn page(to: &str, text: &str) -> Markup {
+    html! {
+        a href=(to) hx-get=(to) hx-select="#list" hx-target="#list" hx-swap="outerHTML show:#list:top" hx-select-oob="#command"
+            hx-push-url="true" { (text) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

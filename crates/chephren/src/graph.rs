@@ -192,7 +192,7 @@ fn mark(operation: &Operation, x: usize, y: usize) -> Markup {
     };
     html! {
         g class={ "op " (class) } {
-            title { (operation.id) " · " (operation.kind) " · " (operation.command) }
+            title { (operation.id) " · " (operation.kind) " · " (crate::resource::first(&operation.command)) }
             circle cx=(x) cy=(y) r=(RADIUS) {}
             text x=(x) y=(y + 5) text-anchor="middle" { (sign) }
         }

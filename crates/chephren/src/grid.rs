@@ -32,7 +32,7 @@ use crate::{
     fresh::{Before, Beside, List},
     layout::Page,
     live,
-    words::{self, badge, time},
+    words::{self, DELETING, badge, time},
 };
 
 /// From so many sites on, a state is one letter.
@@ -158,7 +158,7 @@ fn list(sought: &Sought, grid: &Grid, whole: Whole) -> List {
         content: html! {
             @match whole {
                 Whole::Yes => (silent(grid)),
-                Whole::NotYet => p.notice role="status" { "This is what " (grid.site) " knows. The other sites are being asked …" },
+                Whole::NotYet => p.notice data-say { "This is what " (grid.site) " knows. The other sites are being asked …" },
             }
             @if grid.rows.is_empty() {
                 @if whole == Whole::Yes { (nothing(sought, grid)) }
@@ -242,6 +242,8 @@ fn table(grid: &Grid) -> Markup {
     html! {
         // `page.js` says when, and which rows.
         div #rows hx-get="/part/grid/rows" hx-vals=(shown) hx-swap="none" hx-trigger="changed" {}
+        // Beside the table, which is wider than the screen.
+        @if crowd { p.quiet { (LEGEND) } }
         div #grid .scroll.grid.crowd[crowd] tabindex="0" role="region" aria-label="States of resources at sites" {
             table {
                 caption {
@@ -252,7 +254,6 @@ fn table(grid: &Grid) -> Markup {
                         (sites.len()) " sites"
                     }
                     ", as each site sees its own"
-                    @if crowd { ". " (LEGEND) }
                 }
                 thead { tr {
                     th scope="col" { "Resource" }
@@ -278,7 +279,7 @@ fn line(row: &GridRow, sites: &[&GridSite], crowd: bool, again: bool) -> Markup 
             th scope="row" { a id={ "row-" (row.id) } href={ "/resources/" (segment(&row.id)) } { (row.id) } }
             td {
                 @if let Some(state) = worst(row) { (badge(words::state(state))) }
-                @if row.deleting { " " (badge(("being deleted", "busy"))) }
+                @if row.deleting { " " (badge(DELETING)) }
             }
             td { (time(row.updated.as_deref())) }
             @for site in sites {
@@ -418,6 +419,8 @@ mod tests {
             assert!(page.contains(expected), "{expected}: {page}");
         }
         assert!(!page.contains("site-002"), "{page}");
+        // It is a part that is fetched again: the page says it once.
+        assert!(page.contains("data-say") && !page.contains("role=\"status\""), "{page}");
     }
 
     #[test]

@@ -119,7 +119,7 @@ fn row(hook: &Hook) -> Markup {
     html! {
         tr id={ "hook-" (hook.name) } {
             th scope="row" { (hook.name) }
-            td.names { (hook.way) p.why { (hook.to) } }
+            td { (hook.way) p.why { (hook.to) } }
             td { (hook.mode) @for event in &hook.on { p.why { (event) } } }
             td.names {
                 @match &hook.failing_since {

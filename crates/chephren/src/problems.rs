@@ -1,7 +1,10 @@
 //! Problems: everything that needs a person, anywhere, the most urgent first, each with the next step.
 //!
 //! What must stay true: a site that could not be asked is named, so that no news is not taken for good
-//! news.
+//! news; what several sites say in the same words stands once; and a next step is one that can be taken where
+//! it leads, or says where it has to be.
+
+use std::collections::BTreeMap;
 
 use axum::{
     Router,
@@ -10,7 +13,7 @@ use axum::{
     routing::get,
 };
 use cheops_agent::{
-    api::model::{Sites, Trouble, Troubles, Urgency},
+    api::model::{Catalogue, Sites, Trouble, Troubles, Urgency},
     shell,
 };
 use maud::{Markup, html};
@@ -19,14 +22,17 @@ use serde::Deserialize;
 use crate::{
     address::address,
     api::{Answer, Api, segment},
-    fresh::{Before, Beside, List},
+    fresh::{Before, Beside, List, page},
     layout::{self, Page},
     live,
+    sites::page_of,
     words::{self, badge, time, urgency},
 };
 
 /// How many are on a page.
 const PAGE: usize = 100;
+/// How many sites are named in a row.
+const NAMED: usize = 10;
 
 pub(crate) fn routes() -> Router<Api> {
     Router::new().route("/problems", get(screen)).route("/part/problems", get(part))
@@ -48,12 +54,46 @@ impl Sought {
     }
 }
 
-async fn look(api: &Api) -> Answer<(Sites, Troubles)> {
-    tokio::try_join!(api.get("/api/v1/sites"), api.get("/api/v1/problems"))
+/// All that the page shows.
+struct Seen {
+    sites: Sites,
+    catalogue: Catalogue,
+    troubles: Troubles,
+}
+
+async fn look(api: &Api) -> Answer<Seen> {
+    let (sites, catalogue, troubles) = tokio::try_join!(
+        api.get("/api/v1/sites"),
+        api.get("/api/v1/catalogue"),
+        api.get("/api/v1/problems")
+    )?;
+    Ok(Seen { sites, catalogue, troubles })
+}
+
+/// A problem, and the sites that tell of it in the same words.
+struct Shared<'a> {
+    trouble: &'a Trouble,
+    sites: Vec<&'a str>,
+}
+
+/// Puts together what several sites say in the same words; the order stays.
+fn together(troubles: &[Trouble]) -> Vec<Shared<'_>> {
+    let mut all: Vec<Shared<'_>> = Vec::new();
+    let mut places = BTreeMap::new();
+    for trouble in troubles {
+        let Trouble { urgency, resource, what, text, next, site } = trouble;
+        let place = *places.entry((urgency, resource, what, text, next)).or_insert(all.len());
+        match all.get_mut(place) {
+            Some(shared) => shared.sites.push(site),
+            None => all.push(Shared { trouble, sites: vec![site] }),
+        }
+    }
+    all
 }
 
 async fn screen(From(api): From<Api>, Query(sought): Query<Sought>) -> Answer<Markup> {
-    let (sites, troubles) = look(&api).await?;
+    let seen = look(&api).await?;
+    let sites = &seen.sites;
     let grep = Some(&sought.site).filter(|site| !site.is_empty());
     let grep = grep.map(|site| format!(" | grep -w {}", shell::word(site))).unwrap_or_default();
     let page = Page {
@@ -74,7 +114,7 @@ async fn screen(From(api): From<Api>, Query(sought): Query<Sought>) -> Answer<Ma
                 }
                 noscript { button { "Show" } }
             }
-            (list(&sought, &sites, &troubles).render())
+            (list(&sought, &seen).render())
         },
     };
     Ok(page.render())
@@ -85,15 +125,17 @@ async fn part(
     Query(sought): Query<Sought>,
     Query(before): Query<Before>,
 ) -> Answer<Response> {
-    let (sites, troubles) = look(&api).await?;
-    Ok(list(&sought, &sites, &troubles).again(&before, &Beside::default()))
+    Ok(list(&sought, &look(&api).await?).again(&before, &Beside::default()))
 }
 
-fn list(sought: &Sought, sites: &Sites, troubles: &Troubles) -> List {
+fn list(sought: &Sought, seen: &Seen) -> List {
+    let Seen { sites, troubles, .. } = seen;
     let (connected, linked, calmly) = (live::CONNECTED, live::SITES, live::LISTS);
     let trigger = format!("sse:{connected}, sse:{linked}, sse:{calmly}, every 5s");
-    let wanted = |trouble: &&Trouble| sought.site.is_empty() || trouble.site == sought.site;
-    let found: Vec<&Trouble> = troubles.problems.iter().filter(wanted).collect();
+    let wanted = |shared: &Shared<'_>| {
+        sought.site.is_empty() || shared.sites.contains(&sought.site.as_str())
+    };
+    let found: Vec<Shared<'_>> = together(&troubles.problems).into_iter().filter(wanted).collect();
     let from = sought.from.min(found.len());
     let shown = &found[from..found.len().min(from + PAGE)];
     let unasked = |name: &&String| sought.site.is_empty() || **name == sought.site;
@@ -103,7 +145,7 @@ fn list(sought: &Sought, sites: &Sites, troubles: &Troubles) -> List {
         trigger,
         content: html! {
             @if !unasked.is_empty() { (silent(&unasked, sites)) }
-            @if found.is_empty() { (nothing(sought, unasked.is_empty())) } @else { (table(shown, &found)) }
+            @if found.is_empty() { (nothing(sought, unasked.is_empty())) } @else { (table(shown, &found, seen)) }
             nav.pages aria-label="Pages of the list" {
                 @if from > 0 { (page(&sought.at("/problems", from.saturating_sub(PAGE)), "More urgent")) }
                 @if from + shown.len() < found.len() {
@@ -111,13 +153,6 @@ fn list(sought: &Sought, sites: &Sites, troubles: &Troubles) -> List {
                 }
             }
         },
-    }
-}
-
-fn page(to: &str, text: &str) -> Markup {
-    html! {
-        a href=(to) hx-get=(to) hx-select="#list" hx-target="#list" hx-swap="outerHTML show:#list:top"
-            hx-push-url="true" { (text) }
     }
 }
 
@@ -157,8 +192,9 @@ fn nothing(sought: &Sought, all_asked: bool) -> Markup {
     }
 }
 
-fn table(shown: &[&Trouble], found: &[&Trouble]) -> Markup {
-    let count = |wanted: Urgency| found.iter().filter(|trouble| trouble.urgency == wanted).count();
+fn table(shown: &[Shared<'_>], found: &[Shared<'_>], seen: &Seen) -> Markup {
+    let count =
+        |wanted: Urgency| found.iter().filter(|shared| shared.trouble.urgency == wanted).count();
     html! {
         table {
             caption {
@@ -169,16 +205,25 @@ fn table(shown: &[&Trouble], found: &[&Trouble]) -> Markup {
                 th scope="col" { "Urgency" } th scope="col" { "Site" } th scope="col" { "Resource" }
                 th scope="col" { "What happened, and what to do" }
             } }
-            tbody { @for trouble in shown { (row(trouble)) } }
+            tbody { @for shared in shown { (row(shared, seen)) } }
         }
     }
 }
 
-fn row(trouble: &Trouble) -> Markup {
+fn row(shared: &Shared<'_>, seen: &Seen) -> Markup {
+    let trouble = shared.trouble;
+    let step = Step::of(shared, seen);
+    let at = step.as_ref().and_then(|step| step.at.as_deref());
     html! {
         tr {
             td { (badge(urgency(trouble.urgency))) }
-            td { a href={ "/sites/" (segment(&trouble.site)) } { (trouble.site) } }
+            td {
+                @for (n, site) in shared.sites.iter().take(NAMED).enumerate() {
+                    @if n > 0 { ", " }
+                    a href={ "/sites/" (segment(site)) } { (site) }
+                }
+                @if shared.sites.len() > NAMED { " and " (shared.sites.len() - NAMED) " more" }
+            }
             td {
                 @match &trouble.resource {
                     Some(id) => a href={ "/resources/" (segment(id)) } { (id) },
@@ -187,9 +232,16 @@ fn row(trouble: &Trouble) -> Markup {
             }
             td.what {
                 p { (trouble.text) }
-                p.next { strong { "Next: " } (trouble.next) }
-                @if let Some(step) = Step::of(trouble) {
-                    div.step { a href=(step.path) { (step.text) } (layout::command(&step.command)) }
+                p.next {
+                    strong { "Next" @if let Some(site) = at { ", at " (site) } ": " }
+                    (trouble.next)
+                }
+                @if let Some(step) = &step {
+                    div.step {
+                        @if let Some(path) = &step.path { a href=(path) { (step.text) } }
+                        @if let Some(site) = at { span.why { "At " (site) ":" } }
+                        (layout::command(&step.command))
+                    }
                 }
             }
         }
@@ -198,17 +250,26 @@ fn row(trouble: &Trouble) -> Markup {
 
 /// The way to the next step: on a page, and as a command.
 struct Step {
-    path: String,
+    /// None if it is on the page of a site, and nobody knows where that is.
+    path: Option<String>,
     text: &'static str,
     command: String,
+    /// The other site at which it has to be taken.
+    at: Option<String>,
 }
 
 impl Step {
-    fn of(trouble: &Trouble) -> Option<Self> {
-        let of_site = |text, place, command: &str| Self {
-            path: format!("/sites/{}{place}", segment(&trouble.site)),
-            text,
-            command: command.to_owned(),
+    fn of(shared: &Shared<'_>, seen: &Seen) -> Option<Self> {
+        let trouble = shared.trouble;
+        let here = seen.sites.here.as_str();
+        let site = if shared.sites.contains(&here) { here } else { trouble.site.as_str() };
+        let of_site = |text, place, command: &str| {
+            let path = format!("/sites/{}{place}", segment(site));
+            let page = page_of(&seen.catalogue, site);
+            let there = page.map(|page| format!("{}{path}", page.trim_end_matches('/')));
+            let (path, at) =
+                if site == here { (Some(path), None) } else { (there, Some(site.to_owned())) };
+            Self { path, text, command: command.to_owned(), at }
         };
         match (trouble.what.as_str(), &trouble.resource) {
             ("hook", _) => {
@@ -224,7 +285,8 @@ impl Step {
                     _ => ("repair", "Force a repair"),
                 };
                 let path = format!("/resources/{}#{place}", segment(id));
-                Some(Self { path, text, command: format!("cheops {verb} {}", shell::last(id)) })
+                let command = format!("cheops {verb} {}", shell::last(id));
+                Some(Self { path: Some(path), text, command, at: None })
             }
             _ => None,
         }
@@ -246,12 +308,60 @@ mod tests {
         }
     }
 
+    /// What `here` sees; the page of `there` is known.
+    fn seen(here: &str, problems: Vec<Trouble>) -> Seen {
+        let catalogue = serde_json::json!({ "here": here, "sites": [
+            { "site": "there", "services": [], "round_trips_ms": {}, "page": "http://there:8080/" },
+        ] });
+        Seen {
+            sites: Sites { here: here.to_owned(), sites: Vec::new() },
+            catalogue: serde_json::from_value(catalogue).unwrap(),
+            troubles: Troubles { problems, not_asked: vec!["c".to_owned()] },
+        }
+    }
+
+    #[test]
+    fn a_step_at_another_site_leads_there_or_says_where() {
+        for (site, path, at) in [
+            ("a b", Some("/sites/a%20b#hooks"), None),
+            ("there", Some("http://there:8080/sites/there#hooks"), Some("there")),
+            ("DC 2", None, Some("DC 2")),
+        ] {
+            let trouble = Trouble { what: "hook".to_owned(), ..trouble(site, 1) };
+            let shared = Shared { trouble: &trouble, sites: vec![site] };
+            let seen = seen("a b", Vec::new());
+            let step = Step::of(&shared, &seen).unwrap();
+            assert_eq!((step.path.as_deref(), step.at.as_deref()), (path, at));
+            let row = row(&shared, &seen).into_string();
+            let said = at.map_or("Next: ".to_owned(), |at| format!("Next, at {at}: "));
+            assert!(row.contains(&said), "{row}");
+        }
+    }
+
+    #[test]
+    fn what_several_sites_say_stands_once() {
+        let problems = vec![trouble("a", 1), trouble("a", 2), trouble("b", 1), trouble("c", 1)];
+        let seen = seen("a", problems);
+        for (site, rows) in [("", 2), ("a", 2), ("b", 1), ("c", 1), ("d", 0)] {
+            let sought = Sought { site: site.to_owned(), from: 0 };
+            let page = list(&sought, &seen).render().into_string();
+            assert_eq!(page.matches("it failed").count(), rows, "{site}: {page}");
+        }
+        let shared = together(&seen.troubles.problems);
+        assert_eq!(shared[0].sites, ["a", "b", "c"]);
+        let many: Vec<Trouble> = (0..NAMED + 3).map(|n| trouble(&format!("s{n}"), 1)).collect();
+        let page = row(&together(&many)[0], &seen).into_string();
+        assert!(page.contains("s9</a> and 3 more"), "{page}");
+    }
+
     #[test]
     fn a_problem_leads_to_where_it_is_seen_to() {
         let of = |what: &str, resource: Option<&str>| {
             let (what, resource) = (what.to_owned(), resource.map(str::to_owned));
-            Step::of(&Trouble { what, resource, ..trouble("DC 1", 1) })
-                .map(|step| (step.path, step.command))
+            let trouble = Trouble { what, resource, ..trouble("DC 1", 1) };
+            let shared = Shared { trouble: &trouble, sites: vec!["DC 1"] };
+            let step = Step::of(&shared, &seen("DC 1", Vec::new()))?;
+            Some((step.path.unwrap(), step.command))
         };
         for (what, resource, path, command) in [
             ("diverged", Some("web"), "/resources/web#repair", "cheops diff web"),
@@ -267,9 +377,8 @@ mod tests {
 
     #[test]
     fn a_page_is_bounded_and_says_who_was_not_asked() {
-        let sites = Sites { here: "a".to_owned(), sites: Vec::new() };
         let problems = (0..250).map(|n| trouble(if n % 5 == 0 { "b" } else { "a" }, n)).collect();
-        let troubles = Troubles { problems, not_asked: vec!["c".to_owned()] };
+        let seen = seen("a", problems);
         for (site, from, rows, silent, more) in [
             ("", 0, PAGE, true, true),
             ("", 200, 50, true, false),
@@ -278,11 +387,15 @@ mod tests {
             ("c", 0, 0, true, false),
         ] {
             let sought = Sought { site: site.to_owned(), from };
-            let page = list(&sought, &sites, &troubles).render().into_string();
+            let page = list(&sought, &seen).render().into_string();
             assert_eq!(page.matches("it failed").count(), rows, "{site} {from}");
             assert_eq!(page.contains("could not be asked"), silent, "{site} {from}");
             assert_eq!(page.contains("Less urgent"), more, "{site} {from}");
             assert!(!page.contains("<b>"));
+            // The command goes with the page.
+            let pages = page.matches("hx-push-url").count();
+            assert_eq!(page.matches("hx-select-oob=\"#command\"").count(), pages, "{page}");
+            assert_eq!(pages > 0, more || from > 0, "{page}");
         }
     }
 }

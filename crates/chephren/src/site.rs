@@ -1,7 +1,9 @@
 //! One site: how it is reached, and its resources as it sees them.
 //!
-//! What must stay true: if the site can't be asked, what this site knows of it is shown instead, and said
-//! to be that.
+//! What must stay true: if the site can't be asked, or does not answer soon, what this site knows of it is
+//! shown instead, and said to be that.
+
+use std::time::Duration;
 
 use axum::{
     Router,
@@ -16,6 +18,7 @@ use cheops_agent::{
     shell,
 };
 use maud::{Markup, html};
+use tokio::time::timeout;
 
 use crate::{
     address::address,
@@ -28,6 +31,9 @@ use crate::{
     sites::{lasting, page_of, rehearsed, until},
     words::{self, badge, bytes, site_state, span, time},
 };
+
+/// How long a site may take to say what it has, besides the round trip to it: people wait for the page.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What there is on the page.
 const PLACES: [(&str, &str); 3] =
@@ -55,15 +61,16 @@ impl Seen {
     async fn look(api: &Api, name: &str, sought: &Sought) -> Answer<Self> {
         let asked = sought.ask("/api/v1/resources", &[("at", name)]);
         let problems = address("/api/v1/problems/count", &[("at", name)]);
-        let (sites, catalogue, resources, troubles) = tokio::join!(
+        let (sites, catalogue) = tokio::try_join!(
             api.get::<Sites>("/api/v1/sites"),
             api.get::<Catalogue>("/api/v1/catalogue"),
-            api.get::<Resources>(&asked),
-            api.get::<TroubleCount>(&problems),
-        );
-        let sites = sites?;
+        )?;
         let known = sites.sites.iter().find(|site| site.name == name).cloned();
         let site = known.ok_or_else(|| Refusal(unknown(name, &sites.here)))?;
+        let (resources, troubles) = tokio::join!(
+            soon(&site, api.get::<Resources>(&asked)),
+            soon(&site, api.get::<TroubleCount>(&problems)),
+        );
         let (resources, refused) = match resources {
             Ok(resources) => (resources, None),
             // It is the question that is wrong, not the way to the site.
@@ -74,8 +81,31 @@ impl Seen {
             }
         };
         let problems = troubles.ok().map(|troubles| troubles.sites.values().sum());
-        let page = page_of(&catalogue?, name).map(str::to_owned);
+        let page = page_of(&catalogue, name).map(str::to_owned);
         Ok(Self { sites, site, resources, refused, problems, page })
+    }
+}
+
+/// What a site says, if it does so soon. This one takes as long as it takes: there is nobody else to ask.
+async fn soon<T>(site: &Site, asked: impl Future<Output = Answer<T>>) -> Answer<T> {
+    if site.state == SiteState::Here {
+        return asked.await;
+    }
+    let round_trip = site.round_trip_ms.map(|millis| Duration::try_from_secs_f64(millis / 1e3));
+    let round_trip = round_trip.and_then(Result::ok).unwrap_or_default();
+    match timeout(PATIENCE + round_trip, asked).await {
+        Ok(answer) => answer,
+        Err(_) => Err(Refusal(silent(&site.name))),
+    }
+}
+
+fn silent(name: &str) -> Problem {
+    Problem {
+        kind: "no-answer".to_owned(),
+        title: "no answer".to_owned(),
+        status: 504,
+        detail: format!("it has a link, and did not answer within {} s", PATIENCE.as_secs()),
+        hint: format!("look at the agent of `{name}`: it may hang, or have too much to do"),
     }
 }
 
@@ -257,7 +287,7 @@ fn row(resource: &ResourceSummary) -> Markup {
             th scope="row" { a id={ "row-" (resource.id) } href={ "/resources/" (segment(&resource.id)) } { (resource.id) } }
             td {
                 (badge(words::state(resource.state)))
-                @if resource.deleting { " " (badge(("being deleted", "busy"))) }
+                @if resource.deleting { " " (badge(words::DELETING)) }
             }
             td { (time(resource.updated.as_deref())) }
             td { (resource.operation_count) }

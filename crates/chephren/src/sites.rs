@@ -185,7 +185,7 @@ fn row(site: &Site, seen: &Seen) -> Markup {
     let problems = seen.problems(&site.name);
     let path = format!("/sites/{}", segment(&site.name));
     html! {
-        tr id={ "site-" (site.name) } {
+        tr id=(anchor("site", &[&site.name])) data-site=(site.name) {
             th scope="row" {
                 a href=(path) { (site.name) }
                 @if let Some(page) = page_of(&seen.catalogue, &site.name) {
@@ -339,6 +339,20 @@ mod tests {
             "last_seen": null, "lag_ms": null, "queue": { "messages": 0, "bytes": 0 }, "resources": 0,
             "unanswered": 0,
         })
+    }
+
+    #[test]
+    fn a_row_can_be_looked_for_whatever_its_site_is_called() {
+        let mut site = paused(None);
+        site["name"] = "DC 2".into();
+        let sites = serde_json::json!({ "here": "a", "sites": [site] });
+        let catalogue = Catalogue { here: "a".to_owned(), sites: Vec::new() };
+        let seen =
+            Seen::new(serde_json::from_value(sites).unwrap(), catalogue, TroubleCount::default());
+        let row = row(&seen.sites.sites[0], &seen).into_string();
+        assert!(row.contains("data-site=\"DC 2\""), "{row}");
+        let ids = row.split(" id=\"").skip(1).filter_map(|rest| rest.split('"').next());
+        assert!(ids.clone().count() > 1 && ids.clone().all(|id| !id.contains(' ')), "{row}");
     }
 
     #[test]

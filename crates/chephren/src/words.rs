@@ -62,6 +62,9 @@ pub(crate) fn state(state: State) -> (&'static str, &'static str) {
     }
 }
 
+/// The word for a resource that is being deleted, and its colour.
+pub(crate) const DELETING: (&str, &str) = ("being deleted", "busy");
+
 /// The word for how urgent something is, and its colour.
 pub(crate) fn urgency(urgency: Urgency) -> (&'static str, &'static str) {
     match urgency {

@@ -2,7 +2,8 @@
 //!
 //! Each agent measures its own links, and asks the others for what they have measured, when a link
 //! is made and then now and then. What must stay true: a site that can't be asked keeps what it last
-//! said; nothing that others say makes a site known, or reachable.
+//! said; a round trip over a link that is cut is kept, since scopes by distance go by it, and is told from one
+//! of now; nothing that others say makes a site known, or reachable.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +21,11 @@ use super::{
     model::{Catalogue, CatalogueQuery, Offer, Problem},
     pass,
 };
-use crate::{config::is_web_address, node::Told, peers::Learned};
+use crate::{
+    config::is_web_address,
+    node::Told,
+    peers::{Learned, Peer, State as Reach},
+};
 
 /// How often the other sites are asked.
 const EVERY: Duration = Duration::from_secs(30);
@@ -38,6 +43,7 @@ pub(super) async fn get(
             site: site.to_string(),
             services: learned.services.into_iter().collect(),
             round_trips_ms: learned.round_trips.into_iter().map(said).collect(),
+            cut: learned.cut.iter().map(ToString::to_string).collect(),
             page: learned.page,
         }));
         sites.sort_by(|a, b| a.site.cmp(&b.site));
@@ -50,13 +56,22 @@ fn own(context: &Context) -> Offer {
     let services = context.config.mesh.services.values();
     let services = services.filter(|service| service.address.is_some());
     let peers = context.peers.view();
-    let measured = peers.into_iter().filter_map(|peer| Some((peer.site, peer.round_trip?)));
     Offer {
         site: context.here().to_string(),
         services: services.map(|service| service.name.to_string()).collect(),
-        round_trips_ms: measured.map(said).collect(),
+        cut: cut(&peers),
+        round_trips_ms: peers
+            .into_iter()
+            .filter_map(|peer| Some(said((peer.site, peer.round_trip?))))
+            .collect(),
         page: context.config.page(),
     }
+}
+
+/// The sites that there is no link to.
+fn cut(peers: &[Peer]) -> BTreeSet<String> {
+    let cut = peers.iter().filter(|peer| peer.state != Reach::Reachable);
+    cut.map(|peer| peer.site.to_string()).collect()
 }
 
 fn said((site, round_trip): (SiteId, Duration)) -> (String, f64) {
@@ -100,8 +115,46 @@ async fn learn_of(context: &Context, site: &SiteId) {
     };
     let round_trips: BTreeMap<SiteId, Duration> =
         offer.round_trips_ms.into_iter().filter_map(round_trip).collect();
+    let cut = offer.cut.iter().filter_map(|site| site.parse().ok()).collect();
     let services: BTreeSet<String> = offer.services.into_iter().collect();
     // A browser is sent there: nothing else that an address can be is taken from another site.
     let page = offer.page.filter(|page| is_web_address(page));
-    context.peers.learn(site, Learned { round_trips, services, page });
+    context.peers.learn(site, Learned { round_trips, cut, services, page });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers::{Queued, Traffic};
+
+    #[test]
+    fn a_link_is_cut_whatever_was_measured_before() {
+        let peer = |name: &str, state, round_trip| Peer {
+            site: name.parse().unwrap(),
+            address: String::new(),
+            key: cheops_core::trust::PublicKey::from_bytes([1; 32]),
+            state,
+            paused_until: None,
+            round_trip,
+            last_seen: None,
+            lag: None,
+            clock_offset: None,
+            queue: Queued::default(),
+            error: None,
+            dropped: 0,
+            faults: 0,
+            sent: Traffic::default(),
+            received: Traffic::default(),
+        };
+        let measured = Some(Duration::from_millis(3));
+        let peers = [
+            peer("near", Reach::Reachable, measured),
+            peer("new", Reach::Reachable, None),
+            peer("lost", Reach::Unreachable, measured),
+            peer("never", Reach::Unreachable, None),
+            peer("paused", Reach::Paused, measured),
+        ];
+        let cut: Vec<String> = cut(&peers).into_iter().collect();
+        assert_eq!(cut, ["lost", "never", "paused"]);
+    }
 }

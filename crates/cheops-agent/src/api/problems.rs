@@ -1,7 +1,11 @@
 //! Everything that needs a person, here or anywhere.
+//!
+//! What must stay true: a site that does not answer is named, and holds nobody up for long; least of all a
+//! page of all sites, which only wants numbers.
+
+use std::time::Duration;
 
 use axum::{extract::State, http::HeaderMap};
-use cheops_core::id::SiteId;
 use serde::{Deserialize, de::DeserializeOwned};
 use utoipa::IntoParams;
 
@@ -12,7 +16,14 @@ use super::{
     pass,
     resources::elsewhere,
 };
-use crate::problems;
+use crate::{
+    peers::{Peer, State as Reach},
+    problems,
+};
+
+/// How long a site may take to say how many there are, besides the round trip to it, and all of them at most
+/// twice as long: a page waits for it.
+const COUNTED: Duration = Duration::from_millis(800);
 
 /// Whose problems to list.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
@@ -40,7 +51,8 @@ pub(super) async fn list(
     let mut all = problems::here(&context).await?;
     let mut not_asked = Vec::new();
     if !query.local && query.at.is_none() && !pass::was_passed(&headers) {
-        let (theirs, silent) = ask::<Troubles>(&context, "/api/v1/problems?local=true").await;
+        let (theirs, silent) =
+            ask::<Troubles>(&context, "/api/v1/problems?local=true", |_| pass::PATIENCE).await;
         all.extend(theirs.into_iter().flat_map(|theirs| theirs.problems));
         not_asked = silent;
     }
@@ -68,7 +80,8 @@ pub(super) async fn count(
         *counted.sites.entry(trouble.site).or_default() += 1;
     }
     if !query.local && query.at.is_none() && !pass::was_passed(&headers) {
-        let (theirs, silent) = ask::<TroubleCount>(&context, path).await;
+        let patience = |peer: &Peer| COUNTED + peer.round_trip.unwrap_or_default();
+        let (theirs, silent) = ask::<TroubleCount>(&context, path, patience).await;
         for (site, count) in theirs.into_iter().flat_map(|theirs| theirs.sites) {
             *counted.sites.entry(site).or_default() += count;
         }
@@ -77,16 +90,21 @@ pub(super) async fn count(
     Ok(axum::Json(counted))
 }
 
-/// Asks all other sites at once: what they say, and who could not be asked.
-async fn ask<T: DeserializeOwned>(context: &Context, path: &str) -> (Vec<T>, Vec<String>) {
-    let peers: Vec<SiteId> = context.config.sites.keys().cloned().collect();
-    let reachable = context.reachable(&peers);
-    let unreachable = peers.iter().filter(|site| !reachable.contains(site));
-    let mut silent: Vec<String> = unreachable.map(ToString::to_string).collect();
-    let asked: Vec<_> = reachable.iter().map(|site| (site.clone(), pass::PATIENCE)).collect();
-    let answers = pass::ask_all(context, &asked, path, 2 * pass::PATIENCE).await;
+/// Asks all other sites at once, the nearest first, each for as long as it may take: what they say, and who could not be asked.
+async fn ask<T: DeserializeOwned>(
+    context: &Context,
+    path: &str,
+    patience: impl Fn(&Peer) -> Duration,
+) -> (Vec<T>, Vec<String>) {
+    let (mut reachable, unreachable): (Vec<Peer>, Vec<Peer>) =
+        context.peers.view().into_iter().partition(|peer| peer.state == Reach::Reachable);
+    reachable.sort_by_key(|peer| peer.round_trip.unwrap_or(Duration::MAX));
+    let mut silent: Vec<String> = unreachable.iter().map(|peer| peer.site.to_string()).collect();
+    let asked: Vec<_> = reachable.iter().map(|peer| (peer.site.clone(), patience(peer))).collect();
+    let longest = asked.iter().map(|(_, patience)| *patience).max().unwrap_or_default();
+    let answers = pass::ask_all(context, &asked, path, 2 * longest).await;
     let mut said = Vec::new();
-    for (site, answer) in reachable.iter().zip(answers) {
+    for ((site, _), answer) in asked.iter().zip(answers) {
         match answer {
             Ok(answer) => said.push(answer),
             Err(_) => silent.push(site.to_string()),

@@ -266,7 +266,11 @@ impl Hooks {
 
     /// The hooks that fail.
     pub(crate) fn troubles(&self) -> Vec<Trouble> {
-        self.list().into_iter().filter_map(|hook| trouble(&self.0.here, hook)).collect()
+        let failing = |(name, runner): (&String, &Arc<Runner>)| {
+            let span = runner.failing()?;
+            trouble(&self.0.here, name, &runner.view(false), span)
+        };
+        self.0.read().runners.iter().filter_map(failing).collect()
     }
 
     /// Writes down what could not be written before. Whether all is durable.
@@ -372,11 +376,9 @@ impl Inner {
     }
 }
 
-/// What needs a person about a hook.
-fn trouble(here: &SiteId, hook: model::Hook) -> Option<Trouble> {
-    let since = hook.failing_since?;
-    let why = hook.last_error.unwrap_or_default();
-    let name = hook.name;
+/// What needs a person about a hook that has failed for so long; nothing if it does no more.
+fn trouble(here: &SiteId, name: &str, hook: &model::Hook, span: Duration) -> Option<Trouble> {
+    let (why, span) = (hook.last_error.as_ref()?, roughly(span));
     let waiting = match hook.waiting {
         1 => "1 event waits".to_owned(),
         count => format!("{count} events wait"),
@@ -390,13 +392,21 @@ fn trouble(here: &SiteId, hook: model::Hook) -> Option<Trouble> {
         site: here.to_string(),
         resource: None,
         what: "hook".to_owned(),
-        text: format!(
-            "the hook `{name}` has told nothing since {since}: {why}; {waiting}{dropped}"
-        ),
+        text: format!("the hook `{name}` has told nothing for {span}: {why}; {waiting}{dropped}"),
         next: format!(
             "mend what it says; it is tried again by itself. To see: cheops hooks test {name}"
         ),
     })
+}
+
+/// A length of time for people, in minutes at the finest: a text that says it is not another one every second.
+fn roughly(span: Duration) -> String {
+    match span.as_secs() / 60 {
+        0 => "less than a minute".to_owned(),
+        minutes @ 1..120 => format!("{minutes}m"),
+        minutes @ 120..2_880 => format!("{}h", minutes / 60),
+        minutes => format!("{}d", minutes / 1_440),
+    }
 }
 
 /// The time, in milliseconds since 1970.

@@ -94,13 +94,21 @@ impl Runner {
         self.shared.change(true, |_| Vec::new()).await
     }
 
-    /// Sends a sample now. If it arrives, what waits is not kept waiting.
+    /// Sends a sample now. If it arrives, the hook is well, as far as is known, and what waits is not kept
+    /// waiting: it may be that nothing does, and that nobody would learn of it otherwise.
     pub(super) async fn try_out(&self, shell: &Shell, sample: HookEvent) -> Result<(), Failure> {
         let (_, sent) = Box::pin(send::send(&self.hook, shell, &[sample])).await;
         if sent.is_ok() {
+            self.shared.is_well();
             self.shared.again.notify_waiters();
         }
         sent
+    }
+
+    /// For how long it has failed, if it does.
+    pub(super) fn failing(&self) -> Option<Duration> {
+        let since = self.shared.lock().health.failing_since?;
+        Some(Duration::from_millis(now().saturating_sub(since)))
     }
 
     /// How it is doing.
@@ -157,6 +165,11 @@ impl Shared {
 
     fn journal(&self) -> MutexGuard<'_, Journal> {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something has arrived now.
+    fn is_well(&self) {
+        self.lock().health = Health { last_delivery: Some(now()), ..Health::default() };
     }
 
     /// The first that can be told, at most so many.
@@ -231,10 +244,7 @@ async fn work(hook: Hook, shell: Shell, shared: Arc<Shared>) {
 }
 
 async fn delivered(shared: &Arc<Shared>, events: &[HookEvent]) {
-    {
-        let health = &mut shared.lock().health;
-        *health = Health { last_delivery: Some(now()), ..Health::default() };
-    }
+    shared.is_well();
     let done = events.iter().map(|event| Entry::Done(event.id.clone())).collect();
     shared.change(false, move |queue| end(queue, done)).await;
 }

@@ -25,6 +25,7 @@ pub(crate) fn sample(id: &str) -> HookEvent {
         next: None,
     }
 }
+
 fn open(data: &Path) -> Hooks {
     Hooks::open(&Config::new("site1".parse().unwrap(), data)).unwrap()
 }
@@ -107,4 +108,40 @@ async fn a_hook_that_this_version_cannot_read_is_kept_and_can_be_removed() {
     assert!(matches!(hooks.add(section("new")), Err(HookError::Known(_))));
     hooks.remove("new").unwrap();
     assert!(!fs::read_to_string(&file).unwrap().contains("moon.landed"));
+}
+
+#[tokio::test]
+async fn a_problem_says_for_how_long_a_hook_has_told_nothing() {
+    let data = tempfile::tempdir().unwrap();
+    let hooks = open(data.path());
+    let failing = json!({"name": "one", "command": "echo no >&2; false"});
+    hooks.add(serde_json::from_value(failing).unwrap()).unwrap();
+    let mut hook = hooks.list().remove(0);
+    let here = "site1".parse().unwrap();
+    let minute = Duration::from_mins(1);
+    assert!(trouble(&here, "one", &hook, minute).is_none(), "it is well");
+    hook.last_error = Some("no".to_owned());
+    hook.waiting = 2;
+    for (span, expected) in [
+        (Duration::from_millis(59_999), "less than a minute"),
+        (minute, "1m"),
+        (minute * 119, "119m"),
+        (minute * 120, "2h"),
+        (minute * 60 * 47, "47h"),
+        (minute * 60 * 48, "2d"),
+    ] {
+        let found = trouble(&here, "one", &hook, span).unwrap();
+        let expected = format!("the hook `one` has told nothing for {expected}: no; 2 events wait");
+        assert_eq!(found.text, expected);
+    }
+    hooks.tell(vec![sample("a")]).await;
+    let deadline = Instant::now() + minute;
+    let text = loop {
+        if let Some(found) = hooks.troubles().pop() {
+            break found.text;
+        }
+        assert!(Instant::now() < deadline, "it does not fail");
+        tokio::task::yield_now().await;
+    };
+    assert!(text.contains("has told nothing for less than a minute: "), "{text}");
 }

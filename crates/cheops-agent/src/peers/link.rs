@@ -258,6 +258,19 @@ impl Reading {
             }
         }
     }
+
+    /// Reads on until the other end has said its last. What can't be read is no last word: whoever
+    /// speaks nonsense still has to be told so.
+    async fn last(&mut self, here: &SiteId) {
+        loop {
+            match self.next(here).await {
+                Ok(Frame::Close { .. }) => return,
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        while let Some(Ok(_)) = self.body.frame().await {}
+    }
 }
 
 fn unreadable(here: &SiteId, error: &dyn std::fmt::Display) -> End {
@@ -407,15 +420,8 @@ async fn run(shared: Arc<Shared>, slot: Arc<Slot>, link: Arc<Link>, mut control:
 
 /// Leaves a connection once the other end has said its last.
 async fn part(here: SiteId, link: Arc<Link>, mut control: Reading) {
-    let last = async {
-        while let Ok(frame) = control.next(&here).await {
-            if matches!(frame, Frame::Close { .. }) {
-                break;
-            }
-        }
-    };
     if link.end().is_some_and(|end| end.ours) {
-        let _ = timeout(LINGER, last).await;
+        let _ = timeout(LINGER, control.last(&here)).await;
     }
     link.leave();
 }

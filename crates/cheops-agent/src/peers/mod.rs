@@ -140,6 +140,8 @@ impl Peer {
 pub struct Learned {
     /// Its round trips to other sites, as it has measured them.
     pub round_trips: BTreeMap<SiteId, Duration>,
+    /// The sites that it has no link to; a round trip to one of them is the last known.
+    pub cut: BTreeSet<SiteId>,
     /// The services of which it has an instance.
     pub services: BTreeSet<String>,
     /// Where people reach its page.

@@ -72,6 +72,21 @@ async fn nonsense_ends_the_link_with_a_reason_and_harms_nobody() {
     }
 }
 
+/// The reader of the stream that carries the reason is the one that fails: it must not take the
+/// connection down before the reason is out. Whether it does is a matter of luck, so often.
+#[tokio::test(flavor = "multi_thread")]
+async fn nonsense_where_the_reason_is_told_does_not_swallow_the_reason() {
+    let mut site = Plan::new("site1");
+    site.knows(&name("a"), address());
+    let site = site.start().await;
+    for n in 0..50 {
+        let (mut fake, _records) = Fake::link(&site, "a").await;
+        fake.control.send_bytes(vec![0, 1, 0, 0]);
+        let said = fake.control.reason().await;
+        assert!(said.contains("is too long; the limit is 2048"), "{n}: {said}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_answers_with_nonsense_is_tried_less_and_less_often() {
     let listener = TcpListener::bind(address()).await.unwrap();

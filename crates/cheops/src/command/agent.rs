@@ -47,6 +47,9 @@ pub(crate) struct Arguments {
     /// Where the API listens
     #[arg(long, value_name = "ADDRESS:PORT")]
     api: Option<SocketAddr>,
+    /// Where people reach this site's page, if not where the API listens; the pages of other sites link to it
+    #[arg(long, value_name = "URL")]
+    page: Option<String>,
     /// Where to listen for other agents
     #[arg(long, value_name = "ADDRESS:PORT")]
     peers: Option<SocketAddr>,
@@ -154,6 +157,9 @@ fn configuration(
     }
     config.api = arguments.api.unwrap_or(config.api);
     config.peers = arguments.peers.unwrap_or(config.peers);
+    if arguments.page.is_some() {
+        config.serve.page.clone_from(&arguments.page);
+    }
     for text in &arguments.others {
         let invalid = || {
             Failure::input("invalid peer").at(text, 0..text.len()).hint(
@@ -318,7 +324,7 @@ mod tests {
         let file = directory.path().join("site.toml");
         fs::write(
             &file,
-            format!("site = 'a'\n[listen]\napi = '127.0.0.1:1'\n[[peer]]\nname = 'b'\naddress = 'h:1'\nkey = '{key}'"),
+            format!("site = 'a'\n[listen]\napi = '127.0.0.1:1'\n[api]\npage = 'http://a.example'\n[[peer]]\nname = 'b'\naddress = 'h:1'\nkey = '{key}'"),
         )
         .unwrap();
         let file = file.to_str().unwrap();
@@ -333,6 +339,8 @@ mod tests {
             "c",
             "--api",
             "127.0.0.1:2",
+            "--page",
+            "https://c.example",
             "--peer",
             &format!("b={key}@h:2"),
             "--data",
@@ -340,6 +348,7 @@ mod tests {
         ];
         let config = configured(&line, None, None).unwrap();
         assert_eq!((config.site.as_str(), config.api.port()), ("c", 2));
+        assert_eq!(config.page().as_deref(), Some("https://c.example"));
         assert_eq!(config.sites[&"b".parse().unwrap()].address, "h:2");
         assert_eq!(
             (config.data.as_path(), config.work.as_path()),
@@ -364,6 +373,7 @@ mod tests {
             ),
             (&["--config", "/is/not/there"], "No such file"),
             (&["--api", "here"], "invalid socket address"),
+            (&["--page", "here"], "write it like http://site1.example:8079"),
         ] {
             let error = configured(line, None, Some("host")).unwrap_err();
             assert!(error.contains(expected), "{line:?}: {error}");

@@ -138,6 +138,28 @@ fn what_a_receiver_refuses_is_given_up_and_does_not_hold_up_the_rest() {
 }
 
 #[test]
+fn a_hook_that_works_again_is_no_problem_when_its_sample_arrives() {
+    let (directory, receiver) = (tempfile::tempdir().unwrap(), Receiver::start());
+    receiver.feel(Mood::Answer(400));
+    let settings = settings(&receiver).replace("'operation.*', 'resource.*'", "'operation.ran'");
+    let site = Agent::alone_with(directory.path(), &settings);
+    site.exec("web", &at("site1", "true"));
+    eventually("it is given up", || hook(&site, "ops").dropped == 1);
+    assert!(!sample(&site, "ops").delivered);
+    let failing = hook(&site, "ops");
+    assert_eq!((failing.waiting, failing.delivered, failing.last_delivery), (0, 0, None));
+    assert!(failing.failing_since.is_some() && failing.last_error.is_some());
+    assert_eq!(problems(&site).len(), 1);
+
+    receiver.feel(Mood::Answer(200));
+    assert!(sample(&site, "ops").delivered);
+    let well = hook(&site, "ops");
+    assert!(well.failing_since.is_none() && well.last_error.is_none());
+    assert!(well.last_delivery.is_some());
+    assert!(problems(&site).is_empty());
+}
+
+#[test]
 fn events_go_over_tls_to_who_is_trusted_and_to_nobody_else() {
     let directory = tempfile::tempdir().unwrap();
     let (certificate, key) = certificate(directory.path());

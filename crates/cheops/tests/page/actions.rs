@@ -80,7 +80,7 @@ fn operations_are_rehearsed_and_run(field: &Field, browser: &Browser) {
     run(browser, "cat {page.txt} > {id}");
     browser.click("#run button[type=submit]");
     browser.wait_for("#new-answer", |text| {
-        text.contains("--file=page.txt") && text.matches("OK").count() == 3
+        text.contains("--file page.txt") && text.matches("OK").count() == 3
     });
     browser.wait_for("#seen", |text| text.contains("brings page.txt"));
     for site in &field.sites {

@@ -110,14 +110,21 @@ impl Browser {
         self.runtime.block_on(self.client.goto(url)).unwrap();
     }
 
+    /// Goes to a new tab.
+    pub(crate) fn new_tab(&self) {
+        let tab = self.runtime.block_on(self.client.new_window(true)).unwrap();
+        self.runtime.block_on(self.client.switch_to_window(tab.handle)).unwrap();
+    }
+
+    /// Goes to the tab that was opened first.
+    pub(crate) fn first_tab(&self) {
+        let tabs = self.runtime.block_on(self.client.windows()).unwrap();
+        self.runtime.block_on(self.client.switch_to_window(tabs[0].clone())).unwrap();
+    }
+
     /// Runs a script in the page, and gives what it returns.
     pub(crate) fn script(&self, script: &str, arguments: Vec<Value>) -> Value {
         self.runtime.block_on(self.client.execute(script, arguments)).unwrap()
-    }
-
-    /// Runs a script in the page that calls its last argument when it is done, and gives what it says.
-    pub(crate) fn wait_script(&self, script: &str) -> Value {
-        self.runtime.block_on(self.client.execute_async(script, Vec::new())).unwrap()
     }
 
     /// The text of the first element that is found, if it is there.
@@ -199,34 +206,12 @@ impl Browser {
         panic!("{css} is not as it should be: {last:?}");
     }
 
-    /// Looks at the page as it is now on a phone: all of it is there without going sideways.
-    pub(crate) fn fits_a_phone(&self, name: &str) {
-        let resize = |width, height| {
-            self.runtime.block_on(self.client.set_window_size(width, height)).unwrap();
-        };
-        resize(500, 900);
-        let script = "return document.documentElement.scrollWidth - window.innerWidth";
-        let over = self.script(script, Vec::new()).as_i64().unwrap_or(i64::MAX);
-        self.shot(&format!("phone-{name}"));
-        resize(1200, 900);
-        assert!(over <= 0, "{name} is {over} pixels too wide");
-    }
-
     /// A picture of the page, in the folder of pictures.
     pub(crate) fn shot(&self, name: &str) {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("pages");
         fs::create_dir_all(&folder).unwrap();
         let picture = self.runtime.block_on(self.client.screenshot()).unwrap();
         fs::write(folder.join(format!("{name}.png")), picture).unwrap();
-    }
-
-    /// Where the page has been from: the hosts of all that it has fetched.
-    pub(crate) fn fetched(&self) -> Vec<String> {
-        let all = self.script(
-            "return performance.getEntriesByType('resource').map(e => new URL(e.name).origin)",
-            Vec::new(),
-        );
-        serde_json::from_value(all).unwrap()
     }
 
     /// Makes sure that everybody can use the page as it is now, whatever they see, hear or move with.

@@ -62,11 +62,16 @@ fn seen_from_one_side(field: &Field, browser: &Browser) {
     browser.shot("resource");
     assert!(browser.is_still_there());
     assert_eq!(browser.count("tr[id^=op]"), 3);
+    // One operation, and two that knew of it and not of each other.
+    assert_eq!((browser.count("svg.graph g"), browser.count("svg.graph path")), (3, 2));
+    let foreign = "return [...document.querySelectorAll('time')].filter((time) =>
+        time.title !== new Date(time.dateTime).toISOString()
+            || time.textContent !== new Date(time.dateTime).toLocaleString()).length";
+    assert_eq!(browser.script(foreign, Vec::new()), 0, "times are local, with UTC on hover");
     browser.click("ul.dropped li:last-child button");
     browser.wait_for_count("tr[id^=op]", 4);
     browser
-        .wait_for("ul.dropped .answer:not(:empty)", |text| text.contains("cheops exec --id=text"));
-    assert!(browser.fetched().iter().all(|origin| url(0, "").starts_with(origin)));
+        .wait_for("ul.dropped .answer:not(:empty)", |text| text.contains("cheops exec --id text"));
 }
 
 /// The link of two sites is paused on the page of one of them; a third, which sees both, shows which
@@ -80,8 +85,8 @@ fn seen_by_a_third(field: &Field, browser: &Browser) {
     let operator = Browser::new();
     operator.open(&url(0, "/"));
     operator.stay();
-    operator.click("#site-site2 .do button.warn");
-    operator.wait_for("#site-site2", |row| row.contains("paused"));
+    operator.click("[data-site=site2] .do button.warn");
+    operator.wait_for("[data-site=site2]", |row| row.contains("paused"));
     eventually("site2 has noticed", || field.sites[1].reachable() == ["site3"]);
     conflict(field, "pair");
 
@@ -98,8 +103,8 @@ fn seen_by_a_third(field: &Field, browser: &Browser) {
     browser.is_accessible();
     browser.shot("missing");
 
-    operator.click("#site-site2 .do button:last-of-type");
-    operator.wait_for("#site-site2", |row| row.contains("reachable"));
+    operator.click("[data-site=site2] .do button:last-of-type");
+    operator.wait_for("[data-site=site2]", |row| row.contains("reachable"));
     browser.wait_for_count("td.missing", 0);
     assert_eq!(browser.count("tr[id^=op]"), 3);
     let healed = browser.wait_for("#seen", |text| text.contains("settled"));

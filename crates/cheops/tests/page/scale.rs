@@ -64,7 +64,7 @@ fn until(browser: &Browser, start: &str, action: &str, condition: &str) -> f64 {
          {action};
          look();"
     );
-    browser.wait_script(&script).as_f64().unwrap()
+    browser.script_until_done(&script, Vec::new()).as_f64().unwrap()
 }
 
 /// Waits until the page has fetched all that came of what happened before.
@@ -79,7 +79,7 @@ fn quiet(browser: &Browser) {
          }};
          look();"
     );
-    browser.wait_script(&script);
+    browser.script_until_done(&script, Vec::new());
 }
 
 /// The whole list is there, with so many rows, if that matters.

@@ -14,7 +14,7 @@ fn a_cut_is_made_seen_and_healed_on_the_page() {
     assert!(browser.text("h1").unwrap().contains("Sites"));
     let are = |state: &str| {
         for name in ["site2", "site3"] {
-            browser.wait_for(&format!("#site-{name}"), |row| row.contains(state));
+            browser.wait_for(&format!("[data-site={name}]"), |row| row.contains(state));
         }
     };
     are("reachable");
@@ -33,28 +33,28 @@ fn a_cut_is_made_seen_and_healed_on_the_page() {
     are("paused");
     browser.wait_for("#done", |text| text.contains("cheops site pause site1"));
     browser.wait_for(".notice", |notice| notice.contains("2 of the 2 links from here are paused"));
-    browser.click("#site-site3 .do button:first-of-type");
-    browser.wait_for("#site-site3", |row| row.contains("site3 did not answer"));
+    browser.click("[data-site=site3] .do button:first-of-type");
+    browser.wait_for("[data-site=site3]", |row| row.contains("site3 did not answer"));
     browser.click("#resume-all");
     are("reachable");
     assert!(browser.is_still_there());
 
     // Another site's own page is one click away.
     let page = url(1);
-    browser.wait_for(&format!("#site-site2 a[href='{page}']"), |text| text.contains("its page"));
-    assert!(browser.fetched().iter().all(|origin| *origin == url(0)), "{:?}", browser.fetched());
-    browser.click(&format!("#site-site2 a[href='{page}']"));
+    browser
+        .wait_for(&format!("[data-site=site2] a[href='{page}']"), |text| text.contains("its page"));
+    browser.click(&format!("[data-site=site2] a[href='{page}']"));
     browser.wait_for(".here", |text| text.contains("site2"));
     addresses_that_lead_nowhere_lead_back(&field, &browser);
 }
 
 /// Whoever pauses a link is at the button that resumes it then, and what came of it stands there.
 fn one_link_is_paused_for_a_time(browser: &Browser) {
-    browser.click("#site-site2 .do button:first-of-type");
-    browser.wait_for("#site-site2 .answer", |text| text.contains("site2 answered after"));
+    browser.click("[data-site=site2] .do button:first-of-type");
+    browser.wait_for("[data-site=site2] .answer", |text| text.contains("site2 answered after"));
     browser.choose("#lasting", "10m");
-    browser.click("#site-site2 .do button.warn");
-    browser.wait_for("#site-site2", |row| {
+    browser.click("[data-site=site2] .do button.warn");
+    browser.wait_for("[data-site=site2]", |row| {
         row.contains("paused") && row.contains("cheops site pause --for 10m site2")
     });
     let notice = browser.wait_for(".notice", |notice| notice.contains("A cut is being rehearsed"));
@@ -63,8 +63,8 @@ fn one_link_is_paused_for_a_time(browser: &Browser) {
     browser.shot("cut");
     let focus = "return document.activeElement.getAttribute('aria-label')";
     assert_eq!(browser.script(focus, Vec::new()), "Resume site2");
-    browser.click("#site-site2 .do button:last-of-type");
-    browser.wait_for("#site-site2", |row| {
+    browser.click("[data-site=site2] .do button:last-of-type");
+    browser.wait_for("[data-site=site2]", |row| {
         row.contains("reachable") && row.contains("cheops site resume site2")
     });
     browser.choose("#lasting", "");

@@ -73,7 +73,7 @@ pub(crate) fn form(site: &str, sites: &Sites) -> Markup {
                         code { "{file}" } " a file that you add below" }
                 }
                 p {
-                    label for="kind" { "Type" }
+                    label for="kind" { "Kind" }
                     input #kind name="kind" placeholder="exec" aria-describedby="kind-help";
                     small #kind-help { "What the command does, in the words of the matrix: " code { "set" } ", " code { "inc" } }
                 }
@@ -205,18 +205,6 @@ async fn refused(api: &Api, submit: &Submit, why: &Problem) -> Answer<Markup> {
 }
 
 fn created(id: &str, submit: &Submit, submitted: &Submitted) -> Markup {
-    let line = [
-        Some(format!("cheops exec {}", shell::option("--id", id))),
-        submit.sites.as_deref().map(|sites| shell::option("--sites", sites)),
-        submit.kind.as_deref().map(|kind| shell::option("--type", kind)),
-        submit.config.as_ref().map(|config| shell::option("--config", &config.to_string())),
-        Some(shell::option("--command", &submit.command)),
-    ];
-    let line: Vec<String> = line
-        .into_iter()
-        .flatten()
-        .chain(submit.files.iter().map(|f| shell::option("--file", &f.name)))
-        .collect();
     html! {
         div.notice role="status" {
             p {
@@ -234,7 +222,7 @@ fn created(id: &str, submit: &Submit, submitted: &Submitted) -> Markup {
                 }
             }
             @if let Some(by) = &submitted.superseded_by { p { "Another operation won over it: " code { (by) } } }
-            (command(&line.join(" ")))
+            (command(&form::line(id, submit)))
         }
     }
 }
@@ -242,6 +230,13 @@ fn created(id: &str, submit: &Submit, submitted: &Submitted) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_form_has_the_words_of_the_matrix() {
+        let sites = Sites { here: "a".to_owned(), sites: Vec::new() };
+        let form = form("a", &sites).into_string();
+        assert!(form.contains("<label for=\"kind\">Kind</label>"), "{form}");
+    }
 
     #[test]
     fn what_is_typed_becomes_a_request() {

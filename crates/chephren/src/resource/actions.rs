@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     api::{Answer, Api, Refusal, segment},
-    form::{self, Filled},
+    form::{self, Filled, line},
     layout,
     words::{badge, count},
 };
@@ -230,22 +230,6 @@ fn planned(step: &PlannedStep) -> String {
     }
 }
 
-/// The command that asks for the same.
-fn line(id: &str, submit: &Submit) -> String {
-    let kind = submit.kind.as_ref().map(|kind| format!(" --type={}", shell::word(kind)));
-    let ticked = [
-        submit.force.then_some(" --force"),
-        submit.keep_going.then_some(" --keep-going"),
-        submit.dry_run.then_some(" --dry-run"),
-    ];
-    let ticked: String = ticked.into_iter().flatten().collect();
-    let files: Vec<String> =
-        submit.files.iter().map(|file| format!(" --file={}", shell::word(&file.name))).collect();
-    let files = files.concat();
-    let (id, command) = (shell::word(id), shell::word(&submit.command));
-    format!("cheops exec --id={id} --command={command}{}{ticked}{files}", kind.unwrap_or_default())
-}
-
 /// The forms. They stand beside what is fetched again, so that what is typed stays.
 pub(super) fn forms(seen: &Seen) -> Markup {
     let id = &seen.resource.summary.id;
@@ -397,8 +381,6 @@ fn kinds(seen: &Seen) -> Markup {
 
 #[cfg(test)]
 mod tests {
-    use cheops_agent::api::model::File;
-
     use super::*;
 
     #[test]
@@ -415,18 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_to_copy_asks_for_the_same() {
-        let submit = Submit {
-            command: "echo 'a b' > {id}".to_owned(),
-            kind: Some("set".to_owned()),
-            force: true,
-            files: vec![File { name: "a b".to_owned(), content: String::new(), length: 0 }],
-            ..Submit::default()
-        };
-        assert_eq!(
-            line("web", &submit),
-            r"cheops exec --id=web --command='echo '\''a b'\'' > {id}' --type=set --force --file='a b'"
-        );
+    fn the_command_to_copy_deletes_in_the_same_way() {
         let wanted = Wanted { command: " rm {id} ".to_owned(), ..Wanted::default() };
         assert_eq!(removal_line("-x", &wanted), "cheops delete --command 'rm {id}' -- -x");
     }

@@ -28,7 +28,10 @@ use axum::{
     routing::{get, post},
 };
 
-pub(crate) use self::words::{run as run_word, site_of};
+pub(crate) use self::{
+    operations::first,
+    words::{run as run_word, site_of},
+};
 use crate::api::Api;
 
 pub(crate) fn routes() -> Router<Api> {
@@ -36,6 +39,7 @@ pub(crate) fn routes() -> Router<Api> {
         .route("/resources/{id}", get(screen::screen))
         .route("/part/resources/{id}", get(screen::part))
         .route("/part/resources/{id}/operations/{operation}/output", get(operations::output))
+        .route("/part/resources/{id}/operations/{operation}/command", get(operations::whole))
         .route("/resources/{id}/run", post(actions::run).layer(DefaultBodyLimit::disable()))
         .route(
             "/resources/{id}/rehearse",

@@ -1,4 +1,10 @@
 //! How operations are written: side by side, the block, and what was dropped.
+//!
+//! What must stay true: the page of a resource has of each command and each output only as much as is read at
+//! a glance, since it is made anew whenever something happens; the rest comes when it is asked for. What is not
+//! loaded is not said not to be.
+
+use std::collections::BTreeSet;
 
 use axum::{
     body::Body,
@@ -12,7 +18,8 @@ use serde::Deserialize;
 
 use super::{
     columns::{Cell, Row, Told},
-    seen::Seen,
+    screen::further,
+    seen::{MOST, Seen},
     words::{end, fate, run as run_word, site_of, why},
 };
 use crate::{
@@ -50,7 +57,7 @@ pub(super) fn table(seen: &Seen, rows: &[Row<'_>]) -> Markup {
                 tbody {
                     @for row in rows {
                         tr id=(anchor("op", &[&row.operation.id])) class=[is_dropped(row.operation).then_some("dropped")] {
-                            th scope="row" { (about(id, row.operation)) }
+                            th scope="row" { (about(id, row.operation, knower(seen, row))) }
                             @for (view, cell) in seen.views.iter().zip(&row.cells) {
                                 (said(id, &view.site, &row.operation.id, *cell))
                             }
@@ -66,13 +73,20 @@ fn is_dropped(operation: &Operation) -> bool {
     operation.fate != Fate::Kept
 }
 
-/// What an operation is.
-fn about(id: &str, operation: &Operation) -> Markup {
+/// A site that knows the operation of a row.
+fn knower<'a>(seen: &'a Seen, row: &Row<'_>) -> &'a str {
+    let mut cells = seen.views.iter().zip(&row.cells);
+    let knows = cells.find(|(_, cell)| matches!(cell, Cell::Knows(..)));
+    knows.map_or(seen.resource.seen_by.as_str(), |(view, _)| view.site.as_str())
+}
+
+/// What an operation is. `site` is one that knows it.
+fn about(id: &str, operation: &Operation, site: &str) -> Markup {
     html! {
         span.name { (operation.id) } " " span.kind { (operation.kind) }
         @if operation.reset { " " (badge(("ends what came before", "warn"))) }
         @if operation.keep_going { " " (badge(("counts even if it fails", "quiet"))) }
-        (command(id, operation))
+        (command(id, operation, site))
         p.why {
             (time(Some(&operation.at))) " by " (operation.author)
             @if !operation.parents.is_empty() { "; knew of " (operation.parents.join(", ")) }
@@ -88,17 +102,57 @@ fn about(id: &str, operation: &Operation) -> Markup {
 }
 
 /// A command; of a long one its start, and all of it on demand.
-fn command(id: &str, operation: &Operation) -> Markup {
+fn command(id: &str, operation: &Operation, site: &str) -> Markup {
     let short: String = operation.command.chars().take(SHORT).collect();
+    let (name, number) = (segment(id), segment(&operation.id));
+    let path = format!("/part/resources/{name}/operations/{number}/command?site={}", segment(site));
     html! {
         @if short.len() == operation.command.len() {
             pre.line { (short) }
         } @else {
-            details.fold id=(anchor("command", &[id, &operation.id])) hx-preserve {
+            details.fold id=(anchor("command", &[id, &operation.id])) hx-preserve
+                hx-get=(path) hx-trigger="toggle once" hx-target="find .printed" {
                 summary { code { (short) "…" } }
-                pre.line { (operation.command) }
+                div.printed { "…" }
             }
         }
+    }
+}
+
+/// A site that knows an operation.
+#[derive(Debug, Deserialize)]
+pub(super) struct Knower {
+    site: String,
+}
+
+/// All of a long command, as much of it as a page takes.
+pub(super) async fn whole(
+    State(api): State<Api>,
+    Path((id, operation)): Path<(String, String)>,
+    Query(Knower { site }): Query<Knower>,
+) -> Answer<Markup> {
+    let resource = format!("/api/v1/resources/{}", segment(&id));
+    let path = format!("{resource}/operations/{}", segment(&operation));
+    match api.get::<Operation>(&path).await {
+        Ok(found) => Ok(in_full(&found.command, &path)),
+        // It has not arrived here.
+        Err(refusal) if refusal.0.kind == "unknown-operation" => {
+            let path = format!("{resource}?limit={MOST}&local=true&at={}", segment(&site));
+            let there: Resource = api.get(&path).await?;
+            let found = there.operations.iter().find(|known| known.id == operation);
+            Ok(in_full(&found.ok_or(refusal)?.command, &path))
+        }
+        Err(refusal) => Err(refusal),
+    }
+}
+
+/// A command as far as a page takes it. `path` has all of it.
+fn in_full(command: &str, path: &str) -> Markup {
+    let most = (0..=PRINTED.min(command.len())).rev();
+    let end = most.into_iter().find(|&end| command.is_char_boundary(end)).unwrap_or_default();
+    html! {
+        pre { (command[..end]) }
+        @if end < command.len() { p.why { "Only its start. " a href=(path) download { "All of it, as JSON" } } }
     }
 }
 
@@ -282,10 +336,13 @@ pub(super) fn dropped(seen: &Seen, rows: &[Row<'_>]) -> Markup {
     let id = &seen.resource.summary.id;
     let dropped: Vec<&Operation> =
         rows.iter().map(|row| row.operation).filter(|operation| is_dropped(operation)).collect();
+    let older = older_dropped(&seen.resource, &dropped);
     html! {
         section aria-labelledby="dropped" {
             h2 #dropped { "Dropped" }
-            @if dropped.is_empty() {
+            @if dropped.is_empty() && older > 0 {
+                p.none { "None of the newest " (rows.len()) " was dropped." }
+            } @else if dropped.is_empty() {
                 p.none { "Nothing was dropped. When operations conflict, those that lose stand here with the reason." }
             } @else {
                 ul.dropped { @for operation in &dropped { li {
@@ -298,8 +355,21 @@ pub(super) fn dropped(seen: &Seen, rows: &[Row<'_>]) -> Markup {
                     (again(id, operation))
                 } } }
             }
+            @if older > 0 {
+                p { (count(older, "older operation")) " that " (if older == 1 { "was" } else { "were" })
+                    " dropped " (if older == 1 { "is" } else { "are" }) " not shown here. " (further(seen, "dropped")) }
+            }
         }
     }
+}
+
+/// How many operations are not in the block of the site that answers, besides those that are shown.
+fn older_dropped(resource: &Resource, shown: &[&Operation]) -> usize {
+    let known = resource.operations.iter().filter(|operation| is_dropped(operation));
+    let known: BTreeSet<&str> = known.map(|operation| operation.id.as_str()).collect();
+    let shown = shown.iter().filter(|operation| known.contains(operation.id.as_str())).count();
+    let about = &resource.summary;
+    about.operation_count.saturating_sub(about.block_length).saturating_sub(shown)
 }
 
 fn again(id: &str, operation: &Operation) -> Markup {
@@ -317,7 +387,7 @@ fn again(id: &str, operation: &Operation) -> Markup {
 }
 
 /// The first line of a command, as far as it stands in a list.
-fn first(command: &str) -> String {
+pub(crate) fn first(command: &str) -> String {
     let line = command.lines().next().unwrap_or_default();
     let mut short: String = line.chars().take(SHORT).collect();
     if short.len() < command.len() {
@@ -343,6 +413,59 @@ mod tests {
         }
     }
 
+    /// What `a` says of a resource with so many operations, so many in the block, of which it tells some:
+    /// their commands, and whether they were dropped.
+    fn seen(all: usize, block: usize, told: &[(&str, bool)]) -> Seen {
+        let operation = |(n, (command, dropped)): (usize, &(&str, bool))| {
+            serde_json::json!({
+                "id": format!("a:{n}"), "kind": "set", "author": "x", "at": "2026-01-01T00:00:00Z",
+                "parents": [], "command": command, "fate": if *dropped { "fallen" } else { "kept" }, "runs": [],
+            })
+        };
+        let operations: Vec<_> = told.iter().enumerate().map(operation).collect();
+        let resource: Resource = serde_json::from_value(serde_json::json!({
+            "id": "web", "state": "settled", "sites": ["a"], "operation_count": all, "block_length": block,
+            "updated": null, "seen_by": "a", "config": {}, "block_ids": [], "operations": operations,
+            "version": { "a": 9 }, "by_site": [],
+        }))
+        .unwrap();
+        let told = Told::Knows(Box::new(resource.clone()));
+        let views = vec![super::super::columns::View { site: "a".to_owned(), told }];
+        let part = super::super::seen::Part::default();
+        Seen { here: "a".to_owned(), resource, views, replicant: None, part }
+    }
+
+    #[test]
+    fn what_was_dropped_before_what_is_shown_is_counted() {
+        for (all, block, told, expected, not) in [
+            (1, 1, &[("c", false)][..], "Nothing was dropped", "not shown"),
+            (2, 1, &[("c", true), ("c", false)], "Send again", "not shown"),
+            (9, 9, &[("c", false)], "Nothing was dropped", "not shown"),
+            (9, 8, &[("c", false)], "1 older operation that was dropped is", "Nothing was"),
+            (9, 6, &[("c", true)], "2 older operations that were dropped are", "None of"),
+        ] {
+            let seen = seen(all, block, told);
+            let rows = super::super::columns::align(&seen.resource, &seen.views);
+            let page = dropped(&seen, &rows).into_string();
+            assert!(page.contains(expected) && !page.contains(not), "{all} {block}: {page}");
+        }
+    }
+
+    #[test]
+    fn long_commands_are_not_sent_until_they_are_asked_for() {
+        let long = "é".repeat(50_000);
+        let seen = seen(2, 1, &[(&long, false), (&long, true)]);
+        let rows = super::super::columns::align(&seen.resource, &seen.views);
+        let all: Vec<&Operation> = rows.iter().map(|row| row.operation).collect();
+        let page = [table(&seen, &rows), crate::graph::draw(&all), dropped(&seen, &rows)];
+        let page: String = page.into_iter().map(Markup::into_string).collect();
+        assert!(page.len() < 10_000, "{} bytes", page.len());
+        assert!(page.contains("/part/resources/web/operations/a%3A0/command?site=a"), "{page}");
+        let asked = in_full(&long, "/x").into_string();
+        assert!(asked.contains("Only its start") && asked.len() < PRINTED + 200);
+        assert!(!in_full("é", "/x").into_string().contains("Only"));
+    }
+
     #[test]
     fn what_was_typed_is_shown_and_not_run() {
         let operation: Operation = serde_json::from_value(serde_json::json!({
@@ -351,7 +474,8 @@ mod tests {
             "receipt": { "by": "b:2", "why": "<i>" }, "runs": [],
         }))
         .unwrap();
-        let html = about("<u>", &operation).into_string() + &again("<u>", &operation).into_string();
+        let html =
+            about("<u>", &operation, "<u>").into_string() + &again("<u>", &operation).into_string();
         for sign in ["<b>", "<script", "<img", "<i>", "<u>"] {
             assert!(!html.contains(sign), "{sign} in {html}");
         }

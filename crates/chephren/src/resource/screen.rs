@@ -21,7 +21,7 @@ use crate::{
     graph,
     layout::Page,
     live,
-    words::{badge, count, state, time},
+    words::{DELETING, badge, count, state, time},
 };
 
 /// What there is on the page.
@@ -128,7 +128,7 @@ fn summary(seen: &Seen) -> Markup {
     html! {
         p.summary {
             (badge(state(about.state)))
-            @if about.deleting { " " (badge(("being deleted", "warn"))) }
+            @if about.deleting { " " (badge(DELETING)) }
             " on " (count(about.sites.len(), "site")) ": "
             @for (n, site) in about.sites.iter().enumerate() {
                 @if n > 0 { ", " }
@@ -218,12 +218,19 @@ fn older(seen: &Seen, shown: usize) -> Markup {
     }
     html! {
         p {
-            (all - shown) " older are not shown. "
-            @if seen.part.limit() < super::seen::MOST {
-                a href={ (seen.part.more()) "#operations" } { "Show more" }
-            } @else {
-                "All of them: " code { "cheops log --limit " (all) " " (shell::last(&seen.resource.summary.id)) }
-            }
+            (all - shown) " older are not shown. " (further(seen, "operations"))
+        }
+    }
+}
+
+/// The way to more operations, at a place of the page; where that shows no more, the command that does.
+pub(super) fn further(seen: &Seen, place: &str) -> Markup {
+    let about = &seen.resource.summary;
+    html! {
+        @if seen.part.limit() < super::seen::MOST {
+            a href={ (seen.part.more()) "#" (place) } { "Show more" }
+        } @else {
+            "All of them: " code { "cheops log --limit " (about.operation_count) " " (shell::last(&about.id)) }
         }
     }
 }

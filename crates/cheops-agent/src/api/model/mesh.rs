@@ -1,6 +1,6 @@
 //! What the API says of the application's services and REST resources.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -23,8 +23,12 @@ pub struct Offer {
     pub site: String,
     /// The services of which it has an instance.
     pub services: Vec<String>,
-    /// Its round trips to other sites, in milliseconds, as it has measured them.
+    /// Its round trips to other sites, in milliseconds, as it has measured them. The last known if there
+    /// is no link.
     pub round_trips_ms: BTreeMap<String, f64>,
+    /// The other sites that it has no link to at the moment.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub cut: BTreeSet<String>,
     /// Where people reach its page, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page: Option<String>,

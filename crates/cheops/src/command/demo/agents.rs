@@ -110,6 +110,8 @@ impl Agents {
                 .arg("--work")
                 .arg(&work)
                 .args(["--api", &format!("127.0.0.1:{}", ports[n].api)])
+                // Whoever looks at one of them is on this machine, and reaches the others.
+                .args(["--page", &format!("http://127.0.0.1:{}", ports[n].api)])
                 .args(["--peers", &format!("127.0.0.1:{}", ports[n].peers)])
                 .stdin(Stdio::null())
                 .stdout(written.try_clone()?)

@@ -1,7 +1,10 @@
 //! What a page can't know now, it does not pretend to: a site that is cut off is shown as of when it was
 //! heard of, and a page whose agent is gone says so, keeps what it has, and is live again by itself.
 
-use std::process::Command;
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use cheops_agent::api::model::Submit;
 use serde_json::json;
@@ -13,7 +16,7 @@ use super::{
 };
 use crate::{
     browser::Browser,
-    field::{Field, application::LINKS, submit},
+    field::{Field, application::LINKS, eventually, submit},
 };
 
 /// The moments that a part of the page names, in seconds before now.
@@ -35,7 +38,7 @@ fn what_was_seen_before_a_cut_is_shown_as_of_then() {
     let said = browser.script("return document.getElementById('said').textContent", Vec::new());
     assert!(said.as_str().unwrap().contains("site2: last heard of"), "{said}");
     for (path, part, says) in [
-        ("/", "#site-site2", "unreachable"),
+        ("/", "[data-site=site2]", "unreachable"),
         ("/", "#sites .notice", "No word from site2"),
         ("/sites/site2", "#list .notice", "site2 can't be asked"),
         ("/sites/site2", "#reach", "unreachable"),
@@ -52,6 +55,45 @@ fn what_was_seen_before_a_cut_is_shown_as_of_then() {
         assert!(dated, "{path} {part} says nothing of when: {ages:?}");
     }
     browser.shot("as-of");
+}
+
+#[test]
+fn a_site_that_hangs_holds_no_page_up_and_is_named() {
+    // Its link is not lost while this lasts.
+    let field = Field::with(3, "[links]\nsilence = '5m'\n");
+    let both = Submit { sites: Some("site1 & site3".to_owned()), ..submit("echo one", "set") };
+    field.sites[0].exec("text", &both);
+    let asked = [
+        ("/", "No word from site3"),
+        ("/part/sites", "No word from site3"),
+        ("/sites/site3", "site3 can't be asked: "),
+        ("/part/sites/site3", "site3 can't be asked: "),
+    ];
+    let page = |path: &str| {
+        let start = Instant::now();
+        let (status, text) = field.sites[0].ask(path).unwrap();
+        assert_eq!(status, 200, "{path}: {text}");
+        (start.elapsed(), text)
+    };
+    for (path, says) in asked {
+        assert!(!page(path).1.contains(says), "{path}");
+    }
+    signal("-STOP", field.sites[2].pid());
+    for (path, says) in asked {
+        let (took, text) = page(path);
+        assert!(took < Duration::from_secs(2), "{path} took {took:?}");
+        assert!(text.contains(says), "{path}: {text}");
+        assert!(text.contains("reachable"), "the link holds: {text}");
+    }
+    // What this site knows of the other is there meanwhile, and why.
+    let (_, text) = page("/sites/site3");
+    for part in ["it has a link, and did not answer within 1 s", "row-text", "not known"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    signal("-CONT", field.sites[2].pid());
+    eventually("it answers again", || {
+        asked.iter().all(|(path, says)| !page(path).1.contains(says))
+    });
 }
 
 #[test]
@@ -108,9 +150,7 @@ fn a_part_that_cannot_be_had_stays_as_it_was() {
         browser.wait_for("#live", |text| text == "live");
         fake.is(Mood::Fails);
         fetch_again(&browser);
-        let why = format!("not live: {}", fake.words.text("detail"));
-        let why = why.lines().next().unwrap();
-        browser.wait_for("#live", |text| text.starts_with(why));
+        browser.wait_for("#live", |text| text == "not live: not all can be fetched");
         assert!(browser.text("main table").unwrap().contains("site2"), "{path}");
         assert!(browser.text("#refused").unwrap().contains("detail"), "{path}");
         assert_eq!(browser.script("return window.ran ?? 0", Vec::new()), 0, "{path}");
@@ -119,6 +159,26 @@ fn a_part_that_cannot_be_had_stays_as_it_was() {
         browser.wait_for("#live", |text| text == "live");
         assert_eq!(browser.text(".problem"), None, "{path}");
     }
+}
+
+/// A browser has six connections for all pages of one agent.
+#[test]
+fn as_many_pages_as_one_likes_can_be_open() {
+    let fake = Fake::start(Words::Plain, true);
+    let browser = Browser::new();
+    for n in 0..8 {
+        if n > 0 {
+            browser.new_tab();
+        }
+        browser.open(&fake.url);
+        browser.wait_for("#live", |text| text == "live");
+    }
+    // One that was out of sight is told again what happens.
+    browser.first_tab();
+    let open = "return performance.getEntriesByType('resource').filter((e) => e.name.endsWith('/part/sites')).length";
+    let before = browser.script(open, Vec::new()).as_u64().unwrap();
+    eventually("it is fetched again", || browser.script(open, Vec::new()).as_u64() > Some(before));
+    browser.wait_for("#live", |text| text == "live");
 }
 
 fn signal(signal: &str, process: u32) {

@@ -181,6 +181,7 @@ impl Says {
             site: site.clone(),
             services: vec![self.text("service")],
             round_trips_ms: round_trips_ms.clone(),
+            cut: [sites[1].clone()].into(),
             page: Some(page),
         };
         let offers = sites.iter().zip(pages).map(offer).collect();
