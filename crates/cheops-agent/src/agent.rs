@@ -38,6 +38,7 @@ use crate::{
         Damage, Engine, EngineError,
         embedded::{Embedded, LostUnknown, Options},
     },
+    federation::Federation,
     files::{Content, Fetch, Files},
     hooks::Hooks,
     mesh::{Doors, Mesh},
@@ -48,7 +49,7 @@ use crate::{
     problems::Noted,
     replicants::Replicants,
     run::{self, Runner, Setup},
-    trust::{Identity, IdentityError},
+    trust::{Identity, IdentityError, Ledger, LedgerError, Members},
 };
 
 /// How long requests may take to end when the agent stops.
@@ -86,6 +87,9 @@ pub enum StartError {
     /// The site has no key.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// The list of who belongs can't be used.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
     /// A peer has this site's own key.
     #[error(
         "`{0}` has the key of this site in its configuration: put the one there that `cheops site key` prints at `{0}`"
@@ -114,7 +118,7 @@ pub struct Agent {
     node: node::Running,
     server: JoinHandle<()>,
     /// Tasks that go on until the agent stops.
-    aside: [JoinHandle<()>; 4],
+    aside: [JoinHandle<()>; 5],
     stop: watch::Sender<bool>,
 }
 
@@ -146,15 +150,20 @@ impl Agent {
         })?;
 
         let (handle, inbox) = node::channel(Clock::default());
-        let identity = Identity::open(&config.data)?;
-        let own = config.sites.iter().find(|(_, peer)| peer.key == identity.public());
-        if let Some((site, _)) = own {
-            return Err(StartError::OwnKey(site.clone()));
-        }
-        let peers = Peers::bind(&config, &identity, handle.clone()).await.map_err(|error| {
-            StartError::Listen { address: config.peers, what: "other agents", error }
-        })?;
+        let members = members(&config)?;
+        let peers =
+            Peers::bind(&config, members.clone(), handle.clone()).await.map_err(|error| {
+                StartError::Listen { address: config.peers, what: "other agents", error }
+            })?;
         let directory = |path: PathBuf| move |error| StartError::Directory { path, error };
+        let federation = Federation::open(
+            members.clone(),
+            peers.clone(),
+            handle.clone(),
+            config.data.clone(),
+            config.advertise.clone(),
+        );
+        let federation = federation.map_err(directory(config.data.clone()))?;
         let store = config.data.join("files");
         let files = Files::open(store.clone(), config.store.clone()).map_err(directory(store))?;
         let scratch = config.data.join("runs");
@@ -191,6 +200,7 @@ impl Agent {
             replicants,
             node: handle,
             peers,
+            federation: federation.clone(),
             runner,
             files,
             hooks,
@@ -203,14 +213,19 @@ impl Agent {
         });
         let router = api::router(context.clone());
         let mesh = Mesh::start(&context, doors);
-        context.peers.serve(Answers { router: router.clone(), mesh: mesh.clone() });
+        context.peers.serve(Answers {
+            router: router.clone(),
+            mesh: mesh.clone(),
+            federation: federation.clone(),
+        });
         let router = api::guard(dress(router), api.ip());
         let server = tokio::spawn(api::serve(listener, router, limits, stopping));
         let sweeper = tokio::spawn(sweep(context.clone()));
         let learner = tokio::spawn(api::learn(context.clone()));
-        let aside = [follower, sweeper, learner, teller];
+        let spreader = tokio::spawn(federation.serve());
+        let aside = [follower, sweeper, learner, teller, spreader];
         let (site, peers) = (context.here(), context.peers.address());
-        let key = identity.public();
+        let key = members.identity().public();
         tracing::info!(%site, %api, %peers, %key, "the agent is at work");
         Ok(Self { context, api, mesh, node, server, aside, stop })
     }
@@ -244,6 +259,24 @@ impl Agent {
         self.context.node.stop();
         self.node.stopped().await;
     }
+}
+
+/// Who this site is, and whom it knows.
+fn members(config: &Config) -> Result<Members, StartError> {
+    let mut identity = Identity::open(&config.data)?;
+    let ledger = Ledger::open(&config.data)?;
+    // A key that the others were told of, and that has not taken its place before the agent stopped.
+    if let Some(next) = Identity::drafted(&config.data)?
+        && ledger.read(|roster| roster.members().contains_key(&next.public())) == Some(true)
+    {
+        Identity::adopt(&config.data)?;
+        identity = next;
+    }
+    let own = config.sites.iter().find(|(_, peer)| peer.key == identity.public());
+    if let Some((site, _)) = own {
+        return Err(StartError::OwnKey(site.clone()));
+    }
+    Ok(Members::new(config, identity, ledger))
 }
 
 /// Serves no more connections than the files allow that the system lets this process have open.
@@ -334,15 +367,23 @@ fn marked(replica: &Replica, damage: &Damage) -> Vec<Durable> {
 struct Answers {
     router: Router,
     mesh: Mesh,
+    federation: Federation,
 }
 
 impl Calls for Answers {
     fn answer(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
-        if !Mesh::is_for(&request) {
-            return self.router.answer(request);
+        if Mesh::is_for(&request) {
+            let mesh = self.mesh.clone();
+            return Box::pin(async move { mesh.forwarded(request).await });
         }
-        let mesh = self.mesh.clone();
-        Box::pin(async move { mesh.forwarded(request).await })
+        if Federation::is_for(&request) {
+            return Box::pin(self.federation.clone().answer(request));
+        }
+        self.router.answer(request)
+    }
+
+    fn welcome(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
+        Box::pin(self.federation.clone().answer(request))
     }
 }
 

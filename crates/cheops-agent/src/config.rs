@@ -50,6 +50,8 @@ pub struct Config {
     pub api: SocketAddr,
     /// Where the agent listens for other agents.
     pub peers: SocketAddr,
+    /// Where other agents reach this one, if that is not where it listens.
+    pub advertise: Option<String>,
     /// The other sites.
     pub sites: BTreeMap<SiteId, Peer>,
     /// What clients of the API may take.
@@ -146,6 +148,13 @@ pub struct Store {
     pub file: u64,
 }
 
+/// Whether a text is HOST:PORT.
+pub(crate) fn is_address(text: &str) -> bool {
+    let port = text.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
+    let printable = text.chars().all(|letter| !letter.is_whitespace() && !letter.is_control());
+    printable && text.len() < 256 && matches!(port, Some((host, Ok(_))) if !host.is_empty())
+}
+
 impl Config {
     /// A site with this name and nothing but defaults; its data is kept in `data`.
     pub fn new(site: SiteId, data: impl Into<PathBuf>) -> Self {
@@ -156,6 +165,7 @@ impl Config {
             data,
             api: SocketAddr::from(([127, 0, 0, 1], API_PORT)),
             peers: SocketAddr::from(([0, 0, 0, 0], PEERS_PORT)),
+            advertise: None,
             sites: BTreeMap::new(),
             serve: Serve {
                 connections: 1_024,
@@ -212,6 +222,10 @@ impl Config {
         }
         set(&mut config.api, file.listen.api);
         set(&mut config.peers, file.listen.peers);
+        if let Some(address) = file.listen.advertise.as_ref().filter(|text| !is_address(text)) {
+            return Err(format!("`listen.advertise`: `{address}` is not HOST:PORT"));
+        }
+        config.advertise = file.listen.advertise;
         for peer in file.peers {
             let name = peer.name.parse().map_err(|error| format!("`peer.name`: {error}"))?;
             let key = peer.key.ok_or_else(|| {
@@ -270,8 +284,7 @@ impl Config {
         if name == self.site {
             return Err(format!("`{name}` is this site itself; a peer is another one"));
         }
-        let port = address.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
-        if !matches!(port, Some((host, Ok(_))) if !host.is_empty()) {
+        if !is_address(&address) {
             return Err(format!(
                 "`{address}`, the address of `{name}`, is not HOST:PORT; its agent listens on port {PEERS_PORT} by default"
             ));
@@ -436,6 +449,7 @@ struct HooksSection {
 struct ListenSection {
     api: Option<SocketAddr>,
     peers: Option<SocketAddr>,
+    advertise: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -5,6 +5,7 @@ mod agent;
 pub mod api;
 pub mod config;
 pub mod engine;
+pub mod federation;
 pub mod files;
 pub mod hooks;
 mod hop;

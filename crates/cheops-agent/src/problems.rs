@@ -125,13 +125,13 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
         troubles.map(|id| withheld(&here, id, known(id))).collect::<Vec<_>>()
     };
     all.extend(context.node.read(withheld).await?);
-    let (here, known) = (site.clone(), context.config.sites.clone());
+    let (here, known) = (site.clone(), context.peers.sites());
     let look = move |replica: &Replica, resource: &replica::Resource, found: &mut Found| {
         if !replica.is_withheld(resource.id()) {
             found.troubles.extend(of(&here, resource));
         }
         let others = resource.sites().iter().filter(|&other| *other != here);
-        for stranger in others.filter(|&other| !known.contains_key(other)) {
+        for stranger in others.filter(|&other| !known.contains(other)) {
             *found.strangers.entry(stranger.clone()).or_default() += 1;
         }
         found.troubles.len() < MAX_LISTED
@@ -145,7 +145,7 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
 /// What a walk over the resources has found.
 struct Found {
     troubles: Vec<Trouble>,
-    /// Sites that resources name and the configuration does not, and how many do.
+    /// Sites that resources name and that are not known here, and how many do.
     strangers: BTreeMap<SiteId, usize>,
 }
 
@@ -158,7 +158,9 @@ fn strange(site: &SiteId, stranger: &SiteId, count: usize) -> Trouble {
         format!(
             "`{stranger}` is a site of {count} resources, and `{site}` does not know where it is"
         ),
-        format!("add it to the configuration of `{site}` as a [[peer]], and restart the agent"),
+        format!(
+            "let it join (cheops token create), or add it to the configuration of `{site}` as a [[peer]]; if it was removed, it is a site of these resources no more once they are created again"
+        ),
     )
 }
 

@@ -10,7 +10,7 @@ use cheops_agent::{
     config::Config,
     node::{self, Clock},
     peers::{Peers, State},
-    trust::Identity,
+    trust::{Identity, Ledger, Members},
 };
 use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
@@ -240,8 +240,9 @@ async fn a_site_that_takes_a_request_and_falls_silent_is_not_waited_for_for_ever
     let mut other = config("there", &directory);
     add(&mut other, "here", here.peers().to_string(), &directory);
     let (handle, _inbox) = node::channel(Clock::default());
-    let identity = identity("there", &directory);
-    let there = Peers::bind(&other, &identity, handle).await.unwrap();
+    let ledger = Ledger::open(&other.data).unwrap();
+    let members = Members::new(&other, identity("there", &directory), ledger);
+    let there = Peers::bind(&other, members, handle).await.unwrap();
     there.serve(silent());
     let deadline = Instant::now() + PATIENCE;
     while there.view().iter().all(|peer| peer.state != State::Reachable) {

@@ -9,6 +9,7 @@ use std::{
     fs::{self, File},
     io::{Read, Write},
     net::{TcpListener, TcpStream},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -70,8 +71,14 @@ fn with_a_small_disk(reserve: usize) -> (Field, Disk) {
     let mut field = Field::with(3, &format!("{QUICK}\n[store]\nreserve = {reserve}"));
     field.sites[0].kill();
     let data = field.directory(0).join("data");
+    let key = fs::read(data.join("site.key")).unwrap();
     fs::remove_dir_all(&data).unwrap();
     let disk = Disk::mount(&data, 160);
+    // It is the same site, with nothing but its key.
+    let mut file = fs::OpenOptions::new();
+    let mut file =
+        file.write(true).create_new(true).mode(0o600).open(data.join("site.key")).unwrap();
+    file.write_all(&key).unwrap();
     field.sites[0].start();
     field.sites[0].wait_until_ready();
     field.wait_until_linked();

@@ -84,7 +84,7 @@ pub(crate) async fn learn(context: Shared) {
     loop {
         // Who is linked by now is asked now: many links at once are one reason to ask.
         feed = feed.resubscribe();
-        let peers: Vec<SiteId> = context.config.sites.keys().cloned().collect();
+        let peers = context.peers.sites();
         let asked = context.reachable(&peers);
         join_all(asked.iter().map(|site| learn_of(&context, site))).await;
         let linked = async {

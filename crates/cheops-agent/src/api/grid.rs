@@ -116,9 +116,9 @@ async fn own(context: &Context, query: &GridQuery, limit: usize) -> ApiResult<Gr
         peers.filter(|peer| peer.state != Reach::Reachable).map(|peer| peer.site).collect()
     };
     let site = here.to_string();
-    let known = context.config.sites.clone();
+    let known = context.peers.sites();
     let show = move |resource: &replica::Resource| {
-        let untold = |site: &&SiteId| silent.contains(site) || !known.contains_key(*site);
+        let untold = |site: &&SiteId| silent.contains(site) || !known.contains(*site);
         let others: Vec<&SiteId> =
             resource.sites().iter().filter(|site| **site != here).filter(untold).collect();
         row(&here, resource, &others)

@@ -11,6 +11,7 @@ mod catalogue;
 mod changes;
 mod door;
 mod error;
+mod federation;
 mod grid;
 mod health;
 mod hooks;
@@ -52,6 +53,7 @@ pub use self::error::ApiError;
 pub(crate) use self::{catalogue::learn, door::guard, serve::serve};
 use crate::{
     config::Config,
+    federation::Federation,
     files::Files,
     hooks::Hooks,
     metrics::Metrics,
@@ -73,6 +75,8 @@ pub struct Context {
     pub node: node::Handle,
     /// The links to the other sites.
     pub peers: Peers,
+    /// Who belongs, and how that changes.
+    pub federation: Federation,
     /// What runs commands.
     pub runner: Runner,
     /// The files that operations bring.
@@ -148,6 +152,11 @@ pub fn router(context: Shared) -> Router {
         .routes(routes!(catalogue::get))
         .routes(routes!(sites::pause))
         .routes(routes!(sites::resume))
+        .routes(routes!(federation::get))
+        .routes(routes!(federation::token))
+        .routes(routes!(federation::join))
+        .routes(routes!(federation::renew))
+        .routes(routes!(federation::remove))
         .routes(routes!(resources::list))
         .routes(routes!(grid::get))
         .routes(routes!(resources::get, submit::delete))
@@ -251,7 +260,7 @@ fn resource_id(text: &str) -> Result<ResourceId, ApiError> {
 /// A site that is known here.
 fn known_site(context: &Context, text: &str) -> Result<SiteId, ApiError> {
     let site: SiteId = text.parse()?;
-    if site == *context.here() || context.config.sites.contains_key(&site) {
+    if site == *context.here() || context.peers.knows(&site) {
         return Ok(site);
     }
     let hint = context

@@ -6,6 +6,7 @@
 //! - times are RFC 3339 in UTC, spans are milliseconds, sites and ids are their names;
 //! - what is not known is `null` or left out, never a made-up zero.
 
+mod federation;
 mod grid;
 mod hook;
 mod mesh;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 pub use self::{
+    federation::{Federation, Join, Member, MemberStanding, SiteKey, TokenMade, TokenWanted},
     grid::{Grid, GridCell, GridQuery, GridRow, GridSite},
     hook::{Hook, HookEvent, HookTested, Hooks},
     mesh::{

@@ -179,7 +179,7 @@ pub(super) struct Told {
 
 /// Asks all other sites at once whether they know a resource.
 pub(super) async fn who_knows(context: &Context, id: &ResourceId, patience: Duration) -> Told {
-    let peers: Vec<SiteId> = context.config.sites.keys().cloned().collect();
+    let peers = context.peers.sites();
     let reachable = context.reachable(&peers);
     let path = format!("/api/v1/resources?prefix={id}&limit=1");
     let asked = reachable.iter().map(async |site| {

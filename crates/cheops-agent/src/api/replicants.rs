@@ -113,7 +113,7 @@ pub(super) async fn get(
     if query.local || pass::was_passed(&headers) {
         return Err(unknown());
     }
-    let peers: Vec<SiteId> = context.config.sites.keys().cloned().collect();
+    let peers = context.peers.sites();
     let path = format!("/api/v1/replicants/{}?local=true", pass::encode(&id));
     for site in context.reachable(&peers) {
         if let Ok(found) = pass::ask::<Replicant>(&context, &site, &path).await {

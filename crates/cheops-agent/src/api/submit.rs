@@ -295,7 +295,7 @@ pub(super) async fn known_elsewhere(
     context: &Context,
     submission: &Submission,
 ) -> ApiResult<Vec<SiteId>> {
-    if submission.sites.is_none() || context.config.sites.is_empty() {
+    if submission.sites.is_none() || !context.peers.members().has_others() {
         return Ok(Vec::new());
     }
     let id = submission.resource.clone();

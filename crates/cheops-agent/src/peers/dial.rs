@@ -1,4 +1,4 @@
-//! Dials one site, for as long as there is no link with it.
+//! Dials one site, for as long as it is known and there is no link with it.
 
 use std::{io, sync::Arc};
 
@@ -15,11 +15,12 @@ use super::{
     transport::{self, Meter, Metered},
 };
 use crate::{
+    config::Peer,
     pipe::{joined, pipe},
     trust::tls::{self, WrongKey},
 };
 
-/// Sees to it that there is a link with a site, for ever.
+/// Sees to it that there is a link with a site.
 pub(super) async fn keep(shared: Arc<Shared>, slot: Arc<Slot>) {
     let mut backoff = Backoff::new(shared.links.retry);
     let mut state = slot.state();
@@ -27,6 +28,7 @@ pub(super) async fn keep(shared: Arc<Shared>, slot: Arc<Slot>) {
     loop {
         tokio::select! {
             () = shared.stop.cancelled() => return,
+            () = slot.retired.cancelled() => return,
             _ = state.wait_for(|state| *state == State::Unreachable) => {}
         }
         if slot.take_fresh() {
@@ -34,12 +36,15 @@ pub(super) async fn keep(shared: Arc<Shared>, slot: Arc<Slot>) {
         } else {
             tokio::select! {
                 () = shared.stop.cancelled() => return,
+                () = slot.retired.cancelled() => return,
                 _ = other.wait_for(|state| *state != State::Unreachable) => continue,
+                () = slot.nudged.notified() => {}
                 () = sleep(backoff.next(fastrand::f64())) => {}
             }
         }
         tokio::select! {
             () = shared.stop.cancelled() => return,
+            () = slot.retired.cancelled() => return,
             // Someone else was faster, or nobody may.
             _ = other.wait_for(|state| *state != State::Unreachable) => {}
             tried = link::caught(&shared.here, attempt(&shared, &slot)) => {
@@ -64,17 +69,20 @@ impl Drop for Attempt {
 
 /// One attempt.
 async fn attempt(shared: &Arc<Shared>, slot: &Arc<Slot>) -> Result<(), End> {
-    let (site, address) = (&slot.site, &slot.address);
+    let (site, Peer { address, key }) = (&slot.site, &slot.place());
     let patience = shared.links.silence;
     let unreachable = |error| End::lost(format!("`{site}` can't be reached at {address}: {error}"));
     let tcp = transport::connect(address, patience).await.map_err(unreachable)?;
-    let io = timeout(patience, transport::dialled(&shared.tls, tcp, slot.key))
+    let io = timeout(patience, transport::dialled(&shared.tls, tcp, *key))
         .await
         .map_err(|_| silent(shared, address))?
-        .map_err(|error| not_protected(shared, slot, &error))?;
+        .map_err(|error| {
+            slot.set_strange(tls::is_unknown_there(&error));
+            not_protected(shared, slot, &error)
+        })?;
 
     let meter = Meter::new();
-    let link = Link::new(meter.clone(), shared.links.queue);
+    let link = Link::new(*key, meter.clone(), shared.links.queue);
     let attempt = Attempt(link.clone());
     let (mut requests, connection) = timeout(patience, http::client(Metered::new(io, meter)))
         .await
@@ -154,11 +162,11 @@ fn silent(shared: &Shared, address: &str) -> End {
 
 /// What was wrong before the two could be sure of each other.
 fn not_protected(shared: &Shared, slot: &Slot, error: &io::Error) -> End {
-    let (here, site, address) = (&shared.here, &slot.site, &slot.address);
+    let (here, site, address) = (&shared.here, &slot.site, &slot.place().address);
     if tls::is_unknown_there(error) {
         let key = shared.tls.own();
         return End::lost(format!(
-            "`{site}` does not know the key of `{here}`: put it into the configuration of `{site}`, key = \"{key}\""
+            "`{site}` does not know the key of `{here}`: let it join, or put it into the configuration of `{site}`, key = \"{key}\""
         ));
     }
     let Some(WrongKey { expected, found }) = tls::why(error) else {

@@ -34,11 +34,14 @@ use tokio::{
 };
 
 use super::{
-    Caller, Shared,
+    Caller, Guest, Shared, guest,
     link::{self, End, LINGER, Link, Reading, root},
     transport::{self, Meter, Metered},
 };
-use crate::pipe::{joined, pipe};
+use crate::{
+    pipe::{joined, pipe},
+    trust::Arrived,
+};
 
 /// The service of the application that a call is for, if it is not for the agent itself.
 pub(crate) const SERVICE: HeaderName = HeaderName::from_static("x-cheops-service");
@@ -119,14 +122,17 @@ fn broke(ended: hyper::Result<()>) -> End {
 /// Serves a connection that another agent has dialled.
 pub(super) async fn serve(shared: Arc<Shared>, tcp: TcpStream, from: SocketAddr) {
     let accepted = timeout(shared.links.silence, transport::accepted(&shared.tls, tcp)).await;
-    let (io, site) = match accepted {
-        Ok(Ok(accepted)) => accepted,
+    let (io, site, key) = match accepted {
+        Ok(Ok(Arrived::Site(io, site, key))) => (io, site, key),
+        Ok(Ok(Arrived::Guest(io, key))) => {
+            return guest::serve(shared, io, Guest { key, from }).await;
+        }
         Ok(Err(error)) => return shared.not_known(from, &error),
         Err(_) => return,
     };
     let site = Arc::new(site);
     let meter = Meter::new();
-    let link = Link::new(meter.clone(), shared.links.queue);
+    let link = Link::new(key, meter.clone(), shared.links.queue);
     let service = {
         let (shared, link) = (shared.clone(), link.clone());
         service_fn(move |request| {
@@ -213,7 +219,7 @@ async fn receive(
     }
 }
 
-fn refuse(status: StatusCode, why: &'static str) -> Response<Body> {
+pub(super) fn refuse(status: StatusCode, why: &'static str) -> Response<Body> {
     let mut response = Response::new(Body::from(why));
     *response.status_mut() = status;
     response

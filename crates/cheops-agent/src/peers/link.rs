@@ -31,6 +31,7 @@ use cheops_core::{
     duration,
     id::SiteId,
     replica::{Input, Message},
+    trust::PublicKey,
 };
 use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
@@ -86,6 +87,8 @@ impl End {
 
 /// One connection to another agent.
 pub(super) struct Link {
+    /// What the other end has proved to have.
+    pub(super) key: PublicKey,
     pub(super) control: Arc<Queue<Frame>>,
     pub(super) outbox: Arc<Queue<Message>>,
     pub(super) meter: Arc<Meter>,
@@ -112,9 +115,10 @@ struct Pings {
 }
 
 impl Link {
-    pub(super) fn new(meter: Arc<Meter>, queue: usize) -> Arc<Self> {
+    pub(super) fn new(key: PublicKey, meter: Arc<Meter>, queue: usize) -> Arc<Self> {
         let (records, records_in) = oneshot::channel();
         Arc::new(Self {
+            key,
             control: Queue::new(CONTROL),
             outbox: Queue::new(queue),
             meter,
@@ -370,10 +374,10 @@ fn judge(shared: &Shared, there: &SiteId, hello: &Hello) -> Result<Arc<Slot>, En
             hello.site
         ));
     }
-    match shared.slots.get(there) {
-        Some(slot) => Ok(slot.clone()),
+    match shared.slot(there) {
+        Some(slot) => Ok(slot),
         None => refused(format!(
-            "`{there}` is not among the peers of `{here}`: add it to the configuration of `{here}`"
+            "`{there}` is not a site that `{here}` knows: let it join, or add it to the configuration of `{here}`"
         )),
     }
 }

@@ -3,15 +3,18 @@
 //! There is one TCP connection between two agents, protected by TLS, in HTTP/2, for everything that they
 //! have to tell each other. `dial` and `http` make connections, `link` makes one of them the link of two sites
 //! and runs it, `slot` is what is known of one site, `queue` is what waits to be sent, `pace` is
-//! arithmetic, `transport` is what lies under HTTP/2.
+//! arithmetic, `transport` is what lies under HTTP/2. `guest` is for those who are not known yet.
 //!
 //! What must stay true:
+//! - there is a slot for each site that [`Members`] names and for no other: one that is named no more has
+//!   no link from then on;
 //! - sending never blocks, and nothing is unbounded: what does not fit is dropped, and the two sites
 //!   compare when there is room again;
 //! - each link has tasks of its own: a site that is slow or gone delays no other;
 //! - nothing that a peer sends leads to a panic, or to memory in proportion to a number it names.
 
 mod dial;
+mod guest;
 mod http;
 mod link;
 mod pace;
@@ -23,41 +26,45 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     net::SocketAddr,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError, RwLock},
     time::{Duration, SystemTime},
 };
 
 use axum::{Router, body::Body};
 use cheops_core::{id::SiteId, replica::Message, scope::Catalogue, trust::PublicKey};
 use futures_util::future::BoxFuture;
-use hyper::{Request, Response, Version};
+use hyper::{Request, Response, StatusCode, Version};
 use tokio::{
     net::TcpListener,
-    sync::{Semaphore, oneshot},
+    sync::{Semaphore, oneshot, watch},
     time::{MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
 
+pub use self::guest::{Guest, VisitError};
 pub(crate) use self::http::{MOST_FORWARDED, SERVICE};
 use self::{
     link::{End, Link},
     slot::Slot,
 };
 use crate::{
-    config::{self, Config, Links},
+    config::{Config, Links},
     node,
     trust::{
-        Identity, Tls,
-        tls::{self, Known, UnknownKey},
+        Identity, Members, Tls,
+        tls::{self, UnknownKey},
     },
     wire::frame::{Code, Frame, Hello},
 };
 
 /// By how much the clocks of two sites may differ before that is worth a word.
 pub const CLOCK_LIMIT: Duration = Duration::from_secs(5);
-/// How many connections more than four for each site may be open: from agents that are not known.
+/// How many connections of each site may be open, and how many more: from agents that are not known.
+const OF_A_SITE: usize = 4;
 const STRANGERS: usize = 64;
+/// How many reasons for turning somebody away are remembered, so that the log says each once.
+const REASONS: usize = 64;
 /// How long the streams of a new link may take before a call fails.
 const OPENING: Duration = Duration::from_secs(1);
 /// How long to wait for links to be closed.
@@ -77,6 +84,11 @@ pub struct Caller(pub SiteId);
 pub trait Calls: Send + Sync + 'static {
     /// Answers a request; it has a [`Caller`] among its extensions.
     fn answer(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>>;
+
+    /// Answers a request of one that is not known; it has a [`Guest`] among its extensions.
+    fn welcome(&self, _request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
+        Box::pin(async { http::refuse(StatusCode::FORBIDDEN, "there is nothing here for guests") })
+    }
 }
 
 impl Calls for Router {
@@ -96,7 +108,7 @@ impl Calls for Router {
 pub struct Peer {
     /// The site.
     pub site: SiteId,
-    /// Where its agent listens, according to the configuration.
+    /// Where its agent listens.
     pub address: String,
     /// What it is recognised by.
     pub key: PublicKey,
@@ -187,8 +199,8 @@ impl Traffic {
 /// Why another agent did not answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// It is not in the configuration.
-    #[error("`{0}` is not among the peers of this site: add it to the configuration")]
+    /// It is not known.
+    #[error("`{0}` is not a site that is known here: let it join, or add it to the configuration")]
     Unknown(SiteId),
     /// There is no link.
     #[error("`{site}` can't be reached now: {why}")]
@@ -218,18 +230,54 @@ pub(crate) struct Shared {
     life: u64,
     links: Links,
     node: node::Handle,
-    slots: BTreeMap<SiteId, Arc<Slot>>,
+    members: Members,
+    slots: RwLock<BTreeMap<SiteId, Arc<Slot>>>,
+    /// Counts how often a site was linked.
+    linked: watch::Sender<u64>,
     tls: Tls,
+    /// How many connections may be open.
+    room: Arc<Semaphore>,
     address: SocketAddr,
     listener: Mutex<Option<TcpListener>>,
     calls: OnceLock<Box<dyn Calls>>,
-    /// Why someone was last turned away, so that the log says so once.
-    turned_away: Mutex<String>,
+    turned_away: Mutex<BTreeSet<String>>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl Shared {
+    fn slot(&self, site: &SiteId) -> Option<Arc<Slot>> {
+        self.slots.read().unwrap_or_else(PoisonError::into_inner).get(site).cloned()
+    }
+
+    fn slots(&self) -> Vec<Arc<Slot>> {
+        self.slots.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Makes a slot for each site that is known now, and ends those of the others.
+    fn reconcile(self: &Arc<Self>, dials: bool) {
+        let mut others = self.members.others();
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.retain(|site, slot| {
+            let place = others.remove(site);
+            if let Some(place) = &place {
+                slot.settle(place);
+            } else {
+                slot.retire(&self.here);
+                self.room.forget_permits(OF_A_SITE);
+            }
+            place.is_some()
+        });
+        for (site, place) in others {
+            let slot = Arc::new(Slot::new(site.clone(), place));
+            self.room.add_permits(OF_A_SITE);
+            if dials {
+                self.tasks.spawn(dial::keep(self.clone(), slot.clone()));
+            }
+            slots.insert(site, slot);
+        }
+    }
+
     fn wall(&self) -> u64 {
         self.node.now().wall.0
     }
@@ -255,59 +303,53 @@ impl Shared {
         let from = from.ip();
         self.say_once(match tls::why(error) {
             Some(UnknownKey(key)) => format!(
-                "an agent at {from} has a key that is not known at `{}`: if it is one of yours, put it into the configuration with key = \"{key}\"",
+                "an agent at {from} has a key that is not known at `{}`: if it is one of yours, let it join, or put it into the configuration with key = \"{key}\"",
                 self.here
             ),
+            None if tls::is_unknown_there(error) => {
+                format!("an agent at {from} does not know the key of `{}`", self.here)
+            }
             None => format!("whoever dialled from {from} is not an agent: {error}"),
         });
     }
 
     fn say_once(&self, text: String) {
-        let mut last = self.turned_away.lock().unwrap_or_else(PoisonError::into_inner);
-        if *last != text {
-            tracing::warn!("no link with one who dialled: {text}");
-            *last = text;
+        let mut said = self.turned_away.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.contains(&text) {
+            return;
         }
-    }
-}
-
-/// Whose key is whose.
-struct Keys(BTreeMap<PublicKey, SiteId>);
-
-impl Known for Keys {
-    fn site_of(&self, key: &PublicKey) -> Option<SiteId> {
-        self.0.get(key).cloned()
+        tracing::warn!("no link with one who dialled: {text}");
+        if said.len() >= REASONS {
+            said.clear();
+        }
+        said.insert(text);
     }
 }
 
 impl Peers {
     /// Binds the port for other agents. Nobody is answered and nobody dialled before [`Peers::serve`].
-    pub async fn bind(
-        config: &Config,
-        identity: &Identity,
-        node: node::Handle,
-    ) -> io::Result<Self> {
+    pub async fn bind(config: &Config, members: Members, node: node::Handle) -> io::Result<Self> {
         let listener = TcpListener::bind(config.peers).await?;
-        let slot = |(site, peer): (&SiteId, &config::Peer)| {
-            (site.clone(), Arc::new(Slot::new(site.clone(), peer.clone())))
-        };
-        let keys = config.sites.iter().map(|(site, peer)| (peer.key, site.clone())).collect();
-        let tls = Tls::new(identity, Arc::new(Keys(keys))).map_err(io::Error::other)?;
-        let shared = Shared {
+        let tls = Tls::new(&members.identity(), Arc::new(members.clone()));
+        let shared = Arc::new(Shared {
             here: config.site.clone(),
             life: fastrand::u64(..),
             links: config.links.clone(),
             node,
-            slots: config.sites.iter().map(slot).collect(),
-            tls,
+            members,
+            slots: RwLock::default(),
+            linked: watch::Sender::new(0),
+            tls: tls.map_err(io::Error::other)?,
+            room: Arc::new(Semaphore::new(STRANGERS)),
             address: listener.local_addr()?,
             listener: Mutex::new(Some(listener)),
             calls: OnceLock::new(),
             turned_away: Mutex::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
-        };
-        Ok(Self { shared: Arc::new(shared) })
+        });
+        shared.reconcile(false);
+        Ok(Self { shared })
     }
 
     /// Answers and dials other agents from now on, for ever. Only the first call has an effect.
@@ -319,9 +361,65 @@ impl Peers {
         let _ = shared.calls.set(Box::new(calls));
         shared.tasks.spawn(accept(shared.clone(), listener));
         shared.tasks.spawn(beat(shared.clone()));
-        for slot in shared.slots.values() {
-            shared.tasks.spawn(dial::keep(shared.clone(), slot.clone()));
+        for slot in shared.slots() {
+            shared.tasks.spawn(dial::keep(shared.clone(), slot));
         }
+        shared.tasks.spawn(follow(shared.clone()));
+    }
+
+    /// Who this site takes for whom.
+    pub fn members(&self) -> &Members {
+        &self.shared.members
+    }
+
+    /// Counts how often a site was linked, so that one can wait for the next time.
+    pub fn links(&self) -> watch::Receiver<u64> {
+        self.shared.linked.subscribe()
+    }
+
+    /// The other sites that are known now.
+    pub fn sites(&self) -> BTreeSet<SiteId> {
+        self.shared.slots().into_iter().map(|slot| slot.site.clone()).collect()
+    }
+
+    /// Whether there is another site with this name.
+    pub fn knows(&self, site: &SiteId) -> bool {
+        self.shared.slot(site).is_some()
+    }
+
+    /// Those that are linked now.
+    pub fn reachable(&self) -> Vec<SiteId> {
+        let linked = |slot: &Arc<Slot>| slot.link().is_some();
+        self.shared
+            .slots()
+            .iter()
+            .filter(|&slot| linked(slot))
+            .map(|slot| slot.site.clone())
+            .collect()
+    }
+
+    /// Whether a site does not know the key of this one.
+    pub fn is_strange(&self, site: &SiteId) -> bool {
+        self.shared.slot(site).is_some_and(|slot| slot.is_strange())
+    }
+
+    /// Tries for a link now, without the wait that is due.
+    pub fn redial(&self, site: &SiteId) {
+        if let Some(slot) = self.shared.slot(site) {
+            slot.nudged.notify_one();
+        }
+    }
+
+    /// Takes note of why there is no link to a site.
+    pub fn note(&self, site: &SiteId, why: String) {
+        if let Some(slot) = self.shared.slot(site) {
+            slot.note(why);
+        }
+    }
+
+    /// Shows another key to the others from now on; links that are there stay.
+    pub fn renew(&self, identity: &Identity) -> io::Result<()> {
+        self.shared.tls.renew(identity).map_err(io::Error::other)
     }
 
     /// The key of this site.
@@ -337,7 +435,7 @@ impl Peers {
     /// Sends a message, or drops it: if there is no link, or too much waits already. In the second
     /// case the node is told once more that the site is up as soon as nothing waits.
     pub fn send(&self, to: &SiteId, message: Message) {
-        if let Some(link) = self.shared.slots.get(to).and_then(|slot| slot.link()) {
+        if let Some(link) = self.shared.slot(to).and_then(|slot| slot.link()) {
             link.outbox.push(message);
         }
     }
@@ -361,7 +459,7 @@ impl Peers {
             calls = timeout(OPENING, calls) => calls.ok().flatten(),
             () = link.ended() => None,
         };
-        let Some(mut calls) = calls else { return Err(not_connected(slot, &link)) };
+        let Some(mut calls) = calls else { return Err(not_connected(&slot, &link)) };
         *request.uri_mut() = http::at_peer(std::mem::take(request.uri_mut()));
         *request.version_mut() = Version::HTTP_2;
         match calls.send_request(request).await {
@@ -375,21 +473,21 @@ impl Peers {
 
     /// What is known of the other sites, by name.
     pub fn view(&self) -> Vec<Peer> {
-        self.shared.slots.values().map(|slot| slot.view()).collect()
+        self.shared.slots().iter().map(|slot| slot.view()).collect()
     }
 
     /// The sites, how far they are from here, and which of them can be reached.
     pub fn catalogue(&self) -> Catalogue {
         let here = &self.shared.here;
-        let slots = self.shared.slots.values();
-        let names = slots.clone().map(|slot| slot.site.clone()).chain([here.clone()]);
+        let slots = self.shared.slots();
+        let names = slots.iter().map(|slot| slot.site.clone()).chain([here.clone()]);
         let mut catalogue = Catalogue::new(names);
         for (site, learned) in self.learned() {
             for (to, round_trip) in learned.round_trips {
                 catalogue.measure(site.clone(), to, round_trip);
             }
         }
-        for peer in slots.map(|slot| slot.view()) {
+        for peer in slots.iter().map(|slot| slot.view()) {
             if let Some(round_trip) = peer.round_trip {
                 catalogue.measure(here.clone(), peer.site.clone(), round_trip);
             }
@@ -400,20 +498,20 @@ impl Peers {
 
     /// Takes note of what a site says of itself.
     pub fn learn(&self, site: &SiteId, learned: Learned) {
-        if let Some(slot) = self.shared.slots.get(site) {
+        if let Some(slot) = self.shared.slot(site) {
             slot.learn(learned);
         }
     }
 
     /// What the other sites say of themselves, as far as they have said anything.
     pub fn learned(&self) -> BTreeMap<SiteId, Learned> {
-        let slots = self.shared.slots.values();
-        slots.filter_map(|slot| Some((slot.site.clone(), slot.learned()?))).collect()
+        let slots = self.shared.slots();
+        slots.iter().filter_map(|slot| Some((slot.site.clone(), slot.learned()?))).collect()
     }
 
     /// Whether a site has said that it has no instance of a service.
     pub fn lacks(&self, site: &SiteId, service: &str) -> bool {
-        let learned = self.shared.slots.get(site).and_then(|slot| slot.learned());
+        let learned = self.shared.slot(site).and_then(|slot| slot.learned());
         learned.is_some_and(|learned| !learned.services.contains(service))
     }
 
@@ -427,7 +525,7 @@ impl Peers {
                 let broke = |why: &str| CallError::Broke { site: site.clone(), why: why.to_owned() };
                 answer.ok().and_then(Result::ok).ok_or_else(|| broke("a ping was not answered"))
             }
-            () = link.ended() => Err(not_connected(slot, &link)),
+            () = link.ended() => Err(not_connected(&slot, &link)),
         }
     }
 
@@ -452,7 +550,7 @@ impl Peers {
 
     /// Ends a pause of the link with a site, or of all links.
     pub fn resume(&self, site: Option<&SiteId>) -> Result<(), CallError> {
-        self.meant(site)?.for_each(|slot| slot.resume(None));
+        self.meant(site)?.iter().for_each(|slot| slot.resume(None));
         Ok(())
     }
 
@@ -462,7 +560,7 @@ impl Peers {
         shared.stop.cancel();
         // A port that was never served is closed, too.
         drop(shared.listener.lock().unwrap_or_else(PoisonError::into_inner).take());
-        for link in shared.slots.values().filter_map(|slot| slot.link()) {
+        for link in shared.slots().iter().filter_map(|slot| slot.link()) {
             link.close(shared.stopping());
         }
         shared.tasks.close();
@@ -471,17 +569,18 @@ impl Peers {
         }
     }
 
-    fn slot(&self, site: &SiteId) -> Result<&Arc<Slot>, CallError> {
-        self.shared.slots.get(site).ok_or_else(|| CallError::Unknown(site.clone()))
+    fn slot(&self, site: &SiteId) -> Result<Arc<Slot>, CallError> {
+        self.shared.slot(site).ok_or_else(|| CallError::Unknown(site.clone()))
     }
 
-    fn meant(&self, site: Option<&SiteId>) -> Result<impl Iterator<Item = &Arc<Slot>>, CallError> {
-        let one = site.map(|site| self.slot(site)).transpose()?;
-        let all = one.is_none().then(|| self.shared.slots.values());
-        Ok(one.into_iter().chain(all.into_iter().flatten()))
+    fn meant(&self, site: Option<&SiteId>) -> Result<Vec<Arc<Slot>>, CallError> {
+        match site {
+            Some(site) => Ok(vec![self.slot(site)?]),
+            None => Ok(self.shared.slots()),
+        }
     }
 
-    fn link(&self, site: &SiteId) -> Result<(&Slot, Arc<Link>), CallError> {
+    fn link(&self, site: &SiteId) -> Result<(Arc<Slot>, Arc<Link>), CallError> {
         let slot = self.slot(site)?;
         match slot.link().filter(|link| link.end().is_none()) {
             Some(link) => Ok((slot, link)),
@@ -499,10 +598,20 @@ fn not_connected(slot: &Slot, link: &Link) -> CallError {
     CallError::NotConnected { site: slot.site.clone(), why: why.to_owned() }
 }
 
+/// Keeps to the sites that are known, as they come and go.
+async fn follow(shared: Arc<Shared>) {
+    let mut ledger = shared.members.ledger().changes();
+    loop {
+        shared.reconcile(true);
+        tokio::select! {
+            changed = ledger.changed() => if changed.is_err() { return },
+            () = shared.stop.cancelled() => return,
+        }
+    }
+}
+
 /// Accepts connections until the agent stops.
 async fn accept(shared: Arc<Shared>, listener: TcpListener) {
-    let most = shared.slots.len() * 4 + STRANGERS;
-    let room = Arc::new(Semaphore::new(most));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -510,8 +619,8 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) {
         };
         match accepted {
             Ok((tcp, from)) => {
-                let Ok(permit) = room.clone().try_acquire_owned() else {
-                    tracing::warn!(%from, "{most} connections are open: one more is closed");
+                let Ok(permit) = shared.room.clone().try_acquire_owned() else {
+                    tracing::warn!(%from, "as many connections are open as may be: one more is closed");
                     continue;
                 };
                 let serving = Box::pin(http::serve(shared.clone(), tcp, from));
@@ -539,7 +648,7 @@ async fn beat(shared: Arc<Shared>) {
             () = shared.stop.cancelled() => return,
         }
         let linked = |slot: &Arc<Slot>| slot.link().map(|link| (slot.clone(), link));
-        let linked: Vec<_> = shared.slots.values().filter_map(linked).collect();
+        let linked: Vec<_> = shared.slots().iter().filter_map(linked).collect();
         if linked.is_empty() {
             continue;
         }

@@ -4,12 +4,16 @@
 //! told to the dialler.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant, SystemTime},
 };
 
-use cheops_core::{duration, id::SiteId, trust::PublicKey};
-use tokio::sync::watch;
+use cheops_core::{duration, id::SiteId};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     CLOCK_LIMIT, Learned, Peer, Queued, Shared, State, Traffic,
@@ -23,8 +27,14 @@ use crate::{
 
 pub(super) struct Slot {
     pub(super) site: SiteId,
-    pub(super) address: String,
-    pub(super) key: PublicKey,
+    /// Where it is, and by which key it is known.
+    place: Mutex<config::Peer>,
+    /// It is not a site that is known any more.
+    pub(super) retired: CancellationToken,
+    /// The site may be reached now: the next attempt need not wait.
+    pub(super) nudged: Notify,
+    /// The site does not know the key of this one.
+    strange: AtomicBool,
     /// Held from when the node is told that the site is up until it is told that it is down.
     pub(super) turn: tokio::sync::Mutex<()>,
     state: watch::Sender<State>,
@@ -59,11 +69,13 @@ struct Linked {
 }
 
 impl Slot {
-    pub(super) fn new(site: SiteId, config::Peer { address, key }: config::Peer) -> Self {
+    pub(super) fn new(site: SiteId, place: config::Peer) -> Self {
         Self {
             site,
-            address,
-            key,
+            place: Mutex::new(place),
+            retired: CancellationToken::new(),
+            nudged: Notify::new(),
+            strange: AtomicBool::new(false),
             turn: tokio::sync::Mutex::default(),
             state: watch::Sender::new(State::Unreachable),
             inner: Mutex::new(Inner {
@@ -83,6 +95,55 @@ impl Slot {
                 received: Traffic::default(),
                 learned: None,
             }),
+        }
+    }
+
+    /// Where the site is, and by which key it is known.
+    pub(super) fn place(&self) -> config::Peer {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes note of where it is now. A link was made with the key of then: with another, it is made anew.
+    pub(super) fn settle(&self, place: &config::Peer) {
+        let before = {
+            let mut now = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *now, place.clone())
+        };
+        if before == *place {
+            return;
+        }
+        let mut inner = self.lock();
+        inner.fresh = true;
+        if let Some(linked) = inner.link.as_ref().filter(|_| before.key != place.key) {
+            linked.link.close(End::ours(Code::Already, "its key was renewed"));
+        }
+    }
+
+    /// The site does not know the key of this one, or does.
+    pub(super) fn set_strange(&self, strange: bool) {
+        self.strange.store(strange, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_strange(&self) -> bool {
+        self.strange.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of why there is no link.
+    pub(super) fn note(&self, why: String) {
+        let mut inner = self.lock();
+        if *self.state.borrow() == State::Unreachable {
+            inner.error = Some(why);
+        }
+    }
+
+    /// Ends the link for ever.
+    pub(super) fn retire(&self, here: &SiteId) {
+        let inner = self.lock();
+        self.retired.cancel();
+        if let Some(linked) = &inner.link {
+            let text =
+                format!("`{}` does not belong to the federation of `{here}` any more", self.site);
+            linked.link.close(End::ours(Code::Refused, text));
         }
     }
 
@@ -107,6 +168,10 @@ impl Slot {
     pub(super) fn may_link(&self, shared: &Shared) -> Result<(), End> {
         if shared.stop.is_cancelled() {
             Err(shared.stopping())
+        } else if self.retired.is_cancelled() {
+            let text =
+                format!("`{}` is not a site that `{}` knows any more", self.site, shared.here);
+            Err(End::ours(Code::Refused, text))
         } else if *self.state.borrow() == State::Paused {
             Err(paused(&shared.here, &self.site))
         } else {
@@ -127,6 +192,10 @@ impl Slot {
         let mut inner = self.lock();
         self.may_link(shared)?;
         let (here, there) = (&shared.here, &self.site);
+        if link.key != self.place().key {
+            let text = format!("`{there}` has another key by now than it has shown to `{here}`");
+            return Err(End::ours(Code::Refused, text));
+        }
         if let Some(old) = &inner.link {
             let holds = old.link.end().is_none();
             if decides && holds && old.life == life {
@@ -141,8 +210,10 @@ impl Slot {
         }
         inner.link = Some(Linked { link: link.clone(), life, since: Instant::now() });
         inner.error = None;
+        self.set_strange(false);
         link.site.send_replace(Some(there.clone()));
         self.state.send_replace(State::Reachable);
+        shared.linked.send_modify(|count| *count += 1);
         Ok(())
     }
 
@@ -173,8 +244,13 @@ impl Slot {
         if end.code == Code::Already || *self.state.borrow() != State::Unreachable {
             return;
         }
+        // Whoever was told more by the site itself knows better.
+        if self.is_strange() && inner.error.is_some() {
+            return;
+        }
         if inner.error.as_ref() != Some(&end.text) {
-            tracing::warn!(site = %self.site, address = self.address, "no link: {}", end.text);
+            let address = self.place().address;
+            tracing::warn!(site = %self.site, address, "no link: {}", end.text);
             inner.error = Some(end.text.clone());
         }
     }
@@ -256,10 +332,11 @@ impl Slot {
             received.add(more_received);
             seen = Some(wall(link.meter.heard()));
         }
+        let config::Peer { address, key } = self.place();
         Peer {
             site: self.site.clone(),
-            address: self.address.clone(),
-            key: self.key,
+            address,
+            key,
             state: *self.state.borrow(),
             paused_until: inner.paused_until,
             round_trip: inner.round_trip,

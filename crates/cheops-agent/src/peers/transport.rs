@@ -15,14 +15,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cheops_core::{id::SiteId, trust::PublicKey};
+use cheops_core::trust::PublicKey;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, BufReader, ReadBuf},
     net::TcpStream,
 };
-use tokio_rustls::{client, server};
+use tokio_rustls::client;
 
-use crate::{socket::Socket, trust::Tls};
+use crate::{
+    socket::Socket,
+    trust::{Arrived, Tls},
+};
 
 /// Makes a connection of one that was dialled, if the site with this key is at its other end and knows us.
 pub(super) async fn dialled(
@@ -39,11 +42,17 @@ pub(super) async fn dialled(
     Ok(io)
 }
 
-/// Makes a connection of one that was accepted, and says which site is at its other end.
-pub(super) async fn accepted(
+/// Makes a connection to the site with this key, for one that it may not know.
+pub(super) async fn visiting(
     tls: &Tls,
     tcp: TcpStream,
-) -> io::Result<(server::TlsStream<Socket>, SiteId)> {
+    key: PublicKey,
+) -> io::Result<client::TlsStream<Socket>> {
+    tls.visit(Socket::new(tcp)?, key).await
+}
+
+/// Makes a connection of one that was accepted, and says who is at its other end.
+pub(super) async fn accepted(tls: &Tls, tcp: TcpStream) -> io::Result<Arrived<Socket>> {
     tls.accept(Socket::new(tcp)?).await
 }
 

@@ -2,7 +2,8 @@
 //!
 //! It is kept in the data directory as `site.key`, in PEM (PKCS#8), as `openssl genpkey -algorithm
 //! ed25519` writes it. What must stay true: of two processes that make the key at the same time, both
-//! have the same one after; a file that is there is never written over.
+//! have the same one after; a file that is there is never written over, but for a key that the others
+//! have heard of.
 
 use std::{
     fs::{self, OpenOptions},
@@ -21,6 +22,8 @@ use rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject as _};
 
 /// The name of the file in the data directory.
 pub const FILE: &str = "site.key";
+/// The name of one that will take its place.
+const NEXT: &str = "site.key.next";
 
 /// How many bytes a private key has.
 const SEED: usize = 32;
@@ -104,6 +107,35 @@ impl Identity {
         let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(pkcs8.secret_pkcs8_der())
             .map_err(|error| malformed(error.to_string()))?;
         Ok(Self { pair, pkcs8 })
+    }
+
+    /// Makes a key that will take the place of the one in a data directory.
+    pub fn draft(data: &Path) -> Result<Self, IdentityError> {
+        let path = data.join(NEXT);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(IdentityError::File { path, error })
+            }
+            _ => Self::make(data, &path),
+        }
+    }
+
+    /// The key that was made to take the place of the one in a data directory, if there is one.
+    pub fn drafted(data: &Path) -> Result<Option<Self>, IdentityError> {
+        match Self::read(&data.join(NEXT)) {
+            Err(IdentityError::File { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(None)
+            }
+            read => read.map(Some),
+        }
+    }
+
+    /// Lets the key that was made for it take its place.
+    pub fn adopt(data: &Path) -> Result<(), IdentityError> {
+        let path = data.join(FILE);
+        let failed = |error| IdentityError::File { path: path.clone(), error };
+        fs::rename(data.join(NEXT), &path).map_err(failed)?;
+        fs::File::open(data).and_then(|data| data.sync_all()).map_err(failed)
     }
 
     /// Makes a key, unless somebody else is faster.

@@ -7,11 +7,18 @@
 //! What must stay true:
 //! - the private key never leaves its file and this process, and nobody else may read that file;
 //! - a connection belongs to the site whose key was proved on it, whatever is said on it;
-//! - a key that is not known is refused before anything else is read from it.
+//! - a key that is not known is refused before anything else is read from it, but for a token or a
+//!   statement: those are believed for what is in them, whoever brings them.
 
 mod identity;
+pub mod ledger;
+mod members;
 pub mod seal;
 pub(crate) mod tls;
+pub mod token;
+pub mod word;
 
 pub use self::identity::{FILE, Identity, IdentityError};
-pub use self::tls::{Known, Tls};
+pub use self::ledger::{Ledger, LedgerError};
+pub use self::members::Members;
+pub use self::tls::{Arrived, Known, Tls};

@@ -3,9 +3,13 @@
 //! Keys travel as they are (RFC 7250), without certificates around them. What must stay true:
 //! - TLS 1.3 only, and no session is resumed: a key that is not known any more gets no further;
 //! - whoever dials a site takes no other key than that site's;
-//! - whoever is dialled takes the keys of the sites that it knows, and says which it was.
+//! - whoever is dialled takes the keys of the sites that it knows, and says which it was. A guest says
+//!   that it is one before it shows its key, which may be any, and is told apart ever after.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, PoisonError, RwLock},
+};
 
 use cheops_core::{id::SiteId, trust::PublicKey};
 use rustls::{
@@ -25,12 +29,13 @@ use rustls::{
     version::TLS13,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+use tokio_rustls::{LazyConfigAcceptor, TlsConnector, client, server};
 
 use super::Identity;
 
-/// What is spoken inside.
+/// What is spoken inside, by sites and by guests: one that has a token, or brings news.
 const PROTOCOL: &[u8] = b"h2";
+const AS_GUEST: &[u8] = b"cheops-guest";
 /// What stands before an Ed25519 key when it travels.
 const SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
 
@@ -42,40 +47,50 @@ pub trait Known: Send + Sync + 'static {
 
 /// This site's end of protected connections.
 pub struct Tls {
-    key: PublicKey,
     provider: Arc<CryptoProvider>,
-    own: Arc<CertifiedKey>,
-    acceptor: TlsAcceptor,
     known: Arc<dyn Known>,
+    own: RwLock<Own>,
+}
+
+/// What shows who this site is.
+#[derive(Clone)]
+struct Own {
+    key: PublicKey,
+    pair: Arc<CertifiedKey>,
+    for_sites: Arc<ServerConfig>,
+    for_guests: Arc<ServerConfig>,
+}
+
+/// Whoever has dialled.
+pub enum Arrived<T> {
+    /// A site that is known, by this key.
+    Site(server::TlsStream<T>, SiteId, PublicKey),
+    /// One with this key, that wants to be a guest.
+    Guest(server::TlsStream<T>, PublicKey),
 }
 
 impl Tls {
     /// The end of the site with this key pair, which knows the sites that `known` does.
     pub fn new(identity: &Identity, known: Arc<dyn Known>) -> Result<Self, Error> {
         let provider = Arc::new(ring::default_provider());
-        let key = PrivateKeyDer::from(identity.pkcs8());
-        let key = provider.key_provider.load_private_key(key)?;
-        let spki = CertificateDer::from([&SPKI[..], identity.public().as_bytes()].concat());
-        let own = Arc::new(CertifiedKey::new(vec![spki], key));
-        let verifier = Arc::new(Knows { known: known.clone(), provider: provider.clone() });
-        let mut config = ServerConfig::builder_with_provider(provider.clone())
-            .with_protocol_versions(&[&TLS13])?
-            .with_client_cert_verifier(verifier)
-            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own.clone())));
-        config.alpn_protocols = vec![PROTOCOL.to_vec()];
-        config.send_tls13_tickets = 0;
-        Ok(Self {
-            key: identity.public(),
-            provider,
-            own,
-            acceptor: TlsAcceptor::from(Arc::new(config)),
-            known,
-        })
+        let own = RwLock::new(Own::new(identity, &provider, &known)?);
+        Ok(Self { provider, known, own })
+    }
+
+    /// Shows another key from now on.
+    pub fn renew(&self, identity: &Identity) -> Result<(), Error> {
+        let renewed = Own::new(identity, &self.provider, &self.known)?;
+        *self.own.write().unwrap_or_else(PoisonError::into_inner) = renewed;
+        Ok(())
     }
 
     /// The key of this site.
     pub fn own(&self) -> PublicKey {
-        self.key
+        self.now().key
+    }
+
+    fn now(&self) -> Own {
+        self.own.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The site with a key.
@@ -88,15 +103,35 @@ impl Tls {
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
+        self.connect(io, expected, PROTOCOL).await
+    }
+
+    /// Protects a connection to a site with this key, as its guest.
+    pub async fn visit<T>(&self, io: T, expected: PublicKey) -> io::Result<client::TlsStream<T>>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        self.connect(io, expected, AS_GUEST).await
+    }
+
+    async fn connect<T>(
+        &self,
+        io: T,
+        expected: PublicKey,
+        protocol: &[u8],
+    ) -> io::Result<client::TlsStream<T>>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
         let verifier = Arc::new(Is { expected, provider: self.provider.clone() });
-        let resolver = Arc::new(AlwaysResolvesClientRawPublicKeys::new(self.own.clone()));
+        let resolver = Arc::new(AlwaysResolvesClientRawPublicKeys::new(self.now().pair));
         let mut config = ClientConfig::builder_with_provider(self.provider.clone())
             .with_protocol_versions(&[&TLS13])
             .map_err(io::Error::other)?
             .dangerous()
             .with_custom_certificate_verifier(verifier)
             .with_client_cert_resolver(resolver);
-        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        config.alpn_protocols = vec![protocol.to_vec()];
         config.resumption = Resumption::disabled();
         config.enable_sni = false;
         // The name means nothing: the key is what is looked at.
@@ -104,18 +139,58 @@ impl Tls {
         TlsConnector::from(Arc::new(config)).connect(name, io).await
     }
 
-    /// Protects a connection from a site, and says from which.
-    pub async fn accept<T>(&self, io: T) -> io::Result<(server::TlsStream<T>, SiteId)>
+    /// Protects a connection from somebody, and says from whom.
+    pub async fn accept<T>(&self, io: T) -> io::Result<Arrived<T>>
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
-        let io = self.acceptor.accept(io).await?;
+        let start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), io).await?;
+        let guest = {
+            let hello = start.client_hello();
+            hello.alpn().into_iter().flatten().any(|protocol| protocol == AS_GUEST)
+        };
+        let own = self.now();
+        let config = if guest { own.for_guests } else { own.for_sites };
+        let io = start.into_stream(config).await?;
         let keys = io.get_ref().1.peer_certificates();
         let key = keys.and_then(<[_]>::first).and_then(|key| key_of(key));
+        let key = key.ok_or_else(|| io::Error::other("it has shown no key"))?;
+        if guest {
+            return Ok(Arrived::Guest(io, key));
+        }
         // It may have gone since the other proved that it has the key.
-        let site = key.and_then(|key| self.known.site_of(&key));
+        let site = self.known.site_of(&key);
         let site = site.ok_or_else(|| io::Error::other("its key is not known any more"))?;
-        Ok((io, site))
+        Ok(Arrived::Site(io, site, key))
+    }
+}
+
+impl Own {
+    fn new(
+        identity: &Identity,
+        provider: &Arc<CryptoProvider>,
+        known: &Arc<dyn Known>,
+    ) -> Result<Self, Error> {
+        let key = PrivateKeyDer::from(identity.pkcs8());
+        let key = provider.key_provider.load_private_key(key)?;
+        let spki = CertificateDer::from([&SPKI[..], identity.public().as_bytes()].concat());
+        let pair = Arc::new(CertifiedKey::new(vec![spki], key));
+        let config = |known: Option<Arc<dyn Known>>, protocol: &[u8]| {
+            let verifier = Arc::new(Knows { known, provider: provider.clone() });
+            let mut config = ServerConfig::builder_with_provider(provider.clone())
+                .with_protocol_versions(&[&TLS13])?
+                .with_client_cert_verifier(verifier)
+                .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(pair.clone())));
+            config.alpn_protocols = vec![protocol.to_vec()];
+            config.send_tls13_tickets = 0;
+            Ok::<_, Error>(Arc::new(config))
+        };
+        Ok(Self {
+            key: identity.public(),
+            for_sites: config(Some(known.clone()), PROTOCOL)?,
+            for_guests: config(None, AS_GUEST)?,
+            pair,
+        })
     }
 }
 
@@ -163,9 +238,9 @@ struct Is {
     provider: Arc<CryptoProvider>,
 }
 
-/// Takes the keys of all sites that are known.
+/// Takes the keys of all sites that are known, or any.
 struct Knows {
-    known: Arc<dyn Known>,
+    known: Option<Arc<dyn Known>>,
     provider: Arc<CryptoProvider>,
 }
 
@@ -246,10 +321,8 @@ impl ClientCertVerifier for Knows {
         _: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let key = key_of(key).ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))?;
-        match self.known.site_of(&key) {
-            Some(_) => Ok(ClientCertVerified::assertion()),
-            None => Err(refused(UnknownKey(key))),
-        }
+        let known = self.known.as_ref().is_none_or(|known| known.site_of(&key).is_some());
+        if known { Ok(ClientCertVerified::assertion()) } else { Err(refused(UnknownKey(key))) }
     }
 
     fn verify_tls12_signature(

@@ -16,7 +16,7 @@ use cheops_agent::{
     config::Config,
     node::{self, Clock, Hands, Running},
     peers::{Peer, Peers, State},
-    trust::Identity,
+    trust::{Identity, Ledger, Members},
 };
 use cheops_core::{
     id::{SiteId, Sites},
@@ -129,7 +129,9 @@ impl Plan {
     pub(crate) async fn start(self) -> Site {
         let (node, inbox) = node::channel(Clock::default());
         let identity = identity(self.config.site.as_str());
-        let peers = Peers::bind(&self.config, &identity, node.clone()).await.unwrap();
+        let ledger = Ledger::open(&self.config.data).unwrap();
+        let members = Members::new(&self.config, identity, ledger);
+        let peers = Peers::bind(&self.config, members, node.clone()).await.unwrap();
         let compared: Arc<Mutex<BTreeMap<SiteId, u64>>> = Arc::default();
         let hands = TestHands {
             peers: peers.clone(),

@@ -5,6 +5,9 @@
 //! does not have. What it is given was checked.
 
 mod key;
-pub mod roster;
+mod roster;
 
-pub use self::key::{KeyError, PublicKey};
+pub use self::{
+    key::{KeyError, PublicKey},
+    roster::{Claim, Fence, Member, Roster, Standing, Statement},
+};

@@ -88,6 +88,13 @@ pub struct Fence {
 }
 
 impl Fence {
+    /// Whether it lets in all that another does.
+    pub fn covers(&self, other: &Self) -> bool {
+        let known = |resource| self.records.get(resource).copied().unwrap_or(0);
+        self.statements >= other.statements
+            && other.records.iter().all(|(resource, &number)| known(resource) >= number)
+    }
+
     /// Lets in what either lets in.
     fn widen(&mut self, other: &Self) {
         self.statements = self.statements.max(other.statements);
@@ -196,9 +203,19 @@ impl Roster {
         &self.members
     }
 
-    /// Those that belong now.
+    /// Those that belong now. Two that were let in under one name at two sites that could not hear each
+    /// other are not both sites of that name: the first is, until a person removes one of them.
     pub fn sites(&self) -> impl Iterator<Item = (&PublicKey, &Member)> {
-        self.members.iter().filter(|(_, member)| member.standing == Standing::Belongs)
+        self.members.iter().filter(|(key, member)| self.holds_its_name(key, member))
+    }
+
+    fn holds_its_name(&self, key: &PublicKey, member: &Member) -> bool {
+        let earlier = |(other, one): (&PublicKey, &Member)| {
+            one.standing == Standing::Belongs
+                && one.site == member.site
+                && (one.since, other) < (member.since, key)
+        };
+        member.standing == Standing::Belongs && !self.members.iter().any(earlier)
     }
 
     /// Whether a record of a site counts, if it was signed with this key.
@@ -212,8 +229,13 @@ impl Roster {
         let Some(member) = self.members.get(key).filter(|member| member.site == *site) else {
             return false;
         };
-        let fence = member.standing.fence();
-        fence.is_none_or(|fence| fence.records.get(resource).is_some_and(|&last| number <= last))
+        match &member.standing {
+            Standing::Belongs => self.holds_its_name(key, member),
+            Standing::Renewed { .. } => true,
+            Standing::Removed { fence, .. } => {
+                fence.records.get(resource).is_some_and(|&last| number <= last)
+            }
+        }
     }
 
     /// Whether the statement with this number of a key is the next that counts.
@@ -233,7 +255,7 @@ impl Roster {
                 self.admit(*key, Member { site, address, since: at, standing });
             }
             Claim::Renew { key } => {
-                self.admit(*key, Member { since: at, standing, ..by });
+                self.admit(*key, Member { standing, ..by });
                 self.stand(&statement.by, Standing::Renewed { to: *key });
             }
             Claim::Move { address } => {
@@ -415,6 +437,27 @@ mod tests {
             assert_eq!(belong(&heard), expected, "{story}");
             assert_eq!(roster(heard.heard()).members, heard.members, "{story}, heard again");
         }
+    }
+
+    #[test]
+    fn of_two_with_one_name_the_first_has_it_until_it_is_removed() {
+        let admits = |text: &str| {
+            let mut said = statement(text);
+            if let Claim::Admit { site, .. } = &mut said.claim {
+                *site = "twin".parse().unwrap();
+            }
+            said
+        };
+        let said = [
+            statement("a1@1 admits b"),
+            admits("a2@3 admits d"),
+            admits("b1@2 admits e"),
+            statement("a3@5 removes e up to 0"),
+        ];
+        assert_eq!(belong(&roster(&said[..3])), "abe");
+        let (twin, web) = ("twin".parse().unwrap(), "web".parse().unwrap());
+        assert!(!roster(&said[..3]).counts(&key('d'), &twin, &web, 1));
+        assert_eq!(belong(&roster(&said)), "abd");
     }
 
     #[test]

@@ -234,9 +234,9 @@ impl Client {
     }
 
     /// Asks for something to be done that has no answer but that it was.
-    pub(crate) fn tell(&self, path: &Path) -> Result<(), Failure> {
+    pub(crate) fn tell(&self, method: Method, path: &Path) -> Result<(), Failure> {
         self.wait(async {
-            let response = self.send(Ask::new(Method::POST, path).within(KNOWN)).await?;
+            let response = self.send(Ask::new(method, path).within(KNOWN)).await?;
             self.whole(response, KNOWN).await.map(|_| ())
         })
     }

@@ -75,8 +75,7 @@ impl List for Listed {
     fn table(&self, wide: bool) -> Table {
         let mut table = Table::new(["NAME", "WAY", "MODE", "WAITING", "DROPPED", "LAST", "ERROR"]);
         if wide {
-            table
-                .titles(["NAME", "WAY", "MODE", "WAITING", "DROPPED", "LAST", "ERROR", "ON", "TO"]);
+            table.titles(["ON", "TO"]);
         }
         for hook in &self.hooks {
             let failing = hook.failing_since.is_some();

@@ -24,14 +24,17 @@ mod exec;
 mod get;
 mod graph;
 mod hooks;
+mod join;
 mod log;
 mod matrix;
+mod members;
 mod output;
 mod play;
 mod running;
 mod scope;
 mod show;
 mod site;
+mod token;
 mod watch;
 
 /// What the program can do.
@@ -49,6 +52,9 @@ pub(crate) enum Command {
     Output(output::Arguments),
     #[command(subcommand)]
     Site(site::Arguments),
+    #[command(subcommand)]
+    Token(token::Arguments),
+    Join(join::Arguments),
     #[command(subcommand)]
     Hooks(hooks::Arguments),
     Agent(agent::Arguments),
@@ -72,6 +78,8 @@ impl Command {
             Self::Delete(arguments) => delete::run(&arguments, context),
             Self::Output(arguments) => output::run(&arguments, context),
             Self::Site(arguments) => site::run(&arguments, context),
+            Self::Token(arguments) => token::run(&arguments, context),
+            Self::Join(arguments) => join::run(&arguments, context),
             Self::Hooks(arguments) => hooks::run(&arguments, context),
             Self::Agent(arguments) => agent::run(&arguments),
             Self::Demo(arguments) => demo::run(&arguments, context),

@@ -3,15 +3,16 @@
 use std::{fs, path::PathBuf};
 
 use cheops_agent::{
-    api::model::{Pong, Site, SiteState},
+    api::model::{Pong, Site, SiteKey, SiteState},
     trust::Identity,
 };
 use clap::{Args, Subcommand};
+use hyper::Method;
 use serde::Serialize;
 
-use super::{Context, List, Outcome, View, ask, get::sites};
+use super::{Context, List, Outcome, View, ask, get::sites, members};
 use crate::{
-    client::Path,
+    client::{Ask, Path},
     report::{Exit, Failure, clean},
     shell,
     table::{Cell, Table},
@@ -36,6 +37,14 @@ pub(crate) enum Arguments {
     Resume(Resume),
     /// Print the public key of a site: what others recognise it by
     Key(Key),
+    /// List who belongs to the federation of the agent's site, and who did
+    Members,
+    /// Remove a site from the federation, whether it can be reached or not
+    ///
+    /// What it says from then on is refused everywhere; what the others had heard of it before stays. It
+    /// does not come back with the key that it has.
+    #[command(visible_alias = "rm")]
+    Remove(Remove),
 }
 
 #[derive(Debug, Args)]
@@ -63,6 +72,13 @@ pub(crate) struct Resume {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Remove {
+    /// The site
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Key {
     /// The site; the agent's own without this
     #[arg(value_name = "NAME", conflicts_with = "data")]
@@ -70,6 +86,9 @@ pub(crate) struct Key {
     /// Ask no agent: the key in this data directory, which is made if there is none
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Give the agent's own site a new key: the others hear of it, and know it as the same site
+    #[arg(long, conflicts_with_all = ["name", "data"])]
+    renew: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, Failure> {
@@ -88,12 +107,22 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
         Arguments::Resume(Resume { names }) => {
             each(names, context, "resume", SiteState::Reachable, None)
         }
+        Arguments::Members => members::run(context),
+        Arguments::Remove(Remove { name }) => {
+            context.client()?.tell(Method::DELETE, &Path::api("sites").then(name))?;
+            Ok(Outcome::success(context.output.write(&Removed { removed: name.clone() })?))
+        }
+        Arguments::Key(Key { renew: true, .. }) => {
+            let path = Path::api("federation").then("key");
+            let SiteKey { site, key } = context.client()?.ask(Ask::new(Method::POST, &path))?;
+            Ok(Outcome::success(context.output.write(&Known { site: Some(site), key })?))
+        }
         Arguments::Key(key) => Ok(Outcome::success(context.output.write(&find(key, context)?)?)),
     }
 }
 
 /// The key of a site.
-fn find(Key { name, data }: &Key, context: &Context) -> Result<Known, Failure> {
+fn find(Key { name, data, .. }: &Key, context: &Context) -> Result<Known, Failure> {
     if let Some(data) = data {
         let open = || {
             fs::create_dir_all(data).map_err(|error| error.to_string())?;
@@ -109,6 +138,23 @@ fn find(Key { name, data }: &Key, context: &Context) -> Result<Known, Failure> {
     let site = sites.into_iter().find(meant);
     let Site { name, key, .. } = site.ok_or_else(|| Failure::input("the agent names no site"))?;
     Ok(Known { site: Some(name), key })
+}
+
+/// A site that belongs no more.
+#[derive(Debug, Serialize)]
+struct Removed {
+    removed: String,
+}
+
+impl View for Removed {
+    fn text(&self, _wide: bool) -> String {
+        clean(&format!("removed {}; see who belongs with: cheops site members", self.removed))
+            + "\n"
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![format!("site/{}", self.removed)]
+    }
 }
 
 /// A key, and whose it is.
@@ -139,7 +185,7 @@ fn each(
     let client = context.client()?;
     let mut links = Vec::new();
     for site in names {
-        client.tell(&Path::api("sites").then(site).then(verb).query("for", time))?;
+        client.tell(Method::POST, &Path::api("sites").then(site).then(verb).query("for", time))?;
         links.push(Link { site: site.clone(), wanted, time: time.map(str::to_owned) });
     }
     Ok(Outcome::success(context.output.write(&Links { links })?))

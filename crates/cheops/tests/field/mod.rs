@@ -48,13 +48,25 @@ impl Field {
 
     /// The same, with what each site's configuration has, by its place and its address.
     pub(crate) fn with_each(count: usize, settings: impl Fn(usize, &str) -> String) -> Self {
+        let field = Self::started(count, true, settings);
+        field.wait_until_linked();
+        field
+    }
+
+    /// Sites that do not know each other, with more sections in the configuration of each.
+    pub(crate) fn of_strangers(count: usize, settings: &str) -> Self {
+        Self::started(count, false, |_, _| settings.to_owned())
+    }
+
+    fn started(count: usize, known: bool, settings: impl Fn(usize, &str) -> String) -> Self {
         let net = Network::new(count);
         let directory = tempfile::tempdir().unwrap();
         let names: Vec<String> = (1..=count).map(|n| format!("site{n}")).collect();
         let sites = names.iter().enumerate().map(|(n, name)| {
             let data = directory.path().join(name);
             fs::create_dir_all(&data).unwrap();
-            let peers = names.iter().enumerate().filter(|&(m, _)| m != n).map(|(m, peer)| {
+            let others = names.iter().enumerate().filter(|&(m, _)| known && m != n);
+            let peers = others.map(|(m, peer)| {
                 let address = format!("{}:8078", net.ip(m));
                 agent::peer(peer, &address, &directory.path().join(peer))
             });
@@ -72,7 +84,6 @@ impl Field {
             site.start();
         }
         field.sites.iter().for_each(Agent::wait_until_ready);
-        field.wait_until_linked();
         field
     }
 

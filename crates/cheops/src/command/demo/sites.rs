@@ -71,7 +71,7 @@ impl Sites {
     /// Tells every site something about all of its links.
     fn links(&self, verb: &str) -> Result<(), Failure> {
         for (site, client) in &self.clients {
-            client.tell(&Path::api("sites").then(site).then(verb))?;
+            client.tell(Method::POST, &Path::api("sites").then(site).then(verb))?;
         }
         Ok(())
     }

@@ -1,0 +1,218 @@
+//! What this site answers to those who want to join, and to those who bring news.
+//!
+//! What must stay true: a guest learns who belongs only if it is let in; what is refused says why, and
+//! does not spend a token.
+
+use axum::{
+    body::{Body, to_bytes},
+    http::{Request, Response, StatusCode, header},
+    response::IntoResponse as _,
+};
+use cheops_core::{
+    id::SiteId,
+    trust::{Claim, Roster, Standing},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Federation, JOIN, STATEMENTS, address_of};
+use crate::{
+    api::ApiError,
+    config,
+    peers::{Caller, Guest},
+    trust::{ledger::Heard, token::Spent, word::Signed},
+};
+
+/// The longest question of a guest that wants to join, and of one with news.
+const LONGEST_JOIN: usize = 4 << 10;
+const LONGEST_NEWS: usize = 16 << 20;
+
+/// What two sites tell each other: how far each has heard whom, and what the other lacks.
+#[derive(Serialize, Deserialize)]
+pub(super) struct News {
+    pub(super) root: [u8; 32],
+    pub(super) heard: Vec<([u8; 32], u64)>,
+    pub(super) words: Vec<Signed>,
+}
+
+impl News {
+    pub(super) fn heard(&self) -> Heard {
+        let key = |bytes: &[u8; 32]| cheops_core::trust::PublicKey::from_bytes(*bytes);
+        self.heard.iter().map(|(bytes, number)| (key(bytes), *number)).collect()
+    }
+}
+
+impl Federation {
+    /// Whether a request of another agent is about who belongs.
+    pub fn is_for<T>(request: &Request<T>) -> bool {
+        [JOIN, STATEMENTS].contains(&request.uri().path())
+    }
+
+    /// Answers such a request: of a site, or of a guest.
+    pub async fn answer(self, request: Request<Body>) -> Response<Body> {
+        let site = request.extensions().get::<Caller>().map(|Caller(site)| site.clone());
+        let guest = request.extensions().get::<Guest>().copied();
+        let answered = match (request.uri().path(), guest) {
+            (JOIN, Some(guest)) => self.admit(request.into_body(), guest).await,
+            (STATEMENTS, guest) => self.hear(request.into_body(), site, guest).await,
+            _ => Err(ApiError::not_found("unknown-path", "there is nothing here", "join first")),
+        };
+        match answered {
+            Ok(bytes) => {
+                ([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response()
+            }
+            Err(error) => error.into_response(),
+        }
+    }
+
+    /// Lets a guest in, if it has a token that is good.
+    async fn admit(&self, body: Body, guest: Guest) -> Result<Vec<u8>, ApiError> {
+        let body = to_bytes(body, LONGEST_JOIN).await.map_err(unreadable)?;
+        let request: super::Request = postcard::from_bytes(&body).map_err(unreadable)?;
+        let site: SiteId = request.site.parse()?;
+        if request.address.as_ref().is_some_and(|address| !config::is_address(address)) {
+            return Err(unreadable("its address is not HOST:PORT"));
+        }
+        let members = &self.shared.members;
+        let ledger = self.ledger();
+        let alone = || spent(&Spent::Foreign, members.here());
+        let standing = ledger.read(|roster| standing(roster, &site, &guest)).ok_or_else(alone)?;
+        match standing {
+            Some(At::Removed) => {
+                return Err(ApiError::new(
+                    StatusCode::FORBIDDEN,
+                    "removed-key",
+                    format!("the key of `{site}` was removed from this federation, for ever"),
+                    "join with a new key: stop its agent, move its data directory away, start it and join",
+                ));
+            }
+            Some(At::Another) => return Err(taken(&site)),
+            Some(At::Belongs) | None => {}
+        }
+        let named = members.others().get(&site).is_some_and(|peer| peer.key != guest.key);
+        if standing.is_none() && (site == *members.here() || named) {
+            return Err(taken(&site));
+        }
+        let (proof, now) = (request.proof.clone(), self.now());
+        let taken = self.shared.tokens.take(&proof, &guest.key, now);
+        taken.map_err(|why| spent(&why, members.here()))?.map_err(unwritten)?;
+        if standing.is_none() {
+            let address = address_of(&request, guest.from.ip()).into();
+            let claim = Claim::Admit { site: site.clone(), key: guest.key, address };
+            ledger.say(&members.identity(), now, claim).map_err(unwritten)?;
+            tracing::info!(%site, key = %guest.key, "a site has joined the federation here");
+        }
+        postcard::to_allocvec(&ledger.all()).map_err(unwritten)
+    }
+
+    /// Hears news, and tells a site what it lacks.
+    async fn hear(
+        &self,
+        body: Body,
+        site: Option<SiteId>,
+        guest: Option<Guest>,
+    ) -> Result<Vec<u8>, ApiError> {
+        let body = to_bytes(body, LONGEST_NEWS).await.map_err(unreadable)?;
+        let news: News = postcard::from_bytes(&body).map_err(unreadable)?;
+        let here = self.shared.members.here();
+        let ledger = self.ledger();
+        let Some(root) = ledger.root().filter(|root| *root.as_bytes() == news.root) else {
+            return Err(ApiError::new(
+                StatusCode::CONFLICT,
+                "another-federation",
+                format!("`{here}` does not belong to that federation"),
+                "let it join, or take it out of the configuration",
+            ));
+        };
+        // What somebody brings is believed for its signatures, not for who brings it.
+        ledger.hear(&news.words).map_err(|error| {
+            let from = site.as_ref().map_or("a guest", |site| site.as_str());
+            tracing::warn!("what {from} says about who belongs is refused: {error}");
+            unreadable(error)
+        })?;
+        if let Some(guest) = guest {
+            let gone = |roster: &Roster| {
+                let member = roster.members().get(&guest.key);
+                member.is_some_and(|member| matches!(member.standing, Standing::Removed { .. }))
+            };
+            if ledger.read(gone).unwrap_or(false) {
+                return Err(ApiError::new(
+                    StatusCode::FORBIDDEN,
+                    "removed-key",
+                    "this site was removed from the federation",
+                    "if it should come back: move its data directory away, and let it join again",
+                ));
+            }
+        }
+        let told = site.is_some();
+        let reply = News {
+            root: *root.as_bytes(),
+            heard: if told { listed(&ledger.heard()) } else { Vec::new() },
+            words: if told { ledger.beyond(&news.heard()) } else { Vec::new() },
+        };
+        postcard::to_allocvec(&reply).map_err(unwritten)
+    }
+}
+
+/// How far whom, as it travels.
+pub(super) fn listed(heard: &Heard) -> Vec<([u8; 32], u64)> {
+    heard.iter().map(|(key, number)| (*key.as_bytes(), *number)).collect()
+}
+
+/// What a guest is already.
+enum At {
+    /// It belongs, under the name that it says.
+    Belongs,
+    /// It was removed.
+    Removed,
+    /// There is another site with its name, or it belongs under another.
+    Another,
+}
+
+fn standing(roster: &Roster, site: &SiteId, guest: &Guest) -> Option<At> {
+    if let Some(member) = roster.members().get(&guest.key) {
+        return Some(match member.standing {
+            Standing::Belongs if member.site == *site => At::Belongs,
+            Standing::Belongs => At::Another,
+            Standing::Renewed { .. } | Standing::Removed { .. } => At::Removed,
+        });
+    }
+    roster.sites().any(|(_, member)| member.site == *site).then_some(At::Another)
+}
+
+fn taken(site: &SiteId) -> ApiError {
+    ApiError::new(
+        StatusCode::CONFLICT,
+        "name-taken",
+        format!(
+            "another site of the federation is called `{site}`, or this one has another name there"
+        ),
+        format!("give this site another name, or, if the other is gone: cheops site remove {site}"),
+    )
+}
+
+fn spent(why: &Spent, here: &SiteId) -> ApiError {
+    let kind = match why {
+        Spent::Used(_) => "token-used",
+        Spent::Expired => "token-expired",
+        Spent::Foreign => "token-foreign",
+    };
+    let hint = format!("run `cheops token create` at `{here}`, and join with what it prints");
+    ApiError::new(StatusCode::FORBIDDEN, kind, why.to_string(), hint)
+}
+
+fn unreadable(error: impl std::fmt::Display) -> ApiError {
+    ApiError::bad(
+        "unreadable",
+        format!("what was sent can't be read: {error}"),
+        "use agents of the same version",
+    )
+}
+
+fn unwritten(error: impl std::fmt::Display) -> ApiError {
+    ApiError::new(
+        StatusCode::INSUFFICIENT_STORAGE,
+        "not-written",
+        error.to_string(),
+        "make room on the disk of that site, and try again",
+    )
+}

@@ -1,0 +1,321 @@
+//! Joining a federation and leaving it: what a site does about what it hears, and what it asks others.
+//!
+//! Who belongs is decided by [`cheops_core::trust::Roster`] and kept by [`Ledger`]. This is the rest: letting
+//! a site in that shows a token (`door`), telling the others (`spread`), and what people ask for.
+//!
+//! What must stay true:
+//! - a token is spent before the site is let in, so that it lets in no second one, whatever happens;
+//! - whoever hears that a site was removed says how far it knew it, so that all draw the same line.
+
+mod door;
+mod spread;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use cheops_core::{
+    id::{ResourceId, SiteId},
+    replica::{Replica, Resource},
+    time::Millis,
+    trust::{Claim, Fence, PublicKey, Roster, Standing},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    api::model,
+    config,
+    node::{self, Stopping},
+    peers::{Peers, VisitError},
+    trust::{
+        Identity, IdentityError, Ledger, LedgerError, Members,
+        token::{Proof, Token, Tokens},
+        word::Signed,
+    },
+};
+
+/// Where a guest asks to be let in.
+const JOIN: &str = "/peer/v1/join";
+/// Where sites tell each other who belongs, and guests may.
+const STATEMENTS: &str = "/peer/v1/statements";
+
+/// How long a token is good for if nobody says otherwise.
+pub const TTL: Duration = Duration::from_mins(10);
+/// The longest.
+pub const LONGEST_TTL: Duration = Duration::from_hours(24 * 7);
+
+/// This site's part in its federation. All clones are the same.
+#[derive(Clone)]
+pub struct Federation {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    members: Members,
+    peers: Peers,
+    node: node::Handle,
+    tokens: Tokens,
+    data: PathBuf,
+    advertise: Option<String>,
+}
+
+/// Why something about who belongs was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum FederationError {
+    /// The list of who belongs says no.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The key of this site can't be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// A file can't be written.
+    #[error("the file with the tokens can't be used: {0}")]
+    Tokens(io::Error),
+    /// Nobody could find this site.
+    #[error("this site has no address that could be told to others")]
+    NoAddress,
+    /// A text is no address.
+    #[error("`{0}` is not HOST:PORT")]
+    Address(String),
+    /// A token is good for too long, or not at all.
+    #[error("a token is good for a second at least, and for a week at most")]
+    Ttl,
+    /// The other site can't be asked.
+    #[error(transparent)]
+    Visit(#[from] VisitError),
+    /// The other site does not let this one in.
+    #[error("{}", .0.detail)]
+    Refused(Box<model::Problem>),
+    /// What the other site says can't be read.
+    #[error("what the other site answers can't be read: {0}; is it an agent of the same version?")]
+    Garbled(String),
+    /// There is no such site.
+    #[error("no site `{0}` belongs to the federation")]
+    Unknown(SiteId),
+    /// A site can't remove itself.
+    #[error("`{0}` is this site itself: remove it at another site")]
+    Itself(SiteId),
+    /// A site is in the configuration, and not in the federation.
+    #[error(
+        "`{0}` is known here by the configuration, and not by joining: take it out of the configuration of each site, and restart their agents"
+    )]
+    Named(SiteId),
+    /// The agent is stopping.
+    #[error(transparent)]
+    Stopping(#[from] Stopping),
+    /// TLS does not take the key.
+    #[error("the new key can't be used: {0}")]
+    Tls(io::Error),
+}
+
+/// What a guest says to be let in.
+#[derive(Serialize, Deserialize)]
+struct Request {
+    proof: Proof,
+    site: String,
+    address: Option<String>,
+    port: u16,
+}
+
+impl Federation {
+    /// This site's part in what is in its data directory.
+    pub fn open(
+        members: Members,
+        peers: Peers,
+        node: node::Handle,
+        data: PathBuf,
+        advertise: Option<String>,
+    ) -> io::Result<Self> {
+        let tokens = Tokens::open(&data)?;
+        Ok(Self { shared: Arc::new(Shared { members, peers, node, tokens, data, advertise }) })
+    }
+
+    /// Tells the others what is new, and hears what they say, for ever.
+    pub async fn serve(self) {
+        spread::run(&self).await;
+    }
+
+    /// What is known of who belongs.
+    pub fn ledger(&self) -> &Ledger {
+        self.shared.members.ledger()
+    }
+
+    /// Makes a token by which a site can join here. The first one begins a federation.
+    pub fn token(&self, ttl: Duration, address: Option<String>) -> Result<Token, FederationError> {
+        if ttl < Duration::from_secs(1) || ttl > LONGEST_TTL {
+            return Err(FederationError::Ttl);
+        }
+        let Shared { members, tokens, .. } = &*self.shared;
+        let address = checked(address)?.or_else(|| self.address());
+        let address = address.ok_or(FederationError::NoAddress)?;
+        let own = members.identity();
+        members.ledger().found(&own, members.here(), &address)?;
+        let root = members.ledger().root().ok_or(LedgerError::Alone)?;
+        let now = self.now();
+        let expires = now.plus(Millis::from(ttl));
+        let made = tokens.make(root, own.public(), address, now, expires);
+        made.map_err(FederationError::Tokens)
+    }
+
+    /// Joins the federation of the site that has made a token.
+    pub async fn join(
+        &self,
+        token: &Token,
+        address: Option<String>,
+    ) -> Result<(), FederationError> {
+        let Shared { members, peers, advertise, .. } = &*self.shared;
+        if let Some(root) = members.ledger().root().filter(|root| *root != token.root()) {
+            return Err(LedgerError::Elsewhere(root).into());
+        }
+        let request = Request {
+            proof: token.proof(),
+            site: members.here().to_string(),
+            address: checked(address)?.or_else(|| advertise.clone()),
+            port: peers.address().port(),
+        };
+        let request = postcard::to_allocvec(&request).map_err(garbled)?;
+        let (status, body) = peers.visit(&token.address, token.host(), JOIN, request).await?;
+        if !status.is_success() {
+            let problem = serde_json::from_slice(&body);
+            return Err(FederationError::Refused(Box::new(problem.map_err(garbled)?)));
+        }
+        let words: Vec<Signed> = postcard::from_bytes(&body).map_err(garbled)?;
+        members.ledger().join(&members.identity(), token.root(), words)?;
+        tracing::info!(federation = %token.root(), "this site has joined a federation");
+        Ok(())
+    }
+
+    /// Removes a site, whether it can be reached or not.
+    pub async fn remove(&self, site: &SiteId) -> Result<(), FederationError> {
+        let members = &self.shared.members;
+        if site == members.here() {
+            return Err(FederationError::Itself(site.clone()));
+        }
+        let key_of = |roster: &Roster| {
+            roster.sites().find(|(_, member)| member.site == *site).map(|(key, _)| *key)
+        };
+        let Some(key) = self.ledger().read(key_of).flatten() else {
+            let named = members.others().contains_key(site);
+            let error = if named { FederationError::Named } else { FederationError::Unknown };
+            return Err(error(site.clone()));
+        };
+        let fence = self.known_of(vec![(key, site.clone())]).await?.remove(&key);
+        let claim = Claim::Remove { key, fence: fence.unwrap_or_default() };
+        self.ledger().say(&members.identity(), self.now(), claim)?;
+        tracing::info!(%site, %key, "the site was removed from the federation");
+        Ok(())
+    }
+
+    /// Gives this site a new key. The others hear of it, and take it for the same site.
+    pub fn renew(&self) -> Result<PublicKey, FederationError> {
+        let Shared { members, peers, data, .. } = &*self.shared;
+        let next = Identity::draft(data)?;
+        let key = next.public();
+        self.ledger().say(&members.identity(), self.now(), Claim::Renew { key })?;
+        Identity::adopt(data)?;
+        peers.renew(&next).map_err(FederationError::Tls)?;
+        members.renew(next);
+        tracing::info!(%key, "this site has a new key");
+        Ok(key)
+    }
+
+    /// Where others reach this site: where it says, where it listens, or, if it listens everywhere, the
+    /// address that it has towards the rest of the world.
+    fn address(&self) -> Option<String> {
+        let Shared { peers, advertise, .. } = &*self.shared;
+        advertise.clone().or_else(|| {
+            let mut address = peers.address();
+            if address.ip().is_unspecified() {
+                address.set_ip(outward()?);
+            }
+            Some(address.to_string())
+        })
+    }
+
+    fn now(&self) -> Millis {
+        self.shared.node.now().wall
+    }
+
+    /// How far this site knows what others have said and recorded.
+    async fn known_of(
+        &self,
+        keys: Vec<(PublicKey, SiteId)>,
+    ) -> Result<BTreeMap<PublicKey, Fence>, Stopping> {
+        let heard = self.ledger().heard();
+        let fence = |key: &PublicKey| Fence {
+            statements: heard.get(key).copied().unwrap_or(0),
+            ..Fence::default()
+        };
+        let none: Vec<(SiteId, PublicKey, Fence)> =
+            keys.into_iter().map(|(key, site)| (site, key, fence(&key))).collect();
+        let look =
+            |_: &Replica, resource: &Resource, fences: &mut Vec<(SiteId, PublicKey, Fence)>| {
+                let version = resource.version();
+                for (site, _, fence) in fences {
+                    if let Some(&number) = version.get(site).filter(|&&number| number > 0) {
+                        let id: ResourceId = resource.id().clone();
+                        fence.records.insert(id, number);
+                    }
+                }
+                true
+            };
+        let fences = self.shared.node.walk(none, look).await?;
+        Ok(fences.into_iter().map(|(_, key, fence)| (key, fence)).collect())
+    }
+
+    /// Says how far this site knew those that were removed, where nobody has said so much.
+    async fn vouch(&self) -> Result<(), FederationError> {
+        let removed = self.ledger().read(|roster| {
+            let removed =
+                roster.members().iter().filter_map(|(key, member)| match &member.standing {
+                    Standing::Removed { fence, .. } => {
+                        Some((*key, (member.site.clone(), fence.clone())))
+                    }
+                    Standing::Belongs | Standing::Renewed { .. } => None,
+                });
+            removed.collect::<BTreeMap<_, _>>()
+        });
+        let removed = removed.unwrap_or_default();
+        if removed.is_empty() {
+            return Ok(());
+        }
+        let keys = removed.iter().map(|(key, (site, _))| (*key, site.clone())).collect();
+        for (key, known) in self.known_of(keys).await? {
+            let Some((_, fence)) = removed.get(&key) else { continue };
+            if !fence.covers(&known) {
+                let claim = Claim::Vouch { key, fence: known };
+                self.ledger().say(&self.shared.members.identity(), self.now(), claim)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The address of this machine towards an address that is nowhere. Nothing is sent.
+fn outward() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
+}
+
+fn checked(address: Option<String>) -> Result<Option<String>, FederationError> {
+    match address {
+        Some(address) if !config::is_address(&address) => Err(FederationError::Address(address)),
+        address => Ok(address),
+    }
+}
+
+fn garbled(error: impl std::fmt::Display) -> FederationError {
+    FederationError::Garbled(error.to_string())
+}
+
+/// Where a guest is reached: where it says, or where it comes from.
+fn address_of(request: &Request, from: IpAddr) -> String {
+    let seen = || SocketAddr::new(from, request.port).to_string();
+    request.address.clone().unwrap_or_else(seen)
+}

@@ -1,0 +1,116 @@
+//! Tells the other sites what is new about who belongs, and hears it from them.
+//!
+//! Two sites exchange what each lacks when they are linked, when one of them has heard something, and now
+//! and then. A site whose key is not known at another, because it has a new one, brings the news itself,
+//! as a guest. What must stay true: a site that can't be told delays no other.
+
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use cheops_core::id::SiteId;
+use futures_util::future::join_all;
+use hyper::{Request, StatusCode};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::{
+    Federation, STATEMENTS,
+    door::{News, listed},
+};
+use crate::peers::State;
+
+/// How often to ask though nothing has happened.
+const NOW_AND_THEN: Duration = Duration::from_secs(10);
+/// How long one site may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often two sites may go to and fro at a time.
+const ROUNDS: usize = 1_000;
+/// The longest answer.
+const LONGEST: usize = 32 << 20;
+
+pub(super) async fn run(federation: &Federation) {
+    let mut ledger = federation.ledger().changes();
+    let mut links = federation.shared.peers.links();
+    let mut ticks = interval(NOW_AND_THEN);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let tick = tokio::select! {
+            changed = ledger.changed() => if changed.is_err() { return } else { false },
+            linked = links.changed() => if linked.is_err() { return } else { false },
+            _ = ticks.tick() => true,
+        };
+        if federation.ledger().root().is_none() {
+            continue;
+        }
+        if let Err(error) = federation.vouch().await {
+            tracing::warn!("what is known of a removed site could not be said: {error}");
+        }
+        let peers = &federation.shared.peers;
+        join_all(peers.reachable().iter().map(|site| exchange(federation, site))).await;
+        if tick {
+            let strange = peers
+                .view()
+                .into_iter()
+                .filter(|peer| peer.state == State::Unreachable && peers.is_strange(&peer.site));
+            join_all(strange.map(|peer| bring(federation, peer))).await;
+        }
+    }
+}
+
+/// Tells a site what it lacks, and hears what this one lacks.
+async fn exchange(federation: &Federation, site: &SiteId) {
+    match timeout(PATIENCE, converse(federation, site)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(why)) => tracing::debug!(%site, "no news exchanged: {why}"),
+        Err(_) => tracing::debug!(%site, "no news exchanged in time"),
+    }
+}
+
+async fn converse(federation: &Federation, site: &SiteId) -> Result<(), String> {
+    let ledger = federation.ledger();
+    let mut words = Vec::new();
+    for _ in 0..ROUNDS {
+        let Some(root) = ledger.root() else { return Ok(()) };
+        let news = News { root: *root.as_bytes(), heard: listed(&ledger.heard()), words };
+        let body = postcard::to_allocvec(&news).map_err(|error| error.to_string())?;
+        let request = Request::post(STATEMENTS).body(Body::from(body));
+        let request = request.map_err(|error| error.to_string())?;
+        let answer = federation.shared.peers.call(site, request).await;
+        let answer = answer.map_err(|error| error.to_string())?;
+        if answer.status() != StatusCode::OK {
+            return Err(format!("it answers {}", answer.status()));
+        }
+        let body =
+            to_bytes(answer.into_body(), LONGEST).await.map_err(|error| error.to_string())?;
+        let news: News = postcard::from_bytes(&body).map_err(|error| error.to_string())?;
+        ledger.hear(&news.words).map_err(|error| error.to_string())?;
+        words = ledger.beyond(&news.heard());
+        if words.is_empty() && news.words.is_empty() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Brings news to a site that does not know the key of this one.
+async fn bring(federation: &Federation, peer: crate::peers::Peer) {
+    let ledger = federation.ledger();
+    let Some(root) = ledger.root() else { return };
+    // It can't be asked how far it has heard: a guest is told nothing.
+    let words = ledger.beyond(&crate::trust::ledger::Heard::new());
+    let news = News { root: *root.as_bytes(), heard: Vec::new(), words };
+    let Ok(body) = postcard::to_allocvec(&news) else { return };
+    let peers = &federation.shared.peers;
+    match peers.visit(&peer.address, peer.key, STATEMENTS, body).await {
+        Ok((StatusCode::OK, _)) => peers.redial(&peer.site),
+        Ok((StatusCode::FORBIDDEN, _)) => {
+            let here = federation.shared.members.here();
+            let why = format!(
+                "`{here}` was removed from the federation, says `{}`: if it should come back, move its data directory away and let it join again",
+                peer.site
+            );
+            peers.note(&peer.site, why);
+        }
+        Ok((status, _)) => tracing::debug!(site = %peer.site, "news were refused: {status}"),
+        Err(error) => tracing::debug!(site = %peer.site, "news could not be brought: {error}"),
+    }
+}

@@ -1,0 +1,132 @@
+//! Whom this site takes for whom: the sites in its configuration, and those of its federation.
+//!
+//! What must stay true: what the federation says of a key counts more than the configuration, so that a
+//! site that was removed does not stay because somebody had once written it down.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use cheops_core::{
+    id::{ResourceId, SiteId},
+    trust::{PublicKey, Roster, Standing},
+};
+
+use super::{Identity, Known, Ledger};
+use crate::config::{Config, Peer};
+
+/// The sites that are known here. All clones are the same.
+#[derive(Clone)]
+pub struct Members {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    here: SiteId,
+    identity: RwLock<Arc<Identity>>,
+    named: BTreeMap<SiteId, Peer>,
+    ledger: Ledger,
+}
+
+impl Members {
+    /// Those in a configuration, and in a ledger, for the site with this key pair.
+    pub fn new(config: &Config, identity: Identity, ledger: Ledger) -> Self {
+        let (here, named) = (config.site.clone(), config.sites.clone());
+        let identity = RwLock::new(Arc::new(identity));
+        Self { shared: Arc::new(Shared { here, identity, named, ledger }) }
+    }
+
+    /// The name of this site.
+    pub fn here(&self) -> &SiteId {
+        &self.shared.here
+    }
+
+    /// The key pair of this site, as it is now.
+    pub fn identity(&self) -> Arc<Identity> {
+        self.shared.identity.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Uses another key pair from now on.
+    pub fn renew(&self, identity: Identity) {
+        let mut own = self.shared.identity.write().unwrap_or_else(PoisonError::into_inner);
+        *own = Arc::new(identity);
+    }
+
+    /// What was said about who belongs.
+    pub fn ledger(&self) -> &Ledger {
+        &self.shared.ledger
+    }
+
+    /// Whether there are others, or may be: this site is not by itself.
+    pub fn has_others(&self) -> bool {
+        !self.shared.named.is_empty() || self.shared.ledger.root().is_some()
+    }
+
+    /// The other sites: where they are, and by which key they are known.
+    pub fn others(&self) -> BTreeMap<SiteId, Peer> {
+        let Shared { here, named, ledger, .. } = &*self.shared;
+        let mut others = named.clone();
+        let _ = ledger.read(|roster| {
+            others.retain(|_, peer| !is_out(roster, &peer.key));
+            for (key, member) in roster.sites().filter(|(_, member)| member.site != *here) {
+                let address = member.address.to_string();
+                others.insert(member.site.clone(), Peer { address, key: *key });
+            }
+        });
+        others
+    }
+
+    /// The keys by which the records of a site may be signed.
+    pub fn keys(&self, site: &SiteId) -> BTreeSet<PublicKey> {
+        let Shared { here, named, ledger, .. } = &*self.shared;
+        let mut keys: BTreeSet<PublicKey> =
+            named.get(site).map(|peer| peer.key).into_iter().collect();
+        if site == here {
+            keys.insert(self.identity().public());
+        }
+        let all = ledger.read(|roster| {
+            let its = roster.members().iter().filter(|(_, member)| member.site == *site);
+            its.map(|(key, _)| *key).collect::<Vec<_>>()
+        });
+        keys.extend(all.into_iter().flatten());
+        keys
+    }
+
+    /// Whether a record of a site counts, if it was signed with this key.
+    pub fn counts(
+        &self,
+        key: &PublicKey,
+        site: &SiteId,
+        resource: &ResourceId,
+        number: u64,
+    ) -> bool {
+        let Shared { here, named, ledger, .. } = &*self.shared;
+        let said = ledger.read(|roster| {
+            roster.members().contains_key(key).then(|| roster.counts(key, site, resource, number))
+        });
+        said.flatten().unwrap_or_else(|| {
+            named.get(site).is_some_and(|peer| peer.key == *key)
+                || site == here && *key == self.identity().public()
+        })
+    }
+}
+
+impl Known for Members {
+    fn site_of(&self, key: &PublicKey) -> Option<SiteId> {
+        let Shared { named, ledger, .. } = &*self.shared;
+        let said = ledger.read(|roster| {
+            let known = roster.members().contains_key(key);
+            let belongs = roster.sites().find(|(one, _)| *one == key);
+            known.then(|| belongs.map(|(_, member)| member.site.clone()))
+        });
+        said.flatten().unwrap_or_else(|| {
+            named.iter().find(|(_, peer)| peer.key == *key).map(|(site, _)| site.clone())
+        })
+    }
+}
+
+/// Whether a key was one of the federation, and is not any more.
+fn is_out(roster: &Roster, key: &PublicKey) -> bool {
+    roster.members().get(key).is_some_and(|member| member.standing != Standing::Belongs)
+}

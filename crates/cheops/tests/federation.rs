@@ -1,0 +1,238 @@
+//! Sites join by tokens, are removed, and get new keys, while lines between them are cut and heal.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+
+mod field;
+
+use std::process::Output;
+
+use cheops_agent::api::model::{Federation, MemberStanding, Site, Submit};
+use field::{Field, agent::Agent, all_ok, eventually, submit};
+use serde_json::Value;
+
+const QUICK: &str = "[links]\nheartbeat = '100ms'\nsilence = '400ms'\nretry = '200ms'";
+
+fn on(sites: &str, command: &str) -> Submit {
+    Submit { sites: Some(sites.into()), ..submit(command, "set") }
+}
+
+/// What the program says at a site.
+fn cheops(site: &Agent, arguments: &[&str]) -> Output {
+    let mut command = site.command(env!("CARGO_BIN_EXE_cheops"));
+    command.env("CHEOPS_AGENT", &site.url).args(arguments).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8(text).unwrap()
+}
+
+fn well(site: &Agent, arguments: &[&str]) -> String {
+    let output = cheops(site, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What the program refuses at a site, and why.
+fn refused(site: &Agent, arguments: &[&str]) -> String {
+    let output = cheops(site, arguments);
+    assert_eq!(output.status.code(), Some(4), "{arguments:?}: {}", said(&output));
+    said(&output)
+}
+
+fn token(site: &Agent) -> String {
+    let made: Value =
+        serde_json::from_str(&well(site, &["token", "create", "-o", "json"])).unwrap();
+    made["token"].as_str().unwrap().to_owned()
+}
+
+fn member_names(site: &Agent) -> Vec<String> {
+    let federation: Federation = site.try_get("/api/v1/federation").unwrap();
+    let members = federation.members.into_iter();
+    let here = members.filter(|member| member.standing == MemberStanding::Belongs);
+    here.map(|member| member.site).collect()
+}
+
+fn seen(site: &Agent, other: &str) -> Option<Site> {
+    let sites: cheops_agent::api::model::Sites = site.try_get("/api/v1/sites")?;
+    sites.sites.into_iter().find(|site| site.name == other)
+}
+
+/// A federation of sites that have joined, each with a token of the one before it.
+fn federation(count: usize) -> Field {
+    let field = Field::of_strangers(count, QUICK);
+    for pair in field.sites.windows(2) {
+        well(&pair[1], &["join", &token(&pair[0])]);
+    }
+    field.wait_until_linked();
+    field
+}
+
+#[test]
+fn sites_that_join_one_after_the_other_work_together_and_find_each_other_again() {
+    let mut field = federation(3);
+    let one = &field.sites[0];
+    assert!(all_ok(&one.exec("x", &on(&field.everywhere(), "echo begin > {id}")), 3));
+    field.agreed("x", &[0, 1, 2]);
+    assert_eq!(member_names(&field.sites[2]), ["site1", "site2", "site3"]);
+    for site in &mut field.sites {
+        site.kill();
+    }
+    for site in &mut field.sites {
+        site.start();
+    }
+    field.sites.iter().for_each(Agent::wait_until_ready);
+    field.wait_until_linked();
+    assert!(all_ok(&field.sites[2].exec("x", &submit("echo more >> {id}", "add")), 3));
+    field.agreed("x", &[0, 1, 2]);
+}
+
+#[test]
+fn a_token_that_lets_nobody_in_says_why() {
+    let field = Field::of_strangers(4, QUICK);
+    let [one, two, three, four] = &field.sites[..] else { panic!("four sites") };
+    let used = token(one);
+    well(two, &["join", &used]);
+    assert!(
+        refused(three, &["join", &used]).contains("was used already, by the site with the key")
+    );
+
+    let short: Value =
+        serde_json::from_str(&well(one, &["token", "create", "--ttl", "1s", "-o", "json"]))
+            .unwrap();
+    let short = short["token"].as_str().unwrap();
+    eventually("the token expires", || {
+        let output = cheops(three, &["join", short]);
+        // A site that was let in before would be so again: it must not be.
+        assert!(!output.status.success() || member_names(three).is_empty());
+        said(&output).contains("the token has expired")
+    });
+
+    // Of another federation, and brought to the wrong door by its holder: the key in it is that of `four`.
+    let foreign = token(four);
+    assert!(refused(two, &["join", &foreign]).contains("belongs to the federation"));
+    let damaged = &used[..used.len() - 3];
+    assert!(refused(three, &["join", damaged]).contains("it is damaged: copy it again"));
+    assert!(refused(three, &["join", "hello"]).contains("is it a token"));
+    assert_eq!(member_names(three), Vec::<String>::new());
+    // What was refused has spent nothing.
+    well(three, &["join", &token(one)]);
+    eventually("it belongs", || member_names(two) == ["site1", "site2", "site3"]);
+}
+
+#[test]
+fn a_token_is_good_only_at_the_site_that_has_made_it() {
+    let mut field = Field::of_strangers(3, QUICK);
+    let made = token(&field.sites[0]);
+    // The site forgets: a backup from before the token was made.
+    field.sites[0].kill();
+    std::fs::remove_file(field.directory(0).join("data/tokens")).unwrap();
+    field.sites[0].start();
+    field.sites[0].wait_until_ready();
+    assert!(refused(&field.sites[1], &["join", &made]).contains("the token is none of this site"));
+}
+
+#[test]
+fn two_sites_of_one_name_do_not_both_belong() {
+    let field = federation(2);
+    let other = tempfile::tempdir().unwrap();
+    let config = "site = 'site2'\n[listen]\napi = '127.0.0.1:7079'\npeers = '0.0.0.0:7078'\n";
+    std::fs::write(other.path().join("site.toml"), config).unwrap();
+    let mut twin = Agent::new("site2", field.net.namespace(0), "127.0.0.1", other.path());
+    twin.url = "http://127.0.0.1:7079".into();
+    twin.start();
+    eventually("the twin answers", || cheops(&twin, &["site", "list"]).status.success());
+    let why = refused(&twin, &["join", &token(&field.sites[0])]);
+    assert!(why.contains("another site of the federation is called `site2`"), "{why}");
+}
+
+#[test]
+fn a_dead_site_is_removed_and_stays_so() {
+    let mut field = federation(3);
+    let everywhere = field.everywhere();
+    assert!(all_ok(&field.sites[0].exec("x", &on(&everywhere, "echo begin > {id}")), 3));
+    field.agreed("x", &[0, 1, 2]);
+    field.sites[2].kill();
+    let [one, two, _] = &field.sites[..] else { panic!("three sites") };
+    well(one, &["site", "remove", "site3"]);
+    eventually("both have heard of it", || {
+        [one, two].iter().all(|site| member_names(site) == ["site1", "site2"])
+    });
+    assert!(refused(one, &["site", "remove", "site3"]).contains("no site `site3` belongs"));
+    assert!(refused(one, &["site", "remove", "site1"]).contains("remove it at another site"));
+
+    // It comes back from the dead, knows nothing of it, and asks for something.
+    field.sites[2].start();
+    field.sites[2].wait_until_ready();
+    let [one, two, three] = &field.sites[..] else { panic!("three sites") };
+    let lost = Submit { wait: Some("0s".into()), ..submit("echo lost >> {id}", "add") };
+    three.exec("x", &lost);
+    eventually("it hears why nobody speaks with it", || {
+        let error = seen(three, "site1").and_then(|site| site.error).unwrap_or_default();
+        error.contains("was removed from the federation")
+    });
+    for site in [one, two] {
+        assert_eq!(site.reachable().len(), 1);
+        assert_eq!(site.resource("x").unwrap().operations.len(), 1, "nothing of it came");
+    }
+    // Nor does it come in with a token, with the key that it has.
+    let why = refused(three, &["join", &token(two)]);
+    assert!(why.contains("was removed from this federation, for ever"), "{why}");
+}
+
+#[test]
+fn what_a_removed_site_tells_one_that_has_not_heard_of_it_counts_up_to_there_and_no_further() {
+    let field = federation(3);
+    let [one, two, three] = &field.sites[..] else { panic!("three sites") };
+    assert!(all_ok(&one.exec("x", &on(&field.everywhere(), "echo begin > {id}")), 3));
+    field.agreed("x", &[0, 1, 2]);
+    // The first is alone, and removes the third, which goes on with the second.
+    field.net.cut(0, 1);
+    field.net.cut(0, 2);
+    eventually("the first is alone", || one.reachable().is_empty());
+    well(one, &["site", "remove", "site3"]);
+    let now = |command: &str| Submit { wait: Some("0s".into()), ..submit(command, "add") };
+    three.exec("x", &now("echo two has heard this >> {id}"));
+    eventually("the second has it", || two.resource("x").unwrap().operations.len() == 2);
+    field.net.heal();
+    eventually("the second has heard of it, too", || member_names(two) == ["site1", "site2"]);
+    eventually("the second does not speak with it any more", || two.reachable() == ["site1"]);
+    three.exec("x", &now("echo nobody has heard this >> {id}"));
+    // What the second had taken in counts for the first; what nobody had does not, through any site.
+    eventually("the first has what the second had", || {
+        one.resource("x").unwrap().operations.len() == 2
+    });
+    assert_eq!(three.resource("x").unwrap().operations.len(), 3);
+    one.exec("x", &now("echo after >> {id}"));
+    eventually("the two that are left go on", || {
+        [one, two].iter().all(|site| site.resource("x").unwrap().operations.len() == 3)
+    });
+    for site in [one, two] {
+        let resource = site.resource("x").unwrap();
+        assert!(resource.operations.iter().all(|op| !op.command.contains("nobody")));
+    }
+}
+
+#[test]
+fn a_site_gets_a_new_key_while_it_is_cut_off_and_is_known_again() {
+    let mut field = federation(3);
+    let before = seen(&field.sites[0], "site2").unwrap().key;
+    field.net.cut(0, 1);
+    field.net.cut(1, 2);
+    eventually("it is alone", || field.sites[1].reachable().is_empty());
+    let key = well(&field.sites[1], &["site", "key", "--renew"]);
+    assert_ne!(key.trim(), before);
+    field.net.heal();
+    field.wait_until_linked();
+    for site in [&field.sites[0], &field.sites[2]] {
+        assert_eq!(seen(site, "site2").unwrap().key, key.trim());
+    }
+    assert!(all_ok(&field.sites[1].exec("x", &on(&field.everywhere(), "echo a > {id}")), 3));
+    // Also after it starts again.
+    field.sites[1].kill();
+    field.sites[1].start();
+    field.sites[1].wait_until_ready();
+    field.wait_until_linked();
+    assert_eq!(well(&field.sites[1], &["site", "key"]), key);
+    assert!(all_ok(&field.sites[1].exec("x", &submit("echo b >> {id}", "add")), 3));
+}
