@@ -36,7 +36,7 @@ fn well(site: &Agent, arguments: &[&str]) -> String {
 /// What the program refuses at a site, and why.
 fn refused(site: &Agent, arguments: &[&str]) -> String {
     let output = cheops(site, arguments);
-    assert_eq!(output.status.code(), Some(4), "{arguments:?}: {}", said(&output));
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", said(&output));
     said(&output)
 }
 

@@ -36,7 +36,7 @@ async fn a_site_that_is_not_known_is_told_to_be_added() {
     four.knows(&name("site1"), one.peers.address());
     let four = four.start().await;
     let reason = format!(
-        "`site1` does not know the key of `site4`: put it into the configuration of `site1`, key = \"{}\"",
+        "`site1` does not know the key of `site4`: let it join, or put it into the configuration of `site1`, key = \"{}\"",
         identity("site4").public()
     );
     shows(&four, "site1", &reason).await;
