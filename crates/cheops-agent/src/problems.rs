@@ -337,8 +337,11 @@ pub(crate) fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble>
             next,
         ));
     }
+    if let Some((op, site)) = resource.denied() {
+        return Some(denied(here, resource, op, site, &remedy));
+    }
     let (urgency, what, text, next) = match resource.state() {
-        replica::State::Settled | replica::State::Pending => return None,
+        replica::State::Settled | replica::State::Pending | replica::State::Denied => return None,
         replica::State::Failed => (
             Urgency::Medium,
             "failed",
@@ -373,6 +376,29 @@ pub(crate) fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble>
         }
     };
     Some(trouble(urgency, here, Some(id), what, text, next))
+}
+
+/// That the policy of a site does not let it run an operation. Nobody tries again by itself.
+fn denied(
+    here: &SiteId,
+    resource: &replica::Resource,
+    op: &Operation,
+    site: &SiteId,
+    remedy: &Remedy<'_>,
+) -> Trouble {
+    let id = resource.id();
+    let said = resource.reply(&op.id, site).map(|reply| reply.output.clone()).unwrap_or_default();
+    trouble(
+        Urgency::High,
+        here,
+        Some(id),
+        "denied",
+        format!("`{site}` denied {} {} of `{id}`: {}", op.kind, op.id, said.trim_end()),
+        format!(
+            "if it should run there, allow it in the policy of `{site}` (docs/policy.md) and restart its agent; {}",
+            remedy.of(op)
+        ),
+    )
 }
 
 /// That an operation went well at one site and failed at another.

@@ -111,6 +111,8 @@ pub enum State {
     Pending,
     /// What was asked for last has failed everywhere.
     Failed,
+    /// The policy of a site does not let it run what others have run, or what was asked for last.
+    Denied,
     /// It succeeded here and failed there, or a site has run what is not in the block.
     Diverged,
     /// A person must decide at this site: what was run has left the block, and there is no way back.
@@ -202,6 +204,9 @@ pub struct ResourceAtSite {
     pub ok: usize,
     /// How many with KO.
     pub ko: usize,
+    /// How many its policy did not let run.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub denied: usize,
     /// How many it could not say of whether they took effect.
     pub unknown: usize,
     /// How many it has not answered.
@@ -213,6 +218,11 @@ pub struct ResourceAtSite {
     /// Which part is there, from 1, if the resource is in parts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<usize>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// Which part of a resource's history to show.
@@ -339,6 +349,9 @@ pub enum RunStatus {
     /// It failed.
     #[serde(rename = "KO")]
     Ko,
+    /// The site's policy does not let it run; the output names the rule.
+    #[serde(rename = "DENIED")]
+    Denied,
     /// Its supervisor is gone (a power cut, a reboot, or killed), and nobody knows if it took effect.
     #[serde(rename = "UNKNOWN")]
     Unknown,

@@ -85,7 +85,7 @@ impl Inner {
         before: Option<Arc<Reply>>,
     ) {
         // What would make one more of something is not sent again if it went well before, or may have.
-        let stands = before.filter(|before| before.outcome != Outcome::Ko);
+        let stands = before.filter(|before| !before.outcome.is_failure());
         if let Some(before) = stands.filter(|_| !op.action.is_repeatable()) {
             return self.tell(Input::Ran { run, report: before.report() }).await;
         }
