@@ -28,6 +28,7 @@ mod log;
 mod matrix;
 mod output;
 mod play;
+mod policy;
 mod running;
 mod scope;
 mod show;
@@ -51,6 +52,8 @@ pub(crate) enum Command {
     Site(site::Arguments),
     #[command(subcommand)]
     Hooks(hooks::Arguments),
+    #[command(subcommand)]
+    Policy(policy::Arguments),
     Agent(agent::Arguments),
     Demo(demo::Arguments),
     Scope(scope::Arguments),
@@ -73,6 +76,7 @@ impl Command {
             Self::Output(arguments) => output::run(&arguments, context),
             Self::Site(arguments) => site::run(&arguments, context),
             Self::Hooks(arguments) => hooks::run(&arguments, context),
+            Self::Policy(arguments) => policy::run(&arguments, context),
             Self::Agent(arguments) => agent::run(&arguments),
             Self::Demo(arguments) => demo::run(&arguments, context),
             Self::Scope(arguments) => scope::run(&arguments, context.output),
