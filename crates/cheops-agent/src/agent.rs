@@ -46,6 +46,7 @@ use crate::{
     node::{self, Clock, Hands},
     open_files::{self, Connections},
     peers::{Calls, Peers},
+    policy::{Gate, Landlock, Unusable},
     problems::Noted,
     replicants::Replicants,
     run::{self, Runner, Setup},
@@ -95,6 +96,9 @@ pub enum StartError {
         "`{0}` has the key of this site in its configuration: put the one there that `cheops site key` prints at `{0}`"
     )]
     OwnKey(SiteId),
+    /// A rule of the policy can't be kept at this site.
+    #[error(transparent)]
+    Policy(#[from] Unusable),
     /// A thread can't be started.
     #[error("a thread can't be started: {0}")]
     Thread(io::Error),
@@ -166,6 +170,7 @@ impl Agent {
         let federation = federation.map_err(directory(config.data.clone()))?;
         let store = config.data.join("files");
         let files = Files::open(store.clone(), config.store.clone()).map_err(directory(store))?;
+        let gate = gate(&config, members.clone())?;
         let scratch = config.data.join("runs");
         let setup = Setup::new(
             config.runs.clone(),
@@ -176,7 +181,7 @@ impl Agent {
         let fetch = Arc::new(FromPeers(peers.clone()));
         let services = config.mesh.services.clone();
         let runner = setup
-            .map(|setup| Setup { services, ..setup })
+            .map(|setup| Setup { services, gate: gate.clone(), ..setup })
             .and_then(|setup| Runner::start(setup, files.clone(), fetch, handle.clone()))
             .map_err(directory(scratch))?;
         let hands =
@@ -202,6 +207,7 @@ impl Agent {
             peers,
             federation: federation.clone(),
             runner,
+            gate,
             files,
             hooks,
             noted,
@@ -277,6 +283,29 @@ fn members(config: &Config) -> Result<Members, StartError> {
         return Err(StartError::OwnKey(site.clone()));
     }
     Ok(Members::new(config, identity, ledger))
+}
+
+/// What decides which commands run here, and a word about those that do not.
+fn gate(config: &Config, members: Members) -> Result<Gate, StartError> {
+    let gate = Gate::new(config, move || members.has_others());
+    gate.check()?;
+    if gate.is_silent() {
+        tracing::warn!(
+            "commands are denied here: this site has others, and its configuration has no [policy]; see docs/policy.md"
+        );
+    }
+    if let Some((rules, landlock)) = gate.unkept() {
+        let rules = rules.join(", ");
+        match landlock {
+            Landlock::Required => tracing::error!(
+                "the kernel has no Landlock: what these rules of the policy allow is denied: {rules}"
+            ),
+            Landlock::BestEffort => tracing::warn!(
+                "the kernel has no Landlock: what these rules of the policy allow is not kept to its paths: {rules}"
+            ),
+        }
+    }
+    Ok(gate)
 }
 
 /// Serves no more connections than the files allow that the system lets this process have open.

@@ -23,6 +23,7 @@ pub use self::hook::{
 };
 pub use self::service::{Cross, Divide, Gather, Ids, Limits, Mesh, Meta, Service, Split};
 use self::service::{MeshSection, ServiceSection};
+use crate::policy::{Policy, PolicySection};
 
 /// Where the API listens, as the original program does.
 pub const API_PORT: u16 = 8079;
@@ -68,6 +69,10 @@ pub struct Config {
     pub hooks: Vec<Hook>,
     /// How long a site waits for another to tell of an operation for all sites.
     pub takeover: Duration,
+    /// What may run here.
+    pub policy: Policy,
+    /// The file that this is from, if it is from one.
+    pub file: Option<PathBuf>,
 }
 
 /// Another site.
@@ -197,6 +202,8 @@ impl Config {
             mesh: Mesh::default(),
             hooks: Vec::new(),
             takeover: Duration::from_mins(1),
+            policy: Policy::default(),
+            file: None,
         }
     }
 
@@ -205,7 +212,8 @@ impl Config {
         let failed = |problem| ConfigError { path: path.to_owned(), problem };
         let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
         let beside = path.parent().unwrap_or(Path::new("."));
-        Self::from_toml(&text, beside).map_err(failed)
+        let config = Self::from_toml(&text, beside).map_err(failed)?;
+        Ok(Self { file: Some(path.to_owned()), ..config })
     }
 
     /// The configuration in a text; paths are relative to a directory.
@@ -270,6 +278,7 @@ impl Config {
             config.hooks.push(hook);
         }
         set(&mut config.takeover, span("hooks.takeover", file.hooks.takeover)?);
+        config.policy = Policy::read(file.policy, beside)?;
         config.check()?;
         Ok(config)
     }
@@ -381,6 +390,9 @@ fn worded(text: &str, error: &toml::de::Error) -> String {
 
 /// A problem with a setting that it begins with, and the line of that setting.
 fn placed(text: &str, problem: String) -> String {
+    if let Some(line) = of_rule(text, &problem) {
+        return format!("line {line}: {problem}");
+    }
     let setting = problem.strip_prefix('`').and_then(|rest| rest.split_once('`'));
     let Some((setting, _)) = setting else { return problem };
     let (section, name) = setting.rsplit_once('.').unwrap_or(("", setting));
@@ -397,6 +409,18 @@ fn placed(text: &str, problem: String) -> String {
         }
     }
     problem
+}
+
+/// The line of the rule of the policy that a problem begins with.
+fn of_rule(text: &str, problem: &str) -> Option<usize> {
+    let (name, _) = problem.strip_prefix("the rule `")?.split_once('`')?;
+    let names = |line: &str| {
+        let value = line.trim().strip_prefix("name")?.trim_start().strip_prefix('=')?.trim();
+        Some(value.get(1..value.len().checked_sub(1)?)? == name)
+    };
+    // Of two with one name the second is the one too many.
+    let found = text.lines().enumerate().filter(|(_, line)| names(line) == Some(true)).last();
+    found.map(|(number, _)| number + 1)
 }
 
 fn set<T>(setting: &mut T, value: Option<T>) {
@@ -436,6 +460,8 @@ struct File {
     hook: Vec<HookSection>,
     #[serde(default)]
     hooks: HooksSection,
+    #[serde(default)]
+    policy: PolicySection,
 }
 
 #[derive(Deserialize, Default)]
@@ -633,6 +659,15 @@ mod tests {
             (
                 "site = 'a'\n[[hook]]\nname = 'b'\ncommand = 'c'\n[[hook]]\nname = 'b'\ncommand = 'd'",
                 "the hook `b` is named twice",
+            ),
+            (
+                "site = 'a'\n[policy]\nallow_any_shell = true",
+                "line 3: unknown field `allow_any_shell`",
+            ),
+            ("site = 'a'\n[policy]\nlandlock = 'maybe'", "line 3: unknown variant `maybe`"),
+            (
+                "site = 'a'\n[[policy.rule]]\nname = 'x'\ndecision = 'allow'",
+                "line 3: the rule `x` of the policy: it does not say what it allows",
             ),
             ("site = 'a'\n[hooks]\ntakeover = '0s'", "line 3: `hooks.takeover` must be longer"),
         ] {

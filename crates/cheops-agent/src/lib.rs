@@ -15,6 +15,7 @@ pub mod node;
 pub mod open_files;
 pub mod peers;
 mod pipe;
+pub mod policy;
 pub mod problems;
 pub mod replicants;
 pub mod rest;

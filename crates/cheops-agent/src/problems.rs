@@ -20,6 +20,7 @@ use crate::{
     },
     node::{Health, Stopping},
     peers::State as Reach,
+    policy::Landlock,
     replicants::Replicant,
     run::answer,
     shell,
@@ -114,6 +115,7 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
     all.extend(disk(site, &context.node.health()));
     all.extend(runs(site, context.runner.workload().stuck));
     all.extend(context.hooks.troubles());
+    all.extend(unkept(site, context.gate.unkept()));
     for peer in context.peers.view() {
         all.extend(link(site, &peer));
         all.extend(clock(site, &peer));
@@ -190,6 +192,26 @@ fn runs(site: &SiteId, stuck: usize) -> Option<Trouble> {
             "see the agent's log for why: usually a full disk or too many processes. They are tried again every second",
         )
     })
+}
+
+/// Rules about paths, where the kernel can't keep them.
+fn unkept(site: &SiteId, rules: Option<(Vec<&str>, Landlock)>) -> Option<Trouble> {
+    let (rules, landlock) = rules?;
+    let rules = rules.join("`, `");
+    let (urgency, text) = match landlock {
+        Landlock::Required => (
+            Urgency::High,
+            format!("the kernel has no Landlock, so that what the rules `{rules}` allow is denied"),
+        ),
+        Landlock::BestEffort => (
+            Urgency::Medium,
+            format!(
+                "the kernel has no Landlock, so that what the rules `{rules}` allow may touch every path"
+            ),
+        ),
+    };
+    let next = "use a kernel that has it (5.13 or later, with `landlock` among its `lsm`), or take `landlock` out of these rules";
+    Some(trouble(urgency, site, None, "landlock", text, next))
 }
 
 fn clock(site: &SiteId, peer: &crate::peers::Peer) -> Option<Trouble> {
@@ -339,8 +361,11 @@ pub(crate) fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble>
             next,
         ));
     }
+    if let Some((op, site)) = resource.denied() {
+        return Some(denied(here, resource, op, site, &remedy));
+    }
     let (urgency, what, text, next) = match resource.state() {
-        replica::State::Settled | replica::State::Pending => return None,
+        replica::State::Settled | replica::State::Pending | replica::State::Denied => return None,
         replica::State::Failed => (
             Urgency::Medium,
             "failed",
@@ -375,6 +400,29 @@ pub(crate) fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble>
         }
     };
     Some(trouble(urgency, here, Some(id), what, text, next))
+}
+
+/// That the policy of a site does not let it run an operation. Nobody tries again by itself.
+fn denied(
+    here: &SiteId,
+    resource: &replica::Resource,
+    op: &Operation,
+    site: &SiteId,
+    remedy: &Remedy<'_>,
+) -> Trouble {
+    let id = resource.id();
+    let said = resource.reply(&op.id, site).map(|reply| reply.output.clone()).unwrap_or_default();
+    trouble(
+        Urgency::High,
+        here,
+        Some(id),
+        "denied",
+        format!("`{site}` denied {} {} of `{id}`: {}", op.kind, op.id, said.trim_end()),
+        format!(
+            "if it should run there, allow it in the policy of `{site}` (docs/policy.md) and restart its agent; {}",
+            remedy.of(op)
+        ),
+    )
 }
 
 /// That an operation went well at one site and failed at another.

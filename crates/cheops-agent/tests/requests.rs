@@ -29,6 +29,7 @@ fn config(site: &str, directory: &tempfile::TempDir) -> Config {
     let mut config = Config::new(site.parse().unwrap(), directory.path().join(site));
     config.api = SocketAddr::from(([127, 0, 0, 1], 0));
     config.peers = SocketAddr::from(([127, 0, 0, 1], 0));
+    config.policy.any_shell = Some(true);
     config
 }
 

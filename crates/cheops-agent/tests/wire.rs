@@ -153,7 +153,7 @@ fn messages() -> [(&'static str, Message); 7] {
     ]
 }
 
-fn durables() -> [(&'static str, Durable); 10] {
+fn durables() -> [(&'static str, Durable); 11] {
     let steps = Action::Steps([Action::command("incr x"), http()].into());
     let first = Operation {
         parents: Box::default(),
@@ -174,6 +174,7 @@ fn durables() -> [(&'static str, Durable); 10] {
         by: "site1:2".parse().unwrap(),
         at: Timestamp::at(Millis(1_800_000_000_000)),
     };
+    let denied = Reply { outcome: Outcome::Denied, ..reply() };
     let trimmed = Durable::Trimmed { resource: "counter".parse().unwrap(), version: version() };
     [
         ("steps", stored(operation(steps))),
@@ -186,6 +187,7 @@ fn durables() -> [(&'static str, Durable); 10] {
         ("trimmed", trimmed),
         ("withheld", Durable::Withheld { resource: "counter".parse().unwrap(), floor: 9 }),
         ("shown", Durable::Record(shown())),
+        ("denied", Durable::Record(Record::Reply(Arc::new(denied)))),
     ]
 }
 

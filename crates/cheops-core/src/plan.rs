@@ -76,6 +76,15 @@ pub enum Outcome {
     Ko,
     /// The command succeeded.
     Ok,
+    /// The site's policy does not let it run: nothing was started.
+    Denied,
+}
+
+impl Outcome {
+    /// Whether it has changed nothing: the command failed, or was not let run.
+    pub fn is_failure(self) -> bool {
+        matches!(self, Self::Ko | Self::Denied)
+    }
 }
 
 /// How many runs were in vain, since when, and in a block of which length.
@@ -163,7 +172,7 @@ impl Journal {
         if self.failed.remove(&op) {
             self.counted = None;
         }
-        if outcome == Outcome::Ko {
+        if outcome.is_failure() {
             self.failed.insert(op);
             if let Some(counted) = &mut self.counted {
                 counted.more.push(op);

@@ -146,6 +146,9 @@ const BOTH: [Outcome; 2] = [Outcome::Ok, Outcome::Ok];
 const NONE: [Outcome; 2] = [Outcome::Ko, Outcome::Ko];
 const ONE: [Outcome; 2] = [Outcome::Ok, Outcome::Ko];
 const OTHER: [Outcome; 2] = [Outcome::Ko, Outcome::Ok];
+const DENIED: [Outcome; 2] = [Outcome::Ok, Outcome::Denied];
+const FORBIDDEN: [Outcome; 2] = [Outcome::Denied, Outcome::Denied];
+const MIXED: [Outcome; 2] = [Outcome::Denied, Outcome::Ko];
 const DOUBT: [Outcome; 2] = [Outcome::Ok, Outcome::Unknown];
 
 #[test]
@@ -240,6 +243,68 @@ fn the_state_is_about_now_and_not_about_the_past() {
             let doubt = two.at(1).in_doubt().is_some();
             assert_eq!(doubt, expected == Pending, "{what}");
             assert!(expected == Diverged || two.at(1).apart().is_none(), "{what}");
+        }
+    }
+}
+
+#[test]
+fn what_a_site_denies_is_neither_run_again_nor_a_divergence() {
+    use State::{Denied, Diverged, Settled};
+    type Story<'a> = &'a [(&'a str, [Outcome; 2], State)];
+    let made: [Story<'_>; 3] = [
+        // It stays until something says all about what it wrote to, and is run at all sites.
+        &[
+            ("POST / create", BOTH, Settled),
+            ("PATCH /m write", DENIED, Denied),
+            ("PATCH /m write", BOTH, Denied),
+            ("PUT /m write", DENIED, Denied),
+            ("PUT /m write", BOTH, Settled),
+        ],
+        // What was denied everywhere has changed nothing.
+        &[
+            ("POST / create", BOTH, Settled),
+            ("PATCH /m write", FORBIDDEN, Denied),
+            ("PATCH /m write", MIXED, Denied),
+            ("PATCH /m write", BOTH, Settled),
+        ],
+        // A failure counts more.
+        &[
+            ("POST / create", BOTH, Settled),
+            ("PATCH /m write", DENIED, Denied),
+            ("PATCH /m write", ONE, Diverged),
+            ("PUT /m write", BOTH, Settled),
+        ],
+    ];
+    let natural: [Story<'_>; 2] = [
+        &[
+            ("PUT /m replace", DENIED, Denied),
+            ("PATCH /m write", BOTH, Denied),
+            ("PUT /m replace", BOTH, Settled),
+        ],
+        // Commands: one that is denied where it was received is void.
+        &[
+            ("do replace", BOTH, Settled),
+            ("do write", FORBIDDEN, Settled),
+            ("do write", DENIED, Denied),
+            ("do replace", BOTH, Settled),
+        ],
+    ];
+    let stories = made.map(|story| (MADE, story)).into_iter();
+    for (matrix, story) in stories.chain(natural.map(|story| (NATURAL, story))) {
+        let mut two = Two::new();
+        for (n, &(what, goes, expected)) in story.iter().enumerate() {
+            two.submit(0, what, matrix, goes);
+            let after = format!("{what}, after {:?}", &story[..n]);
+            assert_eq!(two.state(), expected, "{after}");
+            assert!(!two.at(1).is_stuck(), "{after}");
+            let denied = two.at(0).denied();
+            assert!(denied.is_some() || expected != Denied, "{after}");
+            assert!(denied.is_none() || expected != Settled, "{after}");
+            if goes == DENIED {
+                let op = two.at(0).block().last().unwrap().id.clone();
+                let attempts = |n| two.at(n).reply(&op, &site(1)).unwrap().attempt;
+                assert_eq!([attempts(0), attempts(1)], [1, 1], "{after}");
+            }
         }
     }
 }

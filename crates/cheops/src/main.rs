@@ -52,6 +52,9 @@ fn main() -> ExitCode {
     if let Some(directory) = supervise::asked(&arguments) {
         return supervise::run(directory);
     }
+    if let Some((terms, program, rest)) = supervise::asked_to_confine(&arguments) {
+        return cheops_agent::run::confine::confine(terms, program, rest);
+    }
     let Arguments { output, agent, command } =
         Arguments::parse_from(spelling::with_verb(arguments));
     let context = Context { output, agent };

@@ -181,7 +181,7 @@ pub(crate) fn state(state: State) -> Cell {
     let style = match state {
         State::Settled => GOOD,
         State::Pending => OPEN,
-        State::Failed | State::Diverged | State::NeedsDecision => BAD,
+        State::Failed | State::Denied | State::Diverged | State::NeedsDecision => BAD,
     };
     Cell::styled(word(state), style)
 }
@@ -198,7 +198,7 @@ pub(crate) fn site_state(state: SiteState) -> Cell {
 pub(crate) fn run_style(status: RunStatus) -> Style {
     match status {
         RunStatus::Ok => GOOD,
-        RunStatus::Ko | RunStatus::Unknown => BAD,
+        RunStatus::Ko | RunStatus::Denied | RunStatus::Unknown => BAD,
         RunStatus::Running | RunStatus::Waiting | RunStatus::Dropped | RunStatus::Timeout => OPEN,
     }
 }

@@ -16,8 +16,14 @@ use crate::{address::address, fresh::page, live, words};
 pub(crate) const PAGE: usize = 50;
 
 /// All states, in the order of how well things are.
-const STATES: [State; 5] =
-    [State::Settled, State::Pending, State::Failed, State::Diverged, State::NeedsDecision];
+const STATES: [State; 6] = [
+    State::Settled,
+    State::Pending,
+    State::Failed,
+    State::Denied,
+    State::Diverged,
+    State::NeedsDecision,
+];
 
 /// What is looked for; what is empty is not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -124,6 +130,7 @@ pub(crate) fn word(state: State) -> &'static str {
         State::Settled => "settled",
         State::Pending => "pending",
         State::Failed => "failed",
+        State::Denied => "denied",
         State::Diverged => "diverged",
         State::NeedsDecision => "needs-decision",
     }

@@ -324,6 +324,7 @@ fn letter(state: State) -> &'static str {
         State::Settled => "S",
         State::Pending => "P",
         State::Failed => "F",
+        State::Denied => "X",
         State::Diverged => "D",
         State::NeedsDecision => "N",
     }

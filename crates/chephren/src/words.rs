@@ -57,6 +57,7 @@ pub(crate) fn state(state: State) -> (&'static str, &'static str) {
         State::Settled => ("settled", "good"),
         State::Pending => ("pending", "busy"),
         State::Failed => ("failed", "bad"),
+        State::Denied => ("denied", "bad"),
         State::Diverged => ("diverged", "bad"),
         State::NeedsDecision => ("needs a decision", "bad"),
     }

@@ -18,6 +18,7 @@ mod hooks;
 pub mod model;
 mod original;
 mod pass;
+mod policy;
 mod problems;
 mod rehearse;
 mod replicants;
@@ -50,7 +51,7 @@ use utoipa_axum::{
 };
 
 pub use self::error::ApiError;
-pub(crate) use self::{catalogue::learn, door::guard, serve::serve};
+pub(crate) use self::{catalogue::learn, door::guard, policy::admit, serve::serve};
 use crate::{
     config::Config,
     federation::Federation,
@@ -59,6 +60,7 @@ use crate::{
     metrics::Metrics,
     node,
     peers::{Peers, State},
+    policy::Gate,
     problems::Noted,
     replicants::Replicants,
     run::Runner,
@@ -79,6 +81,8 @@ pub struct Context {
     pub federation: Federation,
     /// What runs commands.
     pub runner: Runner,
+    /// What decides which of them run here.
+    pub gate: Gate,
     /// The files that operations bring.
     pub files: Files,
     /// The REST resources that this site has a part in.
@@ -139,6 +143,7 @@ impl Context {
         (name = "sites", description = "The sites and the links between them"),
         (name = "agent", description = "How the agent is doing"),
         (name = "hooks", description = "How a site tells people what happened"),
+        (name = "policy", description = "What may run at a site"),
         (name = "original", description = "As the original program has it"),
     )
 )]
@@ -171,6 +176,7 @@ pub fn router(context: Shared) -> Router {
         .routes(routes!(hooks::list, hooks::add))
         .routes(routes!(hooks::remove))
         .routes(routes!(hooks::test))
+        .routes(routes!(policy::test))
         .routes(routes!(changes::follow).layer(middleware::from_fn(numbered)))
         .routes(routes!(upload::store))
         .routes(routes!(upload::content))

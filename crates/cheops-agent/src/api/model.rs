@@ -113,6 +113,8 @@ pub enum State {
     Pending,
     /// What was asked for last has failed everywhere.
     Failed,
+    /// The policy of a site does not let it run what others have run, or what was asked for last.
+    Denied,
     /// It succeeded here and failed there, or a site has run what is not in the block.
     Diverged,
     /// A person must decide at this site: what was run has left the block, and there is no way back.
@@ -204,6 +206,9 @@ pub struct ResourceAtSite {
     pub ok: usize,
     /// How many with KO.
     pub ko: usize,
+    /// How many its policy did not let run.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub denied: usize,
     /// How many it could not say of whether they took effect.
     pub unknown: usize,
     /// How many it has not answered.
@@ -215,6 +220,11 @@ pub struct ResourceAtSite {
     /// Which part is there, from 1, if the resource is in parts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<usize>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// Which part of a resource's history to show.
@@ -341,6 +351,9 @@ pub enum RunStatus {
     /// It failed.
     #[serde(rename = "KO")]
     Ko,
+    /// The site's policy does not let it run; the output names the rule.
+    #[serde(rename = "DENIED")]
+    Denied,
     /// Its supervisor is gone (a power cut, a reboot, or killed), and nobody knows if it took effect.
     #[serde(rename = "UNKNOWN")]
     Unknown,
@@ -783,4 +796,116 @@ pub struct Ready {
     pub ready: bool,
     /// What is missing, if it is not.
     pub because: Vec<String>,
+}
+
+/// What a site's policy is asked about: an operation that is known there, or what one would be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyQuestion {
+    /// The resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
+    /// An operation of the resource that the site knows: `site1:7`. Nothing else is needed then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
+    /// Who asks; `anonymous` without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub author: Option<String>,
+    /// The site that received it; rules that ask for one do not match without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+    /// What it does; `exec` without it. `@show`, `@reset` and `@check` are commands of the resource itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// A command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// The names of files that are attached to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
+    /// The service that a request is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Its method; `GET` without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// Its path; `/` without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+}
+
+/// What a site's policy would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PolicyVerdict {
+    /// The site.
+    pub site: String,
+    /// Whether it would run.
+    pub allowed: bool,
+    /// The rule that decides; `default` if none of those that are written does.
+    pub rule: String,
+    /// Why not, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// How each step that is allowed would run.
+    #[serde(default)]
+    pub steps: Vec<PolicyStep>,
+}
+
+/// How one step of an operation would run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PolicyStep {
+    /// The rule that allows it.
+    pub rule: String,
+    /// `shell`, `program` (without a shell) or `request`.
+    pub how: String,
+    /// The program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// Its arguments; placeholders stand as they were written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arguments: Vec<String>,
+    /// The user that it runs as; the agent's without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// The variables of the agent that it keeps; all without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keeps: Option<Vec<String>>,
+    /// The variables that are set for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sets: Vec<String>,
+    /// Its limits.
+    #[serde(default)]
+    pub limits: PolicyLimits,
+    /// The paths that it is kept to; it may touch all without this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub landlock: Option<PolicyPaths>,
+}
+
+/// How much a command may take.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PolicyLimits {
+    /// Seconds of CPU time, for each process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<u64>,
+    /// Bytes of address space, for each process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Processes and threads of its user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u64>,
+    /// Bytes of each file that is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_size: Option<u64>,
+    /// Open files, for each process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_files: Option<u64>,
+}
+
+/// Paths, and all that is below them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PolicyPaths {
+    /// To read, and to run.
+    pub read: Vec<String>,
+    /// To read, to run and to write.
+    pub write: Vec<String>,
 }

@@ -34,6 +34,7 @@ pub(super) async fn rehearse(
     }
     hear_first(context, &submission).await?;
     spare_copies(context, &submission).await?;
+    super::policy::let_in(context, &submission).await?;
     let now = context.node.now();
     let look = move |replica: &Replica| {
         let rehearsal = replica.rehearse(&submission, now)?;

@@ -155,5 +155,9 @@ fn failure(reply: &replica::Reply) -> Option<String> {
         Some(status) => format!("answered {status}"),
         None => "did not answer".to_owned(),
     };
-    (reply.outcome == Outcome::Ko).then(words)
+    match reply.outcome {
+        Outcome::Denied => Some("denied by its policy".to_owned()),
+        Outcome::Ko => Some(words()),
+        Outcome::Ok | Outcome::Unknown => None,
+    }
 }

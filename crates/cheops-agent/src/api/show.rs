@@ -153,6 +153,10 @@ async fn ask(context: &Context, site: &SiteId, id: &ResourceId, asked: &Show) ->
 /// Runs a command at this site.
 pub(super) async fn here(context: &Context, id: &ResourceId, command: &str) -> ShownAt {
     let report = context.runner.show(id, command, LONGEST).await;
-    let status = if report.outcome == Outcome::Ok { "OK" } else { "KO" };
+    let status = match report.outcome {
+        Outcome::Ok => "OK",
+        Outcome::Denied => "DENIED",
+        Outcome::Ko | Outcome::Unknown => "KO",
+    };
     ShownAt { status: status.to_owned(), output: report.output.to_string(), part: None }
 }

@@ -265,6 +265,7 @@ pub(super) async fn converse(
     }
     hear_first(&context, &submission).await?;
     spare_copies(&context, &submission).await?;
+    super::policy::let_in(&context, &submission).await?;
     let mut answers = context.node.submit(submission).await?;
     let first = time::timeout(patience, answers.recv()).await.map_err(|_| unconfirmed())?;
     match first {

@@ -53,6 +53,7 @@ pub(super) fn state(resource: &replica::Resource) -> State {
         replica::State::Pending => State::Pending,
         replica::State::Failed => State::Failed,
         replica::State::Diverged => State::Diverged,
+        replica::State::Denied => State::Denied,
     }
 }
 
@@ -73,6 +74,7 @@ pub(super) fn hearsay(resource: &replica::Resource, site: &SiteId) -> State {
     let last = last.and_then(|op| resource.reply(&op.id, site));
     match last.map(|reply| reply.outcome) {
         Some(Outcome::Ko) => State::Failed,
+        Some(Outcome::Denied) => State::Denied,
         Some(Outcome::Unknown) => State::Diverged,
         Some(Outcome::Ok) | None => State::Settled,
     }
@@ -141,18 +143,19 @@ fn newest<'a>(
 }
 
 fn at_site(resource: &replica::Resource, site: &SiteId) -> ResourceAtSite {
-    let (mut ok, mut ko, mut unknown, mut waiting) = (0, 0, 0, 0);
+    let (mut ok, mut ko, mut denied, mut unknown, mut waiting) = (0, 0, 0, 0, 0);
     for op in resource.block() {
         match resource.reply(&op.id, site).map(|reply| reply.outcome) {
             Some(Outcome::Ok) => ok += 1,
             Some(Outcome::Ko) => ko += 1,
+            Some(Outcome::Denied) => denied += 1,
             Some(Outcome::Unknown) => unknown += 1,
             None => waiting += 1,
         }
     }
     let shown = resource.shown(site).and_then(|shown| shown.print.as_ref()).map(print);
     let part = resource.config().share(site).map(number);
-    ResourceAtSite { site: site.to_string(), ok, ko, unknown, waiting, shown, part }
+    ResourceAtSite { site: site.to_string(), ok, ko, denied, unknown, waiting, shown, part }
 }
 
 /// Which part a share is, as people count.
@@ -260,6 +263,7 @@ pub(crate) fn run(reply: &replica::Reply) -> Run {
         status: match reply.outcome {
             Outcome::Ok => RunStatus::Ok,
             Outcome::Ko => RunStatus::Ko,
+            Outcome::Denied => RunStatus::Denied,
             Outcome::Unknown => RunStatus::Unknown,
         },
         attempt: Some(reply.attempt),

@@ -405,7 +405,7 @@ impl Memory {
                 events.push(teller.resource(Name::ResourceSettled, resource, &facts, (text, None)));
             }
             // Until it has settled, it is the same trouble.
-            State::Pending | State::Failed => wrong.diverged = before.diverged,
+            State::Pending | State::Failed | State::Denied => wrong.diverged = before.diverged,
             State::Settled => {}
         }
         let is_wrong = wrong != Wrong::default();

@@ -32,6 +32,8 @@ pub enum Name {
     Ran,
     /// It failed at a site, or nobody knows how it went there. Of all sites together: at some.
     Failed,
+    /// The policy of a site did not let it run there.
+    Denied,
     /// Another operation won over it before all sites had run it.
     Superseded,
     /// It went well at all sites.
@@ -59,6 +61,7 @@ impl Name {
         Self::Accepted,
         Self::Ran,
         Self::Failed,
+        Self::Denied,
         Self::Superseded,
         Self::OperationSettled,
         Self::Diverged,
@@ -75,6 +78,7 @@ impl Name {
             Self::Accepted => "operation.accepted",
             Self::Ran => "operation.ran",
             Self::Failed => "operation.failed",
+            Self::Denied => "operation.denied",
             Self::Superseded => "operation.superseded",
             Self::OperationSettled => "operation.settled",
             Self::Diverged => "resource.diverged",
@@ -166,11 +170,12 @@ impl Teller<'_> {
         let (name, words) = match reply.outcome {
             Outcome::Ok => (Name::Ran, "ran"),
             Outcome::Ko => (Name::Failed, "failed"),
+            Outcome::Denied => (Name::Denied, "was denied"),
             Outcome::Unknown => (Name::Failed, "may or may not have taken effect"),
         };
         let mut text = format!("{words} at {site}");
         let said = last_words(&reply.output);
-        if reply.outcome == Outcome::Ko && !said.is_empty() {
+        if reply.outcome.is_failure() && !said.is_empty() {
             text = format!("{text}: {said}");
         }
         HookEvent {

@@ -104,6 +104,7 @@ use crate::{
     files::Files,
     metrics, node,
     peers::{MOST_FORWARDED, Peers, SERVICE},
+    policy::Gate,
     replicants::Replicants,
     run::{Runner, Watch},
 };
@@ -239,6 +240,7 @@ struct Shared {
     node: node::Handle,
     files: Files,
     runner: Runner,
+    gate: Gate,
     replicants: Arc<Replicants>,
     strangers: Strangers,
     /// How many bytes more of answers of several sites can be merged.
@@ -281,6 +283,7 @@ impl Shared {
             node: context.node.clone(),
             files: context.files.clone(),
             runner: context.runner.clone(),
+            gate: context.gate.clone(),
             replicants: context.replicants.clone(),
             strangers: Strangers::default(),
             gathered: Arc::new(Semaphore::new(asking::MOST_OF_ALL)),

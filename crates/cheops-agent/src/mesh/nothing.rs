@@ -136,11 +136,12 @@ fn came_to_nothing(resource: &Resource, here: &SiteId, now: Millis) -> bool {
     }
     let outcome = |site| resource.reply(&op.id, site).map(|reply| reply.outcome);
     let outcomes: Vec<_> = resource.sites().iter().map(outcome).collect();
-    if outcomes.iter().all(|outcome| *outcome == Some(Outcome::Ko)) {
+    if outcomes.iter().all(|outcome| outcome.is_some_and(Outcome::is_failure)) {
         return true;
     }
     let makes = matches!(request.names, Names::Makes(_));
-    let is_sure = |outcome: &Option<_>| matches!(outcome, Some(Outcome::Ok | Outcome::Ko));
+    let is_sure =
+        |outcome: &Option<Outcome>| outcome.is_some_and(|outcome| outcome != Outcome::Unknown);
     let is_over = op.key.is_none() || op.at.wall().plus(KEPT) < now;
     makes && outcomes.iter().all(is_sure) && resource.mades().next().is_none() && is_over
 }

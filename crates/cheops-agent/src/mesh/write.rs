@@ -38,7 +38,7 @@ use super::{
     read::Named,
 };
 use crate::{
-    api::ApiError,
+    api::{self, ApiError},
     node::{Busy, Health, Stopping},
     replicants::{Name, Replicant},
     rest::{
@@ -280,6 +280,8 @@ impl Shared {
         submission: Submission,
         limit: Duration,
     ) -> Result<Result<Accepted, Refusal>, Box<Problem>> {
+        let admitted = api::admit(&self.gate, &self.node, &self.here, &submission).await;
+        admitted.map_err(|error| refused(&error))?;
         let mut answers =
             self.node.submit(submission).await.map_err(|busy| refused(&busy.into()))?;
         match tokio::time::timeout(limit, answers.recv()).await {

@@ -4,7 +4,12 @@
 //! for its result later. What must stay true: it ends with whoever waits for it, in time, with all
 //! that it has started; and it takes no more memory than its limit, whatever it prints.
 
-use std::{io, os::fd::OwnedFd, time::Duration};
+use std::{
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
@@ -15,7 +20,7 @@ use tokio::{
 
 use super::{
     command::{Sink, command},
-    job::{End, Job, Status, Step},
+    job::{End, Job, Status},
     supervise::end_of,
 };
 use crate::open_files;
@@ -26,13 +31,13 @@ pub(super) struct Attended {
     pub(super) printed: Vec<u8>,
 }
 
-/// Runs the first line of a job. At most so many bytes of what it prints are kept, and it may have so
+/// Runs the first step of a job. At most so many bytes of what it prints are kept, and it may have so
 /// many files open.
-pub(super) async fn attend(job: Job, most: usize, files: Option<u64>) -> Attended {
+pub(super) async fn attend(job: Job, itself: PathBuf, most: usize, files: Option<u64>) -> Attended {
     let start = Instant::now();
     let mut sink = Sink::new(Vec::new(), most as u64);
     let timeout = job.timeout;
-    let begun = tokio::task::spawn_blocking(move || begin(&job, files)).await;
+    let begun = tokio::task::spawn_blocking(move || begin(&job, &itself, files)).await;
     let end = match begun.map_err(io::Error::other).and_then(|begun| begun) {
         Err(error) => End::Failed(format!("the command can't be started: {error}")),
         Ok((group, child, pipe)) => {
@@ -60,12 +65,10 @@ impl Drop for Group {
     }
 }
 
-fn begin(job: &Job, files: Option<u64>) -> io::Result<(Group, Child, OwnedFd)> {
-    let line = match job.steps.first() {
-        Some(Step::Line(line)) => line,
-        Some(Step::Request(_)) | None => "",
-    };
-    let (command, pipe) = command(job, line)?;
+fn begin(job: &Job, itself: &Path, files: Option<u64>) -> io::Result<(Group, Child, OwnedFd)> {
+    let nothing = || io::Error::other("there is no command");
+    let step = job.steps.first().ok_or_else(nothing)?;
+    let (command, pipe) = command(job, step, itself)?;
     let child = Command::from(command).spawn()?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     if let (Some(process), Some(files)) = (group, files) {
@@ -133,6 +136,7 @@ pub(super) fn verdict(end: &End) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::job::Step;
 
     #[tokio::test]
     async fn a_command_has_the_limit_of_open_files_that_it_is_to_have() {
@@ -149,7 +153,8 @@ mod tests {
                 "until [ \"$(ulimit -Sn)\" = 77 ]; do :; done; ulimit -Hn".to_owned(),
             )],
         };
-        let Attended { status, printed } = attend(job, 100, Some(77)).await;
+        let Attended { status, printed } =
+            attend(job, "/proc/self/exe".into(), 100, Some(77)).await;
         assert_eq!(status.end, End::Exit(0));
         assert_ne!(printed, b"77\n", "it may raise it by itself");
     }

@@ -1,5 +1,4 @@
-//! A command line in a process group of its own, and what it prints: the same for whoever watches
-//! it, be it a supervisor or the agent itself.
+//! A command in a process group of its own, and what it prints: the same for whoever watches it, be it a supervisor or the agent itself.
 //!
 //! What must stay true: what is kept of an output is its beginning, without a hole, and within its
 //! limit; all of it is counted; and reading it never waits for what was not printed yet.
@@ -8,24 +7,36 @@ use std::{
     fs::File,
     io::{self, Write},
     os::{fd::OwnedFd, unix::process::CommandExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::job::Job;
+use super::{
+    confine,
+    job::{Job, Program, Step},
+};
 use crate::open_files;
 
 /// How much of what is printed is taken at a time.
 const BUFFER: usize = 64 << 10;
 
-/// A line of a job, ready to start, and the pipe with what it will print. The pipe ends only when
-/// this is dropped, too.
-pub(super) fn command(job: &Job, line: &str) -> io::Result<(Command, OwnedFd)> {
+/// A step of a job that is a command, ready to start, and the pipe with what it will print. The pipe
+/// ends only when this is dropped, too. `itself` is this program, which becomes the command where that
+/// is to be confined.
+pub(super) fn command(job: &Job, step: &Step, itself: &Path) -> io::Result<(Command, OwnedFd)> {
     let (pipe, printed) = pipe_with(PipeFlags::CLOEXEC)?;
-    let mut command = Command::new(&job.shell);
-    command.arg("-c").arg(line).current_dir(&job.work).process_group(0);
+    let mut command = match step {
+        Step::Line(line) => {
+            let mut command = Command::new(&job.shell);
+            command.arg("-c").arg(line);
+            command
+        }
+        Step::Program(program) => started(program, itself),
+        Step::Request(_) => return Err(io::Error::other("a request is no command")),
+    };
+    command.current_dir(&job.work).process_group(0);
     command.stdin(Stdio::null()).stdout(printed.try_clone()?).stderr(printed);
     command.env_remove(open_files::VARIABLE);
     for (name, value) in &job.environment {
@@ -35,6 +46,23 @@ pub(super) fn command(job: &Job, line: &str) -> io::Result<(Command, OwnedFd)> {
         };
     }
     Ok((command, pipe))
+}
+
+fn started(program: &Program, itself: &Path) -> Command {
+    let Program { path, arguments, variables, terms } = program;
+    let mut command = match terms {
+        None => Command::new(path),
+        Some(terms) => {
+            let mut command = Command::new(itself);
+            command.arg0("cheops").arg(confine::VERB).arg(terms).arg(path);
+            command
+        }
+    };
+    command.args(arguments);
+    if let Some(variables) = variables {
+        command.env_clear().envs(variables.iter().map(|(name, value)| (name, value)));
+    }
+    command
 }
 
 /// Where the beginning of an output is kept.

@@ -9,6 +9,8 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use cheops_core::{id::ResourceId, matrix::Share};
 
+use super::placeholder::{self, Placeholder, SPLIT, split};
+
 /// What stands for the placeholders of a command line.
 pub(super) struct Known<'a> {
     pub(super) id: &'a ResourceId,
@@ -28,8 +30,6 @@ pub(crate) struct BadSplit {
     written: String,
 }
 
-/// How a number to share begins.
-const SPLIT: &str = "{split ";
 /// How much of one that can't be read is shown.
 const SHOWN: usize = 30;
 
@@ -45,16 +45,6 @@ pub(crate) fn check_splits(line: &str) -> Result<(), BadSplit> {
         }
     }
     Ok(())
-}
-
-/// The number to share that a text begins with, and the length of how it is written.
-fn split(text: &str) -> Option<(usize, u64)> {
-    let inner = text.strip_prefix(SPLIT)?;
-    let end = inner.find('}')?;
-    let number = inner[..end].trim_matches(' ');
-    // A sign would be read, too.
-    let digits = number.bytes().all(|byte| byte.is_ascii_digit());
-    Some((SPLIT.len() + end + 1, number.parse().ok().filter(|_| digits)?))
 }
 
 /// What the shell gets.
@@ -80,20 +70,13 @@ pub(super) fn fill(line: &str, known: &Known<'_>) -> String {
 
 /// The placeholder that a text begins with: its length, and what stands for it.
 fn placeholder(text: &str, known: &Known<'_>) -> Option<(usize, String)> {
-    for name in ["{id}", "__ID__"] {
-        if text.starts_with(name) {
-            return Some((name.len(), known.id.to_string()));
-        }
-    }
-    if let Some((length, whole)) = split(text) {
-        let share = known.share.map_or(whole, |share| share.of(whole));
-        return Some((length, share.to_string()));
-    }
-    let inner = text.strip_prefix('{')?;
-    let named = |name: &&&str| inner.strip_prefix(**name).is_some_and(|end| end.starts_with('}'));
-    // A name may itself hold a closing brace: the longest that fits is meant.
-    let name = known.files.keys().filter(named).max_by_key(|name| name.len())?;
-    Some((name.len() + 2, quote(&known.files[name].to_string_lossy())))
+    let (length, found) = placeholder::find(text, known.files.keys().copied())?;
+    let stands = match found {
+        Placeholder::Id => known.id.to_string(),
+        Placeholder::Split(whole) => known.share.map_or(whole, |s| s.of(whole)).to_string(),
+        Placeholder::File(name) => quote(&known.files[name].to_string_lossy()),
+    };
+    Some((length, stands))
 }
 
 /// Whether a character means itself to the shell, wherever in a path it stands. `~` does not: after

@@ -14,7 +14,7 @@ use std::{
 };
 
 use cheops_core::{
-    id::{ResourceId, ServiceName, SiteId, Sites},
+    id::{OpId, ResourceId, ServiceName, SiteId, Sites},
     matrix::Share,
     operation::{Action, Operation},
     plan::Outcome,
@@ -31,12 +31,17 @@ use super::{
     job::{End, Job, Request, Status, Step},
     place::{Lock, Place},
     recall::{Found, look},
-    report::{Account, millis, needless, refused, report},
+    report::{Account, denied, millis, needless, refused, report},
     request::{Local, mentioned},
     stretch,
     task::{Task, uses_ids},
 };
-use crate::{files::FileError, open_files, rest::ids};
+use crate::{
+    files::FileError,
+    open_files,
+    policy::{Denial, Kind},
+    rest::ids,
+};
 
 /// How long to wait before something that failed is tried again.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
@@ -85,15 +90,22 @@ impl Inner {
         before: Option<Arc<Reply>>,
     ) {
         // What would make one more of something is not sent again if it went well before, or may have.
-        let stands = before.filter(|before| before.outcome != Outcome::Ko);
+        let stands = before.filter(|before| !before.outcome.is_failure());
         if let Some(before) = stands.filter(|_| !op.action.is_repeatable()) {
             return self.tell(Input::Ran { run, report: before.report() }).await;
         }
+        let allowed = match self.gate.operation(op, share) {
+            Ok(allowed) => allowed,
+            Err(denial) => {
+                tracing::warn!(resource = %run.resource, op = %run.op, "{denial}");
+                return self.tell(Input::Ran { run, report: denied(&denial) }).await;
+            }
+        };
         let place = self.runs.place(&run);
         let Ok(Called { made, others }) = self.called(op).await else { return };
         let local =
             Local { services: &self.services, made: made.as_deref(), others: &others, share };
-        let task = match Task::of_operation(&self.here, op, local) {
+        let task = match Task::of_operation(&self.here, op, local, allowed) {
             Err(why) => Err(refused(why)),
             Ok(task) => task.needless().map(needless).map_or(Ok(task), Err),
         };
@@ -144,15 +156,17 @@ impl Inner {
     /// it for a no would run the operation twice.
     pub(super) async fn check(self: Arc<Self>, run: RunId, line: &str, timeout: Option<Millis>) {
         let Ok(share) = self.share(&run.resource).await else { return };
-        let why = match Task::of_resource(&self.here, &run.resource, Some(&run.op), line, share) {
-            Err(why) => why,
+        let task = self.own(Kind::Check, &run.resource, Some(&run.op), line, share);
+        let why = match task {
+            Err(refused) => refused.to_string(),
             Ok(task) => {
                 let mut pauses = AGAIN.iter();
                 loop {
                     let attended = {
                         let Some(_turn) = self.turn().await else { return };
                         let job = self.job(&task, &self.runs.place(&run), timeout);
-                        attend(job, 0, self.settings.open_files).await
+                        let (itself, files) = (self.program.clone(), self.settings.open_files);
+                        attend(job, itself, 0, files).await
                     };
                     let end = attended.status.end;
                     if let Some(happened) = verdict(&end) {
@@ -186,7 +200,11 @@ impl Inner {
         let place = self.runs.clear(&resource);
         let mut ok = false;
         let Ok(share) = self.share(&resource).await else { return };
-        if let Ok(task) = Task::of_resource(&self.here, &resource, None, line, share) {
+        let task = self.own(Kind::Reset, &resource, None, line, share);
+        if let Err(refused) = &task {
+            tracing::warn!(%resource, "the Reset command can't be run: {refused}");
+        }
+        if let Ok(task) = task {
             for _ in 0..CLEARINGS {
                 if let Ended::Known(report, end) =
                     self.supervised(&resource, &place, &task, timeout).await
@@ -235,15 +253,30 @@ impl Inner {
 
     async fn look(&self, resource: &ResourceId, line: &str, timeout: Duration) -> Report {
         let Ok(share) = self.share(resource).await else { return refused("the agent is stopping") };
-        let task = match Task::of_resource(&self.here, resource, None, line, share) {
+        let task = match self.own(Kind::Show, resource, None, line, share) {
             Ok(task) => task,
-            Err(why) => return refused(why),
+            Err(Refused::Denied(denial)) => return denied(&denial),
+            Err(Refused::Impossible(why)) => return refused(why),
         };
         let job = self.job(&task, &self.runs.clear(resource), Some(millis(timeout)));
         let most = self.settings.output;
-        let attended = attend(job, most, self.settings.open_files).await;
+        let attended = attend(job, self.program.clone(), most, self.settings.open_files).await;
         let Attended { status, printed } = &attended;
         report(Account { status, printed, timeout, made: None }, most)
+    }
+
+    /// A command of a resource itself, if it may be run.
+    fn own(
+        &self,
+        kind: Kind<'_>,
+        resource: &ResourceId,
+        op: Option<&OpId>,
+        line: &str,
+        share: Option<Share>,
+    ) -> Result<Task, Refused> {
+        let allowed = self.gate.own(kind, resource, line, share)?;
+        let task = Task::of_resource(&self.here, resource, op, line, share, allowed);
+        task.map_err(Refused::Impossible)
     }
 
     async fn tell(&self, input: Input) {
@@ -265,7 +298,7 @@ impl Inner {
     }
 
     fn job(&self, task: &Task, place: &Place, timeout: Option<Millis>) -> Job {
-        let (steps, environment) = task.at(&place.files());
+        let (steps, environment) = task.at(&place.files(), &self.settings.shell);
         let makes = |step: &Step| matches!(step, Step::Request(request) if request.makes);
         let least = if steps.iter().any(makes) { LOOKED_AT } else { 0 };
         Job {
@@ -519,7 +552,7 @@ impl Inner {
     fn named(&self, place: &Place, at: &Range<u64>, job: &Job) -> io::Result<Option<Box<str>>> {
         let making = job.steps.iter().find_map(|step| match step {
             Step::Request(request) if request.makes => request.service.parse().ok(),
-            Step::Request(_) | Step::Line(_) => None,
+            Step::Request(_) | Step::Program(_) | Step::Line(_) => None,
         });
         let service = making.and_then(|name: ServiceName| self.services.get(&name));
         let Some(service) = service else { return Ok(None) };
@@ -535,6 +568,15 @@ impl Inner {
 struct Turn<'a> {
     _permit: tokio::sync::SemaphorePermit<'a>,
     _running: Counted<'a>,
+}
+
+/// Why a command of a resource is not run.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error(transparent)]
+    Denied(#[from] Denial),
+    #[error("{0}")]
+    Impossible(String),
 }
 
 enum Fetched {

@@ -44,10 +44,23 @@ pub(super) struct Job {
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A command line.
+    /// A command line, for the shell.
     Line(String),
+    /// A program.
+    Program(Box<Program>),
     /// A request to the application.
     Request(Box<Request>),
+}
+
+/// A program to start without a shell, or within limits. No field of it holds a zero byte.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Program {
+    pub(super) path: String,
+    pub(super) arguments: Vec<String>,
+    /// All variables, beside those of the job; nothing if it has those of the agent.
+    pub(super) variables: Option<Vec<(String, String)>>,
+    /// What the process takes upon itself before it becomes the program.
+    pub(super) terms: Option<String>,
 }
 
 /// A request to the application's instance at this site. No field of it holds a zero byte.
@@ -146,6 +159,10 @@ impl Job {
                     put(b"line");
                     put(line.as_bytes());
                 }
+                Step::Program(program) => {
+                    put(b"program");
+                    program.encode(&mut put);
+                }
                 Step::Request(request) => {
                     put(b"request");
                     request.encode(&mut put);
@@ -180,12 +197,48 @@ impl Job {
             let sort = if only_lines { b"line" } else { next()? };
             steps.push(match sort {
                 b"line" => Step::Line(text(next()?)?),
+                b"program" => Step::Program(Box::new(Program::decode(&mut next)?)),
                 b"request" => Step::Request(Box::new(Request::decode(&mut next)?)),
                 _ => return None,
             });
         }
         let whole = next()? == END.as_bytes() && next()?.is_empty() && next().is_none();
         whole.then_some(Self { boot, agent, shell, work, timeout, keep, environment, steps })
+    }
+}
+
+impl Program {
+    fn encode(&self, put: &mut impl FnMut(&[u8])) {
+        put(self.path.as_bytes());
+        put(self.arguments.len().to_string().as_bytes());
+        self.arguments.iter().for_each(|argument| put(argument.as_bytes()));
+        put(flag(self.variables.is_some()));
+        if let Some(variables) = &self.variables {
+            put(variables.len().to_string().as_bytes());
+            for (name, value) in variables {
+                put(name.as_bytes());
+                put(value.as_bytes());
+            }
+        }
+        put(flag(self.terms.is_some()));
+        self.terms.iter().for_each(|terms| put(terms.as_bytes()));
+    }
+
+    fn decode<'a>(next: &mut impl FnMut() -> Option<&'a [u8]>) -> Option<Self> {
+        let path = text(next()?)?;
+        let mut arguments = Vec::new();
+        for _ in 0..number::<usize>(next()?)? {
+            arguments.push(text(next()?)?);
+        }
+        let mut variables = None;
+        if read_flag(next()?)? {
+            let all = variables.insert(Vec::new());
+            for _ in 0..number::<usize>(next()?)? {
+                all.push((text(next()?)?, text(next()?)?));
+            }
+        }
+        let terms = if read_flag(next()?)? { Some(text(next()?)?) } else { None };
+        Some(Self { path, arguments, variables, terms })
     }
 }
 
@@ -331,6 +384,18 @@ mod tests {
             steps: vec![
                 Step::Line("echo a\necho 'é'".to_owned()),
                 Step::Line(String::new()),
+                Step::Program(Box::new(Program {
+                    path: "/bin/echo".to_owned(),
+                    arguments: vec!["é; a".to_owned(), String::new()],
+                    variables: Some(vec![("PATH".to_owned(), "/bin".to_owned())]),
+                    terms: Some("{}".to_owned()),
+                })),
+                Step::Program(Box::new(Program {
+                    path: "true".to_owned(),
+                    arguments: Vec::new(),
+                    variables: None,
+                    terms: None,
+                })),
                 Step::Request(Box::new(request())),
                 Step::Request(Box::new(Request {
                     body: None,

@@ -11,6 +11,8 @@
 //! | `task` | what is to be run, with which variables and files? |
 //! | `request` | what is sent to this site's instance for a request? |
 //! | `fill` | what does the shell get for the line that the operator wrote? |
+//! | `placeholder` | what in a line stands for something else? |
+//! | [`confine`] | how does a process become a command within limits? |
 //! | `place` | where are the files of a run, and who is at work there? |
 //! | `job` | what do agent and supervisor say to each other? |
 //! | `supervise` | what does the supervisor do? |
@@ -37,6 +39,7 @@
 pub mod answer;
 mod attend;
 mod command;
+pub mod confine;
 mod fill;
 mod flow;
 mod http;
@@ -45,6 +48,7 @@ mod kept;
 pub mod left_out;
 mod orphan;
 mod place;
+pub(crate) mod placeholder;
 mod recall;
 mod report;
 mod request;
@@ -80,6 +84,7 @@ use crate::{
     config,
     files::{Fetch, Files},
     node,
+    policy::Gate,
 };
 
 /// What a runner is told when it starts.
@@ -99,10 +104,12 @@ pub struct Setup {
     pub boot_id: PathBuf,
     /// The services of the application, whose instances requests go to.
     pub services: BTreeMap<ServiceName, config::Service>,
+    /// What decides whether something runs.
+    pub gate: Gate,
 }
 
 impl Setup {
-    /// The supervisor is this same program; there are no services.
+    /// The supervisor is this same program; there are no services, and whatever is asked for runs.
     pub fn new(
         runs: config::Runs,
         here: SiteId,
@@ -114,7 +121,8 @@ impl Setup {
         let program = if itself.exists() { itself } else { std::env::current_exe()? };
         let boot_id = PathBuf::from("/proc/sys/kernel/random/boot_id");
         let services = BTreeMap::new();
-        Ok(Self { runs, here, work, scratch, program, boot_id, services })
+        let gate = Gate::open(here.clone());
+        Ok(Self { runs, here, work, scratch, program, boot_id, services, gate })
     }
 }
 
@@ -180,6 +188,7 @@ struct Inner {
     fetch: Arc<dyn Fetch>,
     node: node::Handle,
     services: BTreeMap<ServiceName, config::Service>,
+    gate: Gate,
     watch: OnceLock<Box<dyn Watch>>,
     /// How many commands may run at the same time, how many runs may send requests, how many commands
     /// only show something, and how many of those are such that nobody waits for.
@@ -207,7 +216,7 @@ impl Runner {
         fetch: Arc<dyn Fetch>,
         node: node::Handle,
     ) -> io::Result<Self> {
-        let Setup { runs: settings, here, work, scratch, program, boot_id, services } = setup;
+        let Setup { runs: settings, here, work, scratch, program, boot_id, services, gate } = setup;
         let (work, scratch) = (std::path::absolute(work)?, std::path::absolute(scratch)?);
         fs::create_dir_all(&work)?;
         fs::create_dir_all(&scratch)?;
@@ -238,6 +247,7 @@ impl Runner {
             fetch,
             node,
             services,
+            gate,
             watch: OnceLock::new(),
         }));
         let inner = runner.0.clone();

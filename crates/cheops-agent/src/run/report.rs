@@ -13,6 +13,7 @@ use super::{
     job::{End, Status},
     left_out::LeftOut,
 };
+use crate::policy::Denial;
 
 /// What is known of a command that ended.
 pub(super) struct Account<'a> {
@@ -50,6 +51,12 @@ pub(super) fn report(account: Account<'_>, most: usize) -> Report {
 /// The report of a run that had nothing to do.
 pub(super) fn needless(why: impl Into<Box<str>>) -> Report {
     Report { outcome: Outcome::Ok, took: Millis(0), output: why.into(), made: None }
+}
+
+/// What may not be run here.
+pub(super) fn denied(denial: &Denial) -> Report {
+    let output = denial.to_string().into();
+    Report { outcome: Outcome::Denied, took: Millis(0), output, made: None }
 }
 
 /// A failure before anything was run.

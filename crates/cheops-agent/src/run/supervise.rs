@@ -49,6 +49,8 @@ use crate::open_files;
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 /// How long to wait before something that had no room is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
+/// This program, even if its file was replaced by a newer one.
+const ITSELF: &str = "/proc/self/exe";
 /// How often to look where the system can't tell by itself.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -74,7 +76,7 @@ fn carry_out(place: &Place) -> io::Result<()> {
     let (mut end, mut answer) = (End::Exit(0), None);
     for step in &job.steps {
         end = match step {
-            Step::Line(line) => run(&job, line, deadline, marker.set()?, &mut sink),
+            Step::Line(_) | Step::Program(_) => run(&job, step, deadline, marker.set()?, &mut sink),
             Step::Request(request) => {
                 let (from, first) = (sink.printed, marker.file.is_none());
                 let mark = || marker.set().map(drop);
@@ -118,16 +120,16 @@ impl Marker {
     }
 }
 
-/// Runs one command line to its end.
+/// Runs one command to its end.
 fn run(
     job: &Job,
-    line: &str,
+    step: &Step,
     deadline: Option<Instant>,
     marker: &mut File,
     sink: &mut Sink<Later>,
 ) -> End {
     loop {
-        match begin(job, line) {
+        match begin(job, step) {
             Ok((child, pipe)) => {
                 // Only an agent that finds us dead needs it, and can do without.
                 let _ = orphan::note(marker, child.id());
@@ -135,8 +137,12 @@ fn run(
             }
             Err(error) if out_of_processes(&error) && !past(deadline) => thread::sleep(LOOK * 10),
             Err(error) => {
-                let (shell, work) = (job.shell.display(), job.work.display());
-                return End::Failed(format!("{shell} can't be started in {work}: {error}"));
+                let program = match step {
+                    Step::Program(program) => program.path.clone(),
+                    Step::Line(_) | Step::Request(_) => job.shell.display().to_string(),
+                };
+                let work = job.work.display();
+                return End::Failed(format!("{program} can't be started in {work}: {error}"));
             }
         }
     }
@@ -150,8 +156,8 @@ fn past(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| Instant::now() >= deadline)
 }
 
-fn begin(job: &Job, line: &str) -> io::Result<(Child, OwnedFd)> {
-    let (mut command, pipe) = command(job, line)?;
+fn begin(job: &Job, step: &Step) -> io::Result<(Child, OwnedFd)> {
+    let (mut command, pipe) = command(job, step, Path::new(ITSELF))?;
     Ok((command.spawn()?, pipe))
 }
 

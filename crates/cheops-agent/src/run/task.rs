@@ -20,10 +20,13 @@ use cheops_core::{
 
 use super::{
     fill::{Known, check_splits, fill, is_plain},
-    job::{Request, Step},
+    job::{Program, Request, Step},
     request::{Local, Ready, ready},
 };
-use crate::files::{Content, Files};
+use crate::{
+    files::{Content, Files},
+    policy::{self, Allowed, Way},
+};
 
 /// The directory of files under names that need no quotes, beside the one with their own names.
 const PLAIN: &str = "plain";
@@ -49,8 +52,8 @@ pub(super) struct Task {
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
-    /// A command line, as the operator wrote it.
-    Line(String),
+    /// A command line, as the operator wrote it, and how it may be run.
+    Line(String, Box<Allowed>),
     /// A request, and its body.
     Request(Box<Request>, HttpBody),
 }
@@ -72,6 +75,7 @@ impl Task {
         op: Option<&OpId>,
         line: &str,
         share: Option<Share>,
+        allowed: Allowed,
     ) -> Result<Self, String> {
         let mut task = Self {
             resource: resource.clone(),
@@ -81,15 +85,16 @@ impl Task {
             share,
             needless: None,
         };
-        task.add_line(line)?;
+        task.add_line(line, allowed)?;
         Ok(task)
     }
 
-    /// An operation.
+    /// An operation, and how each of its commands may be run, in their order.
     pub(super) fn of_operation(
         here: &SiteId,
         op: &Operation,
         local: Local<'_>,
+        allowed: Vec<Allowed>,
     ) -> Result<Self, String> {
         let mut environment = environment(here, &op.resource, Some(&op.id), local.share);
         environment.push(("CHEOPS_TYPE".to_owned(), Some(op.kind.as_str().into())));
@@ -97,14 +102,21 @@ impl Task {
         let (parts, files, needless) = (Vec::new(), BTreeMap::new(), None);
         let share = local.share;
         let mut task = Self { resource, parts, files, environment, share, needless };
-        task.add(&op.action, local, op.kind.is_delete())?;
+        task.add(&op.action, local, op.kind.is_delete(), &mut allowed.into_iter())?;
         Ok(task)
     }
 
-    fn add(&mut self, action: &Action, local: Local<'_>, deletes: bool) -> Result<(), String> {
+    fn add(
+        &mut self,
+        action: &Action,
+        local: Local<'_>,
+        deletes: bool,
+        allowed: &mut impl Iterator<Item = Allowed>,
+    ) -> Result<(), String> {
         match action {
             Action::Command { line, files } => {
-                self.add_line(line)?;
+                let unasked = || "nobody has decided about this command".to_owned();
+                self.add_line(line, allowed.next().ok_or_else(unasked)?)?;
                 files.iter().try_for_each(|file| self.add_file(file))
             }
             Action::Http(request) => {
@@ -115,7 +127,7 @@ impl Task {
                 Ok(())
             }
             Action::Steps(steps) => {
-                steps.iter().try_for_each(|step| self.add(step, local, deletes))
+                steps.iter().try_for_each(|step| self.add(step, local, deletes, allowed))
             }
         }
     }
@@ -134,7 +146,7 @@ impl Task {
     pub(super) fn first_instance(&self) -> Option<&Request> {
         match self.parts.first()? {
             Part::Request(request, _) => Some(request),
-            Part::Line(_) => None,
+            Part::Line(..) => None,
         }
     }
 
@@ -142,17 +154,17 @@ impl Task {
     pub(super) fn attachments(&self) -> impl Iterator<Item = &Attachment> {
         let bodies = self.parts.iter().filter_map(|part| match part {
             Part::Request(_, HttpBody::File(file)) => Some(file),
-            Part::Request(..) | Part::Line(_) => None,
+            Part::Request(..) | Part::Line(..) => None,
         });
         self.files.values().chain(bodies)
     }
 
-    fn add_line(&mut self, line: &str) -> Result<(), String> {
+    fn add_line(&mut self, line: &str, allowed: Allowed) -> Result<(), String> {
         if line.contains('\0') {
             return Err("the command holds a zero byte, which no shell takes".to_owned());
         }
         check_splits(line).map_err(|error| error.to_string())?;
-        self.parts.push(Part::Line(line.to_owned()));
+        self.parts.push(Part::Line(line.to_owned(), Box::new(allowed)));
         Ok(())
     }
 
@@ -175,12 +187,17 @@ impl Task {
         }
     }
 
-    /// The steps for the supervisor, and all variables, if the files are in this directory.
-    pub(super) fn at(&self, files: &Path) -> (Vec<Step>, Vec<(String, Option<OsString>)>) {
+    /// The steps for the supervisor, and all variables, if the files are in this directory and this is
+    /// the shell.
+    pub(super) fn at(
+        &self,
+        files: &Path,
+        shell: &Path,
+    ) -> (Vec<Step>, Vec<(String, Option<OsString>)>) {
         let paths: BTreeMap<&str, PathBuf> = self.paths(files).collect();
         let known = Known { id: &self.resource, files: &paths, share: self.share };
         let step = |(n, part): (usize, &Part)| match part {
-            Part::Line(line) => Step::Line(fill(line, &known)),
+            Part::Line(line, allowed) => self.command(line, allowed, &known, files, shell),
             Part::Request(request, body) => {
                 let length = match body {
                     HttpBody::None => None,
@@ -197,6 +214,40 @@ impl Task {
             environment.push(("CHEOPS_FILES".to_owned(), Some(files.into())));
         }
         (steps, environment)
+    }
+
+    /// A command as it is started.
+    fn command(
+        &self,
+        line: &str,
+        allowed: &Allowed,
+        known: &Known<'_>,
+        files: &Path,
+        shell: &Path,
+    ) -> Step {
+        let Allowed { way, variables, confine } = allowed;
+        let (path, arguments) = match way {
+            Way::Program { program, arguments } => {
+                let known = policy::Known { id: self.resource.as_str(), share: self.share };
+                let filled = arguments.iter().map(|word| word.filled(known, files));
+                (program.clone(), filled.collect())
+            }
+            Way::Shell | Way::Request => {
+                let line = fill(line, known);
+                if variables.is_none() && confine.is_none() {
+                    return Step::Line(line);
+                }
+                (shell.to_string_lossy().into_owned(), vec!["-c".to_owned(), line])
+            }
+        };
+        let terms = confine.clone().map(|mut confine| {
+            if let Some(paths) = &mut confine.paths {
+                paths.read.extend([files.to_owned(), files.with_file_name(PLAIN)]);
+            }
+            // It holds nothing that could not be written.
+            serde_json::to_string(&confine).unwrap_or_default()
+        });
+        Step::Program(Box::new(Program { path, arguments, variables: variables.clone(), terms }))
     }
 
     /// The path of each file that stands for it in a command line. A name that the shell would not
@@ -306,7 +357,9 @@ mod tests {
     };
 
     use super::*;
-    use crate::config::Service;
+    use crate::{config::Service, policy::Gate};
+
+    const SHELL: &str = "/bin/sh";
 
     fn file(name: &str, content: u8) -> Attachment {
         Attachment { name: name.into(), content: [content; 32], length: 1 }
@@ -336,7 +389,8 @@ mod tests {
         };
         let services = BTreeMap::from([("image".parse().unwrap(), image())]);
         let local = Local { services: &services, made: Some("7"), others: &[], share };
-        Task::of_operation(&"site2".parse().unwrap(), &op, local)
+        let allowed = Gate::open("site2".parse().unwrap()).operation(&op, share).unwrap();
+        Task::of_operation(&"site2".parse().unwrap(), &op, local, allowed)
     }
 
     fn http(method: &str, target: &str, body: HttpBody) -> Action {
@@ -379,7 +433,7 @@ mod tests {
         assert_eq!(all.attachments().count(), 1);
         let into = directory.path().join("r/files");
         assert_eq!(all.link(&store, &into).unwrap(), None);
-        let (steps, environment) = all.at(&into);
+        let (steps, environment) = all.at(&into, SHELL.as_ref());
         assert!(!environment.contains(&("CHEOPS_FILES".to_owned(), Some(into.clone().into()))));
         let sent = |n: usize| match &steps[n] {
             Step::Request(request) => {
@@ -390,7 +444,7 @@ mod tests {
                 });
                 (request.target.as_str(), body)
             }
-            Step::Line(line) => panic!("{line}"),
+            other => panic!("{other:?}"),
         };
         assert_eq!(sent(0), ("/7/a", Some(b"in\0line".to_vec())));
         assert_eq!(steps[1], Step::Line("two".to_owned()));
@@ -411,7 +465,7 @@ mod tests {
             ]
             .into(),
         );
-        let (steps, environment) = task(steps).unwrap().at(Path::new("/f"));
+        let (steps, environment) = task(steps).unwrap().at(Path::new("/f"), SHELL.as_ref());
         assert_eq!(steps, ["one x", "two /f/a", "three"].map(|line| Step::Line(line.to_owned())));
         let mut seen = BTreeMap::new();
         for (name, value) in environment {
@@ -438,7 +492,7 @@ mod tests {
             (part(2), "scale x 3 of ${split} 0", [Some("3"), Some("3")]),
         ] {
             let (lines, environment) =
-                shared(command(line, &[]), share).unwrap().at(Path::new("/f"));
+                shared(command(line, &[]), share).unwrap().at(Path::new("/f"), SHELL.as_ref());
             assert_eq!(lines, [Step::Line(filled.to_owned())]);
             let named = |name: &str| {
                 let found = environment.iter().find(|(found, _)| found == name);
@@ -484,7 +538,7 @@ mod tests {
                 let _ = fs::remove_dir_all(directory.path().join("r"));
                 let task = task(command(&line, &files)).unwrap();
                 assert_eq!(task.link(&store, &into).unwrap(), None);
-                let (steps, _) = task.at(&into);
+                let (steps, _) = task.at(&into, SHELL.as_ref());
                 let [Step::Line(filled)] = &steps[..] else { panic!("{steps:?}") };
                 let shell = std::process::Command::new("/bin/sh").arg("-c").arg(filled).output();
                 let printed = String::from_utf8(shell.unwrap().stdout).unwrap();

@@ -58,9 +58,10 @@ impl Members {
         &self.shared.ledger
     }
 
-    /// Whether there are others, or may be: this site is not by itself.
+    /// Whether there are others, or were: this site is not by itself.
     pub fn has_others(&self) -> bool {
-        !self.shared.named.is_empty() || self.shared.ledger.root().is_some()
+        let joined = self.shared.ledger.read(|roster| roster.members().len() > 1);
+        !self.shared.named.is_empty() || joined == Some(true)
     }
 
     /// The other sites: where they are, and by which key they are known.

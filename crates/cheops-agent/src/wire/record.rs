@@ -174,6 +174,7 @@ enum Outcome {
     Unknown,
     Ko,
     Ok,
+    Denied,
 }
 
 impl<'a> Twin<'a> for Reply<'a> {
@@ -189,6 +190,7 @@ impl<'a> Twin<'a> for Reply<'a> {
                 plan::Outcome::Unknown => Outcome::Unknown,
                 plan::Outcome::Ko => Outcome::Ko,
                 plan::Outcome::Ok => Outcome::Ok,
+                plan::Outcome::Denied => Outcome::Denied,
             },
             era: value.era,
             took: value.took.0,
@@ -206,6 +208,7 @@ impl<'a> Twin<'a> for Reply<'a> {
                 Outcome::Unknown => plan::Outcome::Unknown,
                 Outcome::Ko => plan::Outcome::Ko,
                 Outcome::Ok => plan::Outcome::Ok,
+                Outcome::Denied => plan::Outcome::Denied,
             },
             era: self.era,
             took: Millis(self.took),

@@ -20,6 +20,7 @@ fn main() -> ExitCode {
     let word = |at: usize| arguments[at].to_str().unwrap();
     match word(1) {
         "supervise" => supervise(Path::new(&arguments[2])),
+        "confine" => cheops_agent::run::confine::confine(word(2), &arguments[3], &arguments[4..]),
         "agent" => {
             let (resources, operations) = (word(3).parse().unwrap(), word(4).parse().unwrap());
             run(agent(Path::new(&arguments[2]), resources, operations))

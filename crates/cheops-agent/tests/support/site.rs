@@ -90,6 +90,7 @@ impl Plan {
                 .unwrap();
         setup.program = program;
         setup.services = config.mesh.services.clone();
+        setup.gate = cheops_agent::policy::Gate::new(&config, || false);
         setup.boot_id = boot_id.unwrap_or(setup.boot_id);
         let files = Files::open(config.data.join("files"), config.store.clone()).unwrap();
         let (node, inbox) = node::channel(Clock::default());

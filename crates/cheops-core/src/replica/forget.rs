@@ -100,7 +100,7 @@ impl Resource {
         else {
             return false;
         };
-        let changed = |reply: &Reply| reply.outcome != Outcome::Ko;
+        let changed = |reply: &Reply| !reply.outcome.is_failure();
         let later =
             self.streams().replied(site).take_while(|&(number, _)| number > reply.id.number);
         later.map(|(_, op)| self.reply_to(op, site)).all(|later| !later.is_some_and(changed))

@@ -25,7 +25,7 @@ use crate::{
     log::{Ix, Log},
     matrix::Config,
     operation::{Declaration, SharedOperation},
-    plan::{Journal, Outcome},
+    plan::Journal,
     resolve::{Account, Fate, Resolution},
     rules::Rules,
     time::Timestamp,
@@ -434,14 +434,14 @@ impl Resource {
         Some(ix)
     }
 
-    /// An operation is void if it failed at the site that received it, when it was first run there:
+    /// An operation is void if it failed at the site that received it, or was denied there, when it was first run there:
     /// a later run is a replay, of one that had succeeded.
     pub(super) fn is_void(&self, ix: Ix) -> bool {
         let op = self.log.op(ix);
         !op.keep_going
             && self
                 .reply_to(ix, &op.id.site)
-                .is_some_and(|reply| reply.attempt == 1 && reply.outcome == Outcome::Ko)
+                .is_some_and(|reply| reply.attempt == 1 && reply.outcome.is_failure())
     }
 
     /// The record that a number of a stream stands for; nothing if a later one stands for it.

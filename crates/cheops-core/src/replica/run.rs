@@ -239,7 +239,7 @@ impl Replica {
         let wanted = resource.fate(pending.op) == Fate::Kept;
         let repeatable = resource.log.op(pending.op).action.is_repeatable();
         let stands = resource.before(pending.op, &self.here).filter(|_| !repeatable);
-        let stands = stands.filter(|before| before.outcome != Outcome::Ko);
+        let stands = stands.filter(|before| !before.outcome.is_failure());
         if let Some(report) = stands.map(|before| before.report()) {
             self.ran(run, report, now, out);
         } else if wanted && pending.fresh && repeatable {

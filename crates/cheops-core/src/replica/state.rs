@@ -29,6 +29,9 @@ pub enum State {
     /// An operation succeeded here and failed there; or a site has run what is not in the block, and
     /// has no way back; or what `Show` prints differs.
     Diverged,
+    /// The policy of a site does not let it run what others have run, or what was asked for last, and
+    /// nothing else is wrong.
+    Denied,
 }
 
 /// What a site has in common with this one.
@@ -45,6 +48,8 @@ pub struct Shared {
 struct Said {
     ok: usize,
     ko: usize,
+    /// Their policies do not let it run.
+    denied: usize,
     /// They do not know.
     unknown: usize,
     /// They have not answered.
@@ -56,6 +61,7 @@ impl Said {
         let said = match reply.map(|reply| reply.outcome) {
             Some(Outcome::Ok) => &mut self.ok,
             Some(Outcome::Ko) => &mut self.ko,
+            Some(Outcome::Denied) => &mut self.denied,
             Some(Outcome::Unknown) => &mut self.unknown,
             None => &mut self.nothing,
         };
@@ -64,16 +70,22 @@ impl Said {
     }
 
     fn all_ok(self) -> bool {
-        self.ko + self.unknown + self.nothing == 0
+        self.ko + self.denied + self.unknown + self.nothing == 0
     }
 
-    fn all_ko(self) -> bool {
+    /// It has changed nothing, anywhere.
+    fn all_failed(self) -> bool {
         self.ok + self.unknown + self.nothing == 0
     }
 
     /// It went well at one site, and failed at another.
     fn differs(self) -> bool {
         self.ok > 0 && self.ko > 0
+    }
+
+    /// It went well at one site, and another did not let it run.
+    fn is_withstood(self) -> bool {
+        self.ok > 0 && self.denied > 0
     }
 }
 
@@ -93,7 +105,7 @@ impl Resource {
             State::Settled | State::Failed => {
                 self.without_failed().map_or(told, |effective| self.told_by(&effective, false))
             }
-            State::Pending | State::Diverged => told,
+            State::Pending | State::Diverged | State::Denied => told,
         }
     }
 
@@ -112,10 +124,10 @@ impl Resource {
     /// will, and nobody finds a way back to it.
     fn told_by(&self, resolution: &Resolution, is_run: bool) -> State {
         let tail = tail_of(resolution);
-        let mut pending = false;
+        let (mut pending, mut denied) = (false, false);
         for &op in tail {
             let said = self.said(tail, op);
-            if said.all_ok() || said.all_ko() || self.is_made_good(tail, op) {
+            if said.all_ok() || said.all_failed() || self.is_made_good(tail, op) {
                 continue;
             }
             let waits = said.nothing > 0 && is_run;
@@ -124,6 +136,7 @@ impl Resource {
                 return State::Diverged;
             }
             pending |= said.unknown > 0 || waits;
+            denied |= said.is_withstood();
         }
         let strays = self.sites().iter().any(|site| self.has_strays(resolution, site));
         let replaces = resolution.last_replacing().is_some();
@@ -134,6 +147,8 @@ impl Resource {
             State::Diverged
         } else if pending || replays {
             State::Pending
+        } else if denied || self.denied_last() {
+            State::Denied
         } else if self.nothing_left() || self.has_failed_last() {
             State::Failed
         } else {
@@ -149,11 +164,20 @@ impl Resource {
     /// Whether what was asked for last has failed at all sites.
     fn has_failed_last(&self) -> bool {
         let tail = self.tail();
-        tail.last().is_some_and(|&last| self.said(tail, last).all_ko())
+        tail.last().is_some_and(|&last| self.said(tail, last).all_failed())
+    }
+
+    /// Whether what was asked for last was let run nowhere.
+    fn denied_last(&self) -> bool {
+        let tail = self.tail();
+        tail.last().is_some_and(|&last| {
+            let said = self.said(tail, last);
+            said.all_failed() && said.denied > 0
+        })
     }
 
     fn failed_everywhere(&self, op: Ix) -> bool {
-        let failed = |site| self.reply_to(op, site).is_some_and(|r| r.outcome == Outcome::Ko);
+        let failed = |site| self.reply_to(op, site).is_some_and(|r| r.outcome.is_failure());
         self.sites().iter().all(failed)
     }
 
@@ -228,6 +252,21 @@ impl Resource {
         })
     }
 
+    /// An operation that the policy of a site did not let run, and the site, if that still matters.
+    pub fn denied(&self) -> Option<(&SharedOperation, &SiteId)> {
+        let tail = self.tail();
+        tail.iter().find_map(|&op| {
+            let said = self.said(tail, op);
+            let matters = said.is_withstood() || said.denied > 0 && tail.last() == Some(&op);
+            if !matters || self.is_made_good(tail, op) {
+                return None;
+            }
+            let is_denied = |reply: &Reply| reply.outcome == Outcome::Denied;
+            let denies = |site: &&SiteId| self.standing(tail, op, site).is_some_and(is_denied);
+            Some((self.log.op(op), self.sites().iter().find(denies)?))
+        })
+    }
+
     /// Whether something that a site has run and that has left the block is still in its state.
     fn has_strays(&self, resolution: &Resolution, site: &SiteId) -> bool {
         let replies = self.streams().replied(site).filter_map(|(number, op)| {
@@ -241,7 +280,7 @@ impl Resource {
             .take_while(|&(op, reply)| {
                 *era.get_or_insert(reply.era) == reply.era && Some(op) != anew
             })
-            .any(|(op, reply)| reply.outcome != Outcome::Ko && resolution.fate(op) != Fate::Kept)
+            .any(|(op, reply)| !reply.outcome.is_failure() && resolution.fate(op) != Fate::Kept)
     }
 }
 

@@ -544,8 +544,11 @@ impl<A: App, W: Watch> World<A, W> {
     /// Carries out a command in the application, for better or worse.
     fn take_effect(&mut self, n: usize, command: &Command) -> Outcome {
         let mishap = self.one_of(self.mishaps.run);
+        let denied = mishap && self.one_of(3);
         let site = &mut self.sites[n];
-        let outcome = if mishap {
+        let outcome = if denied {
+            Outcome::Denied
+        } else if mishap {
             Outcome::Ko
         } else {
             site.apps.entry(command.run.resource.clone()).or_default().run(&command.op)
@@ -620,7 +623,7 @@ impl<A: App, W: Watch> World<A, W> {
             Effect::Send { to, message } => self.send(n, &to, message, asked),
             // What makes one more of something each time is not done twice.
             Effect::Run { run, op, before: Some(before), .. }
-                if !op.action.is_repeatable() && before.outcome != Outcome::Ko =>
+                if !op.action.is_repeatable() && !before.outcome.is_failure() =>
             {
                 let report = before.report();
                 self.tell(n, 1, Input::Ran { run, report });

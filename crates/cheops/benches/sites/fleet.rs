@@ -53,7 +53,7 @@ impl Fleet {
                 format!("[[peer]]\nname = 'site{}'\naddress = '{address}'\nkey = '{key}'\n", m + 1)
             });
             let config = format!(
-                "site = 'site{}'\n[listen]\napi = '{api}'\npeers = '{peers}'\n{}",
+                "site = 'site{}'\n[policy]\nallow_any_shell_command = true\n[listen]\napi = '{api}'\npeers = '{peers}'\n{}",
                 n + 1,
                 others.collect::<String>()
             );

@@ -57,6 +57,10 @@ pub(crate) struct Arguments {
     /// given more than once
     #[arg(long = "peer", value_name = "NAME=KEY@HOST:PORT")]
     others: Vec<String>,
+    /// Let anyone who may ask for operations run any shell command here, as this agent's user: the line
+    /// `allow_any_shell_command = true` of `[policy]`
+    #[arg(long)]
+    allow_any_shell_command: bool,
     /// How to write the log
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
@@ -159,6 +163,9 @@ fn configuration(
     config.peers = arguments.peers.unwrap_or(config.peers);
     if arguments.page.is_some() {
         config.serve.page.clone_from(&arguments.page);
+    }
+    if arguments.allow_any_shell_command {
+        config.policy.any_shell = Some(true);
     }
     for text in &arguments.others {
         let invalid = || {

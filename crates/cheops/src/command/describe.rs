@@ -106,7 +106,10 @@ fn at_sites(resource: &Resource, running: &[Running]) -> Table {
     let in_parts = resource.by_site.iter().any(|at| at.part.is_some());
     let mut table = Table::new(["SITE"]).indented(2);
     table.titles(in_parts.then_some("PART"));
-    table.titles(["OK", "KO", "UNKNOWN", "WAITING", "SHOWS"]);
+    let some_denied = resource.by_site.iter().any(|at| at.denied > 0);
+    table.titles(["OK", "KO"]);
+    table.titles(some_denied.then_some("DENIED"));
+    table.titles(["UNKNOWN", "WAITING", "SHOWS"]);
     if !running.is_empty() {
         table.titles(["RUNNING"]);
     }
@@ -128,9 +131,9 @@ fn at_sites(resource: &Resource, running: &[Running]) -> Table {
         let mut row = vec![Cell::from(&at.site)];
         let part = || at.part.map_or(words::NONE.to_owned(), |part| part.to_string());
         row.extend(in_parts.then(|| Cell::from(part())));
+        row.extend([at.ok.to_string().into(), bad(at.ko, words::BAD)]);
+        row.extend(some_denied.then(|| bad(at.denied, words::BAD)));
         row.extend([
-            at.ok.to_string().into(),
-            bad(at.ko, words::BAD),
             bad(at.unknown, words::BAD),
             bad(at.waiting, words::OPEN),
             at.shown.as_deref().map_or(Cell::from(words::NONE), |print| shows(print, at.part)),

@@ -124,6 +124,7 @@ pub(crate) enum StateName {
     Settled,
     Pending,
     Failed,
+    Denied,
     Diverged,
     NeedsDecision,
 }
@@ -134,6 +135,7 @@ impl From<StateName> for State {
             StateName::Settled => Self::Settled,
             StateName::Pending => Self::Pending,
             StateName::Failed => Self::Failed,
+            StateName::Denied => Self::Denied,
             StateName::Diverged => Self::Diverged,
             StateName::NeedsDecision => Self::NeedsDecision,
         }

@@ -30,6 +30,7 @@ mod matrix;
 mod members;
 mod output;
 mod play;
+mod policy;
 mod running;
 mod scope;
 mod show;
@@ -57,6 +58,8 @@ pub(crate) enum Command {
     Join(join::Arguments),
     #[command(subcommand)]
     Hooks(hooks::Arguments),
+    #[command(subcommand)]
+    Policy(policy::Arguments),
     Agent(agent::Arguments),
     Demo(demo::Arguments),
     Scope(scope::Arguments),
@@ -81,6 +84,7 @@ impl Command {
             Self::Token(arguments) => token::run(&arguments, context),
             Self::Join(arguments) => join::run(&arguments, context),
             Self::Hooks(arguments) => hooks::run(&arguments, context),
+            Self::Policy(arguments) => policy::run(&arguments, context),
             Self::Agent(arguments) => agent::run(&arguments),
             Self::Demo(arguments) => demo::run(&arguments, context),
             Self::Scope(arguments) => scope::run(&arguments, context.output),

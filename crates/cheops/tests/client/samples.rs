@@ -66,6 +66,7 @@ pub(crate) fn counter() -> Resource {
                 site: site.into(),
                 ok: 2,
                 ko: 0,
+                denied: 0,
                 unknown: 0,
                 waiting: 0,
                 shown: Some("5f".repeat(16)),

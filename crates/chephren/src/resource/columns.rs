@@ -105,7 +105,7 @@ fn cell<'a>(view: &'a View, operation: &'a Operation) -> Cell<'a> {
 
 /// Whether a status is a site's own word, and not the lack of one.
 fn is_word(status: RunStatus) -> bool {
-    matches!(status, RunStatus::Ok | RunStatus::Ko | RunStatus::Unknown)
+    matches!(status, RunStatus::Ok | RunStatus::Ko | RunStatus::Denied | RunStatus::Unknown)
 }
 
 /// Whether what a site knows of the stream of another goes as far as an operation.

@@ -200,7 +200,7 @@ fn went(run: &Run) -> Markup {
         @if let Some(attempt) = run.attempt.filter(|attempt| *attempt > 1) {
             span.why { ", run " (attempt) }
         }
-        @if run.status == RunStatus::Ko {
+        @if matches!(run.status, RunStatus::Ko | RunStatus::Denied) {
             p.why { (end(run.output.as_deref().unwrap_or_default())) }
         }
     }

@@ -7,6 +7,7 @@ pub(crate) fn run(status: RunStatus) -> (&'static str, &'static str) {
     match status {
         RunStatus::Ok => ("OK", "good"),
         RunStatus::Ko => ("KO", "bad"),
+        RunStatus::Denied => ("denied", "bad"),
         RunStatus::Unknown => ("nobody knows", "bad"),
         RunStatus::Running => ("running", "busy"),
         RunStatus::Waiting => ("waiting", "busy"),

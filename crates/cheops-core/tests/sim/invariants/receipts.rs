@@ -2,7 +2,6 @@
 //! reset that counts follows it, or a concurrent one that is in the block won over it.
 
 use cheops_core::{
-    plan::Outcome,
     replica::Resource,
     resolve::{Fate, Receipt},
 };
@@ -16,7 +15,7 @@ pub fn check(resource: &Resource) {
             None => assert!(listed, "{what} is not in the block, for no reason"),
             Some(Receipt::Void) => {
                 let reply = resource.reply(&op.id, &op.id.site);
-                let failed = reply.is_some_and(|reply| reply.outcome == Outcome::Ko);
+                let failed = reply.is_some_and(|reply| reply.outcome.is_failure());
                 assert!(failed && !op.keep_going && !listed, "{what} is void, for no reason");
             }
             Some(Receipt::Over { by }) => {

@@ -20,8 +20,8 @@ fn expected(resource: &Resource, site: &SiteId) -> Option<Register> {
     for (n, op) in resource.block().skip(from.unwrap_or(0)).enumerate() {
         match resource.reply(&op.id, site)?.outcome {
             Outcome::Ok => drop(fresh.run(op)),
-            Outcome::Ko if n > 0 || from.is_none() => {}
-            Outcome::Ko | Outcome::Unknown => return None,
+            Outcome::Ko | Outcome::Denied if n > 0 || from.is_none() => {}
+            Outcome::Ko | Outcome::Denied | Outcome::Unknown => return None,
         }
     }
     Some(fresh)

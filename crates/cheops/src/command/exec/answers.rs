@@ -182,7 +182,7 @@ impl<'a> Tally<'a> {
     /// It failed at the site that received it, so it takes no part anywhere.
     fn is_void(&self) -> bool {
         let at_origin = self.runs.get(self.origin());
-        !self.asked.keep_going && at_origin.is_some_and(|run| run.status == RunStatus::Ko)
+        !self.asked.keep_going && at_origin.is_some_and(|run| is_failure(run.status))
     }
 
     /// The sites that nobody waits for any more, since the operation is void.
@@ -200,7 +200,10 @@ impl<'a> Tally<'a> {
 
     pub(crate) fn exit(&self) -> Exit {
         let some = |status| self.runs.values().any(|run| run.status == status);
-        if some(RunStatus::Ko) || some(RunStatus::Unknown) || self.superseded_by.is_some() {
+        if self.runs.values().any(|run| is_failure(run.status))
+            || some(RunStatus::Unknown)
+            || self.superseded_by.is_some()
+        {
             Exit::Wrong
         } else if some(RunStatus::Timeout) {
             Exit::Silent
@@ -246,6 +249,13 @@ impl<'a> Tally<'a> {
                 words::listed(&failed)
             ));
         }
+        let denied = self.with(RunStatus::Denied);
+        if !denied.is_empty() {
+            lines.push(format!(
+                "{} denied it; which rule did, and what to write: cheops describe {last}",
+                words::listed(&denied)
+            ));
+        }
         let unknown = self.with(RunStatus::Unknown);
         if !unknown.is_empty() {
             lines.push(format!(
@@ -279,6 +289,11 @@ impl<'a> Tally<'a> {
             superseded_by: self.superseded_by.clone(),
         }
     }
+}
+
+/// Whether a run has changed nothing.
+fn is_failure(status: RunStatus) -> bool {
+    matches!(status, RunStatus::Ko | RunStatus::Denied)
 }
 
 impl View for Submitted {

@@ -102,6 +102,7 @@ pub(crate) fn runs(operation: &Operation) -> Cell {
     let order = [
         RunStatus::Ok,
         RunStatus::Ko,
+        RunStatus::Denied,
         RunStatus::Unknown,
         RunStatus::Running,
         RunStatus::Waiting,
@@ -114,10 +115,16 @@ pub(crate) fn runs(operation: &Operation) -> Cell {
         (count > 0).then(|| (status, format!("{count} {}{ends}", words::word(status))))
     });
     let counted: Vec<(RunStatus, String)> = counted.collect();
-    let worst =
-        [RunStatus::Ko, RunStatus::Unknown, RunStatus::Waiting, RunStatus::Running, RunStatus::Ok]
-            .into_iter()
-            .find(|status| counted.iter().any(|(counted, _)| counted == status));
+    let by_weight = [
+        RunStatus::Ko,
+        RunStatus::Denied,
+        RunStatus::Unknown,
+        RunStatus::Waiting,
+        RunStatus::Running,
+        RunStatus::Ok,
+    ];
+    let has = |status: &RunStatus| counted.iter().any(|(counted, _)| counted == status);
+    let worst = by_weight.into_iter().find(has);
     let text: Vec<String> = counted.into_iter().map(|(_, text)| text).collect();
     match worst {
         Some(worst) => Cell::styled(text.join(", "), words::run_style(worst)),

@@ -316,6 +316,7 @@ impl Says {
             site: self.text("site2"),
             ok: 1,
             ko: 1,
+            denied: 0,
             unknown: 0,
             waiting: 0,
             shown: Some(self.text("print")),

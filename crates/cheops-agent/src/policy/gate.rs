@@ -1,0 +1,223 @@
+//! The policy of this site at work: with what only the system knows.
+//!
+//! What must stay true: what a rule asks for and this system can't give is found when the agent starts,
+//! or denied.
+
+use std::{fmt, sync::Arc};
+
+use cheops_core::{
+    id::{ResourceId, SiteId},
+    matrix::Share,
+    operation::{Action, Operation},
+};
+
+use super::{
+    Asked, Confine, Denial, Here, Kind, Landlock, Permit, Policy, Rule, Step, Way,
+    confine::{User, user_here},
+};
+use crate::{config::Config, run::confine::has_landlock};
+
+/// Decides what runs here. All clones are one.
+#[derive(Clone)]
+pub struct Gate(Arc<Inner>);
+
+struct Inner {
+    policy: Policy,
+    here: Here,
+    joined: Box<dyn Fn() -> bool + Send + Sync>,
+    landlock: bool,
+    root: bool,
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Gate").field(&self.0.policy).finish()
+    }
+}
+
+/// A command that may run, with all that it takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allowed {
+    /// How.
+    pub way: Way,
+    /// The variables, beside those about itself; nothing if it has those of the agent.
+    pub variables: Option<Vec<(String, String)>>,
+    /// What the process takes upon itself.
+    pub confine: Option<Confine>,
+}
+
+impl Allowed {
+    /// By the shell, as the agent's user, without limits.
+    pub fn shell() -> Self {
+        Self { way: Way::Shell, variables: None, confine: None }
+    }
+}
+
+/// A rule that this system can't keep.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the rule `{rule}` of the policy can't be used here: {why}")]
+pub struct Unusable {
+    /// The rule.
+    pub rule: String,
+    /// Why, and what to do.
+    pub why: String,
+}
+
+impl Gate {
+    /// The gate of a site. `joined` says whether there are other sites, which may ask for something.
+    pub fn new(config: &Config, joined: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Inner {
+            policy: config.policy.clone(),
+            here: Here { site: config.site.clone(), file: config.file.clone(), joined: false },
+            joined: Box::new(joined),
+            landlock: has_landlock(),
+            root: rustix::process::geteuid().is_root(),
+        }))
+    }
+
+    /// The gate of a site that has no policy and is alone.
+    pub fn open(site: SiteId) -> Self {
+        Self::new(&Config::new(site, ""), || false)
+    }
+
+    fn here(&self) -> Here {
+        Here { joined: (self.0.joined)(), ..self.0.here.clone() }
+    }
+
+    /// Whether other sites may ask for something.
+    pub fn is_joined(&self) -> bool {
+        (self.0.joined)()
+    }
+
+    /// Decides about one step.
+    pub fn decide(&self, asked: &Asked<'_>) -> Result<Permit, Denial> {
+        let permit = self.0.policy.decide(asked, &self.here())?;
+        let needs = permit.terms.paths.is_some() && !self.0.landlock;
+        if needs && self.0.policy.landlock == Landlock::Required {
+            let why = "it is to be kept to certain paths, and the kernel of this site has no Landlock; have one that has it, or write `landlock = 'best-effort'` under `[policy]`";
+            return Err(Denial { rule: permit.rule, why: why.to_owned() });
+        }
+        Ok(permit)
+    }
+
+    /// Decides about all steps of an operation: how each command of it runs, in their order.
+    pub fn operation(&self, op: &Operation, share: Option<Share>) -> Result<Vec<Allowed>, Denial> {
+        let asked = Asked {
+            author: Some(op.author.as_str()),
+            origin: Some(op.id.site.as_str()),
+            kind: Kind::Operation(op.kind.as_str()),
+            resource: op.resource.as_str(),
+            share,
+            step: Step::Command { line: "true", files: &[] },
+        };
+        self.action(asked, &op.action)
+    }
+
+    /// The same for an action; the step of what is asked does not matter.
+    pub fn action(&self, asked: Asked<'_>, action: &Action) -> Result<Vec<Allowed>, Denial> {
+        let mut allowed = Vec::new();
+        self.walk(asked, action, &mut allowed)?;
+        Ok(allowed)
+    }
+
+    fn walk(
+        &self,
+        asked: Asked<'_>,
+        action: &Action,
+        allowed: &mut Vec<Allowed>,
+    ) -> Result<(), Denial> {
+        match action {
+            Action::Command { line, files } => {
+                let files: Vec<&str> = files.iter().map(|file| &*file.name).collect();
+                let step = Step::Command { line, files: &files };
+                let permit = self.decide(&Asked { step, ..asked })?;
+                allowed.push(self.allow(permit)?);
+            }
+            Action::Http(request) => {
+                let (service, method) = (request.service.as_str(), &*request.method);
+                let step = Step::Request { service, method, target: &request.target };
+                self.decide(&Asked { step, ..asked })?;
+            }
+            Action::Steps(steps) => {
+                steps.iter().try_for_each(|step| self.walk(asked, step, allowed))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides about a command of a resource itself. Nobody put his name to it.
+    pub fn own(
+        &self,
+        kind: Kind<'_>,
+        resource: &ResourceId,
+        line: &str,
+        share: Option<Share>,
+    ) -> Result<Allowed, Denial> {
+        let step = Step::Command { line, files: &[] };
+        let resource = resource.as_str();
+        let asked = Asked { author: None, origin: None, kind, resource, share, step };
+        self.allow(self.decide(&asked)?)
+    }
+
+    fn allow(&self, permit: Permit) -> Result<Allowed, Denial> {
+        let Permit { rule, way, terms } = permit;
+        let user = match &terms.user {
+            None => None,
+            Some(name) => Some(self.user(name).map_err(|why| Denial { rule: rule.clone(), why })?),
+        };
+        let agent = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        let variables = terms.variables(agent, user.as_ref());
+        let confine = terms.confines().then(|| Confine {
+            rule,
+            user: user.map(|user| user.identity),
+            limits: terms.limits,
+            paths: terms.paths,
+            landlock: self.0.policy.landlock,
+        });
+        Ok(Allowed { way, variables, confine })
+    }
+
+    fn user(&self, name: &str) -> Result<User, String> {
+        let user = user_here(name).ok_or_else(|| {
+            format!("there is no user `{name}` in /etc/passwd of this site; write its numbers (UID:GID) if it comes from elsewhere")
+        })?;
+        let ours = rustix::process::geteuid().as_raw() == user.identity.uid;
+        if !self.0.root && !ours {
+            return Err(format!(
+                "the agent does not run as root, and can't become `{name}`; run it as root, or as `{name}`"
+            ));
+        }
+        Ok(user)
+    }
+
+    /// Finds a rule that can't be kept here.
+    pub fn check(&self) -> Result<(), Unusable> {
+        self.0.policy.rules.iter().try_for_each(|rule| {
+            let failed = |why| Unusable { rule: rule.name.clone(), why };
+            let user = rule.terms.user.as_deref();
+            let user = user.map(|name| self.user(name)).transpose().map_err(failed)?;
+            let as_root = user.map_or(self.0.root, |user| user.identity.uid == 0);
+            if as_root && rule.terms.limits.processes.is_some() {
+                let why = "`limits.processes` does not bind root; name a `user`";
+                return Err(failed(why.to_owned()));
+            }
+            Ok(())
+        })
+    }
+
+    /// The rules whose paths the kernel can't keep, and what becomes of their commands.
+    pub fn unkept(&self) -> Option<(Vec<&str>, Landlock)> {
+        let with_paths = |rule: &&Rule| rule.terms.paths.is_some() && !self.0.landlock;
+        let rules = self.0.policy.rules.iter().filter(with_paths);
+        let names: Vec<&str> = rules.map(|rule| rule.name.as_str()).collect();
+        (!names.is_empty()).then_some((names, self.0.policy.landlock))
+    }
+
+    /// Whether commands are denied for the one reason that nobody has said anything about them.
+    pub fn is_silent(&self) -> bool {
+        let Policy { any_shell, rules, .. } = &self.0.policy;
+        any_shell.is_none() && rules.is_empty() && self.is_joined()
+    }
+}
