@@ -9,8 +9,8 @@ use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -33,6 +33,7 @@ use tokio::{
 
 use crate::{
     api::{self, Context, Shared},
+    audit::{self, Audit},
     config::Config,
     engine::{
         Damage, Engine, EngineError,
@@ -40,6 +41,7 @@ use crate::{
     },
     files::{Content, Fetch, Files},
     hooks::Hooks,
+    limits::Buckets,
     mesh::{Doors, Mesh},
     metrics::Metrics,
     node::{self, Clock, Hands},
@@ -146,7 +148,7 @@ impl Agent {
         })?;
 
         let (handle, inbox) = node::channel(Clock::default());
-        let identity = Identity::open(&config.data)?;
+        let identity = Arc::new(Identity::open(&config.data)?);
         let own = config.sites.iter().find(|(_, peer)| peer.key == identity.public());
         if let Some((site, _)) = own {
             return Err(StartError::OwnKey(site.clone()));
@@ -170,8 +172,15 @@ impl Agent {
             .map(|setup| Setup { services, ..setup })
             .and_then(|setup| Runner::start(setup, files.clone(), fetch, handle.clone()))
             .map_err(directory(scratch))?;
-        let hands =
-            AgentHands { peers: peers.clone(), runner: runner.clone(), noted: noted.clone() };
+        let place = audit::directory(&config.data);
+        let audit = Audit::open(&config.data, config.audit.clone(), identity.clone(), &config.site)
+            .map_err(directory(place))?;
+        let hands = AgentHands {
+            peers: peers.clone(),
+            runner: runner.clone(),
+            noted: noted.clone(),
+            audit: audit.clone(),
+        };
         let reserve = config.store.reserve;
         let node = node::start(inbox, replica, Box::new(engine), Box::new(hands), reserve)
             .map_err(StartError::Thread)?;
@@ -186,8 +195,12 @@ impl Agent {
         // Before any door is open: what is not known yet would pass as if it were at this site only.
         let feed = replicants.start(&handle).await;
         let follower = tokio::spawn(replicants.clone().follow(handle.clone(), feed));
+        let rates = Buckets::new(config.rates.rate, config.rates.burst);
         let context = Arc::new(Context {
             config,
+            audit: audit.clone(),
+            rates: Mutex::new(rates),
+            started: Instant::now(),
             replicants,
             node: handle,
             peers,
@@ -203,9 +216,12 @@ impl Agent {
         });
         let router = api::router(context.clone());
         let mesh = Mesh::start(&context, doors);
-        context.peers.serve(Answers { router: router.clone(), mesh: mesh.clone() });
-        let router = api::guard(dress(router), api.ip());
-        let server = tokio::spawn(api::serve(listener, router, limits, stopping));
+        let from_peers = api::audited(api::limited(router.clone(), &context), &context);
+        context.peers.serve(Answers { router: from_peers, mesh: mesh.clone(), audit });
+        let router = api::guard(api::limited(dress(router), &context), api.ip());
+        let router = api::audited(router, &context);
+        let counts = context.metrics.clone();
+        let server = tokio::spawn(api::serve(listener, router, limits, counts, stopping));
         let sweeper = tokio::spawn(sweep(context.clone()));
         let learner = tokio::spawn(api::learn(context.clone()));
         let aside = [follower, sweeper, learner, teller];
@@ -243,6 +259,7 @@ impl Agent {
         self.context.peers.stop().await;
         self.context.node.stop();
         self.node.stopped().await;
+        self.context.audit.stop().await;
     }
 }
 
@@ -334,6 +351,7 @@ fn marked(replica: &Replica, damage: &Damage) -> Vec<Durable> {
 struct Answers {
     router: Router,
     mesh: Mesh,
+    audit: Audit,
 }
 
 impl Calls for Answers {
@@ -344,6 +362,10 @@ impl Calls for Answers {
         let mesh = self.mesh.clone();
         Box::pin(async move { mesh.forwarded(request).await })
     }
+
+    fn turned_away(&self, from: SocketAddr, why: &str) {
+        self.audit.note(audit::Event::link(from.to_string(), why));
+    }
 }
 
 /// How the node reaches the rest of the agent.
@@ -351,6 +373,7 @@ struct AgentHands {
     peers: Peers,
     runner: Runner,
     noted: Noted,
+    audit: Audit,
 }
 
 impl Hands for AgentHands {
@@ -364,7 +387,10 @@ impl Hands for AgentHands {
 
     fn tell(&mut self, event: &Event) {
         match event {
-            Event::Refused { from, resource, why } => self.noted.refused(from, resource, why),
+            Event::Refused { from, resource, why } => {
+                self.noted.refused(from, resource, why);
+                self.audit.note(audit::Event::record(from.as_str(), resource.as_str(), *why));
+            }
             Event::Forgotten(resource) => self.runner.forget(resource),
             Event::Recorded { .. } | Event::NeedsDecision(_) | Event::Unknown(_) => {}
         }

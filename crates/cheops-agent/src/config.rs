@@ -3,6 +3,7 @@
 //! What must stay true: each setting has a default except the site's name; a setting that is
 //! misspelt is an error, not a default; no other module reads the file or the environment.
 
+mod guard;
 mod hook;
 mod service;
 
@@ -17,6 +18,8 @@ use std::{
 use cheops_core::{duration, id::SiteId, trust::PublicKey};
 use serde::Deserialize;
 
+pub use self::guard::{Audit, Rates};
+use self::guard::{AuditSection, LimitsSection};
 pub use self::hook::{
     Hook, HookSection, Irc, IrcSection, MOST_HOOKS, Mail, MailSection, Secret, Server, Tls, Trust,
     Way, Web,
@@ -66,6 +69,10 @@ pub struct Config {
     pub hooks: Vec<Hook>,
     /// How long a site waits for another to tell of an operation for all sites.
     pub takeover: Duration,
+    /// The record of who asked for what.
+    pub audit: Audit,
+    /// How often one who asks may do so.
+    pub rates: Rates,
 }
 
 /// Another site.
@@ -187,6 +194,8 @@ impl Config {
             mesh: Mesh::default(),
             hooks: Vec::new(),
             takeover: Duration::from_mins(1),
+            audit: Audit::default(),
+            rates: Rates::default(),
         }
     }
 
@@ -256,6 +265,8 @@ impl Config {
             config.hooks.push(hook);
         }
         set(&mut config.takeover, span("hooks.takeover", file.hooks.takeover)?);
+        config.audit = Audit::read(file.audit)?;
+        config.rates = Rates::read(&file.limits);
         config.check()?;
         Ok(config)
     }
@@ -341,7 +352,8 @@ impl Config {
         if self.links.silence <= self.links.heartbeat {
             return Err("`links.silence` must be longer than `links.heartbeat`".into());
         }
-        Ok(())
+        self.audit.check()?;
+        self.rates.check()
     }
 }
 
@@ -423,6 +435,10 @@ struct File {
     hook: Vec<HookSection>,
     #[serde(default)]
     hooks: HooksSection,
+    #[serde(default)]
+    audit: AuditSection,
+    #[serde(default)]
+    limits: LimitsSection,
 }
 
 #[derive(Deserialize, Default)]

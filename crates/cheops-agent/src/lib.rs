@@ -3,11 +3,13 @@
 
 mod agent;
 pub mod api;
+pub mod audit;
 pub mod config;
 pub mod engine;
 pub mod files;
 pub mod hooks;
 mod hop;
+pub mod limits;
 pub mod mesh;
 pub mod metrics;
 pub mod node;

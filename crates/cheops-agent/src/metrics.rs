@@ -32,9 +32,25 @@ struct Inner {
     requests: Family<Answered, Counter>,
     durations: Histogram,
     passed: Family<Passed, Counter>,
+    refused: Family<Refused, Counter>,
+    audit: AuditGauges,
     gauges: Gauges,
     links: Links,
     hooks: HookGauges,
+}
+
+/// Of the audit.
+#[derive(Debug, Default)]
+struct AuditGauges {
+    written: Gauge,
+    lost: Gauge,
+    unwritten: Gauge,
+    failing: Gauge,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Refused {
+    limit: &'static str,
 }
 
 /// Of each hook.
@@ -115,6 +131,17 @@ impl Default for Metrics {
         let passed = Family::<Passed, Counter>::default();
         let help = "Requests of the application, by service and sort of answer";
         registry.register("mesh_requests", help, passed.clone());
+        let refused = Family::<Refused, Counter>::default();
+        registry.register("refused", "Requests over a limit, by limit", refused.clone());
+        let audit = AuditGauges::default();
+        for (name, help, gauge) in [
+            ("audit_written", "Lines of the audit that were written", &audit.written),
+            ("audit_lost", "Events that no line of the audit tells of", &audit.lost),
+            ("audit_unwritten", "Refusals without a line of their own", &audit.unwritten),
+            ("audit_failing", "1 if the audit can't be written", &audit.failing),
+        ] {
+            registry.register(name, help, gauge.clone());
+        }
         let (gauges, links) = (Gauges::default(), Links::default());
         for (name, help, gauge) in [
             ("resources", "Resources at this site", &gauges.resources),
@@ -145,7 +172,17 @@ impl Default for Metrics {
         ] {
             registry.register(name, help, family.clone());
         }
-        Self(Arc::new(Inner { registry, requests, durations, passed, gauges, links, hooks }))
+        Self(Arc::new(Inner {
+            registry,
+            requests,
+            durations,
+            passed,
+            refused,
+            audit,
+            gauges,
+            links,
+            hooks,
+        }))
     }
 }
 
@@ -159,6 +196,11 @@ impl Metrics {
         let labels = Answered { method, status: status.as_u16() };
         self.0.requests.get_or_create(&labels).inc();
         self.0.durations.observe(took.as_secs_f64());
+    }
+
+    /// A request was over a limit.
+    pub fn refused(&self, limit: &'static str) {
+        self.0.refused.get_or_create(&Refused { limit }).inc();
     }
 
     /// The counters of a service.
@@ -182,6 +224,12 @@ impl Metrics {
         running.set(signed(workload.running));
         waiting.set(signed(workload.waiting));
         stuck.set(signed(workload.stuck));
+        let (how, gauges) = (context.audit.how(), &self.0.audit);
+        let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        gauges.written.set(count(how.written));
+        gauges.lost.set(count(how.lost));
+        gauges.unwritten.set(count(how.unwritten));
+        gauges.failing.set(how.failing.is_some().into());
         for peer in context.peers.view() {
             self.link(&peer);
         }

@@ -18,6 +18,7 @@ use crate::{
         Context,
         model::{Trouble, Urgency},
     },
+    audit,
     node::{Health, Stopping},
     peers::State as Reach,
     replicants::Replicant,
@@ -114,6 +115,7 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
     all.extend(disk(site, &context.node.health()));
     all.extend(runs(site, context.runner.workload().stuck));
     all.extend(context.hooks.troubles());
+    all.extend(audit(site, &context.audit.how()));
     for peer in context.peers.view() {
         all.extend(link(site, &peer));
         all.extend(clock(site, &peer));
@@ -188,6 +190,30 @@ fn runs(site: &SiteId, stuck: usize) -> Option<Trouble> {
             "see the agent's log for why: usually a full disk or too many processes. They are tried again every second",
         )
     })
+}
+
+fn audit(site: &SiteId, how: &audit::State) -> Vec<Trouble> {
+    let failing = how.failing.as_ref().map(|why| {
+        let text = format!("the audit of `{site}` can't be written: {why}");
+        let next = "look at `audit` in the data directory; lines wait, and it is tried again";
+        trouble(Urgency::High, site, None, "audit", text, next)
+    });
+    let cut = how.cut.map(|(from, to)| {
+        let text = format!(
+            "lines {from} to {to} of the audit of `{site}` are gone: somebody cut them off"
+        );
+        let next = "find out who can write to its data directory: cheops audit --verify";
+        trouble(Urgency::High, site, None, "audit", text, next)
+    });
+    let lost = (how.lost > 0).then(|| {
+        let text = format!(
+            "{} lines of the audit of `{site}` are lost: they could not be written in time",
+            how.lost
+        );
+        let next = "look at the disk; a line of the audit says where they are missing";
+        trouble(Urgency::Medium, site, None, "audit", text, next)
+    });
+    [failing, cut, lost].into_iter().flatten().collect()
 }
 
 fn clock(site: &SiteId, peer: &crate::peers::Peer) -> Option<Trouble> {

@@ -7,6 +7,8 @@
 //!   in circles;
 //! - every error is `application/problem+json`, with what to do.
 
+mod audit;
+mod audited;
 mod catalogue;
 mod changes;
 mod door;
@@ -28,7 +30,10 @@ mod submit;
 mod upload;
 pub(crate) mod view;
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{Arc, Mutex},
+    time::Instant,
+};
 
 use axum::{
     Router,
@@ -49,11 +54,18 @@ use utoipa_axum::{
 };
 
 pub use self::error::ApiError;
-pub(crate) use self::{catalogue::learn, door::guard, serve::serve};
+pub(crate) use self::{
+    audited::{audited, limited},
+    catalogue::learn,
+    door::guard,
+    serve::serve,
+};
 use crate::{
+    audit::Audit,
     config::Config,
     files::Files,
     hooks::Hooks,
+    limits::Buckets,
     metrics::Metrics,
     node,
     peers::{Peers, State},
@@ -85,6 +97,12 @@ pub struct Context {
     pub noted: Noted,
     /// What is counted.
     pub metrics: Metrics,
+    /// Who asked for what.
+    pub audit: Audit,
+    /// How often each one who asks has done so.
+    pub rates: Mutex<Buckets>,
+    /// When the agent started.
+    pub started: Instant,
     /// How many more may follow the change feed.
     pub feeds: Arc<Semaphore>,
     /// Whether the API is to stop: whoever would follow for ever ends then.
@@ -163,6 +181,8 @@ pub fn router(context: Shared) -> Router {
         .routes(routes!(hooks::remove))
         .routes(routes!(hooks::test))
         .routes(routes!(changes::follow).layer(middleware::from_fn(numbered)))
+        .routes(routes!(audit::list))
+        .routes(routes!(audit::verify))
         .routes(routes!(upload::store))
         .routes(routes!(upload::content))
         .routes(routes!(original::exec).layer(DefaultBodyLimit::disable()))

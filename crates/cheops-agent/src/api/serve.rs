@@ -11,6 +11,7 @@
 use std::{
     convert::Infallible,
     io::{self, Write as _},
+    net::SocketAddr,
     pin::{Pin, pin},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
@@ -39,8 +40,8 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 use tower_http::timeout::TimeoutBody;
 
-use super::ApiError;
-use crate::config;
+use super::{ApiError, audited::From};
+use crate::{config, metrics::Metrics};
 
 /// How many fields the headers of a request may have.
 const FIELDS: usize = 128;
@@ -58,6 +59,7 @@ pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
     limits: config::Serve,
+    metrics: Metrics,
     mut stop: watch::Receiver<bool>,
 ) {
     let (places, farewells) =
@@ -69,8 +71,8 @@ pub(crate) async fn serve(
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => break,
         };
-        let tcp = match accepted {
-            Ok((tcp, _)) => tcp,
+        let (tcp, from) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!("the API can't accept a connection: {error}");
                 sleep(PAUSE).await;
@@ -80,10 +82,13 @@ pub(crate) async fn serve(
         if let Ok(place) = places.clone().try_acquire_owned() {
             let (router, limits, stop) = (router.clone(), limits.clone(), stop.clone());
             tasks.spawn(async move {
-                attend(tcp, router, &limits, stop).await;
+                attend(tcp, from, router, &limits, stop).await;
                 drop(place);
             });
-        } else if let Ok(place) = farewells.clone().try_acquire_owned() {
+            continue;
+        }
+        metrics.refused("connections");
+        if let Ok(place) = farewells.clone().try_acquire_owned() {
             let most = limits.connections;
             tasks.spawn(async move {
                 let _ = timeout(FAREWELL, turn_away(tcp, most)).await;
@@ -126,6 +131,7 @@ fn too_many(most: usize) -> ApiError {
 /// Serves one connection to its end.
 async fn attend(
     tcp: TcpStream,
+    from: SocketAddr,
     router: Router,
     limits: &config::Serve,
     mut stop: watch::Receiver<bool>,
@@ -135,7 +141,8 @@ async fn attend(
     let pulse = Pulse::new();
     let io = TokioIo::new(Watched { tcp, pulse: pulse.clone(), farewell: None });
     let (stall, heard) = (limits.stall, pulse.clone());
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(From(from));
         let (router, pulse) = (router.clone(), heard.clone());
         async move { Ok::<_, Infallible>(answer(router, &pulse, request, stall).await) }
     });

@@ -29,7 +29,7 @@ use tokio::{
 use tokio_util::io::ReaderStream;
 
 use super::{
-    Context, Shared,
+    Context, Shared, audited,
     error::{ApiError, ApiResult, Asked, In, Json},
     model::{Answer, DeleteQuery, File, Outcome, Problem, Run, RunStatus, Submit, Submitted},
     pass,
@@ -247,6 +247,18 @@ pub(super) struct Manner {
 
 /// Asks for an operation, wherever it has to be asked for.
 pub(super) async fn converse(
+    context: Shared,
+    id: ResourceId,
+    asked: Submit,
+    manner: Manner,
+) -> ApiResult<Conversation> {
+    let author = asked.author.clone();
+    let conversation = begin(context, id, asked, manner).await?;
+    audited::made(author.as_deref(), &conversation.operation);
+    Ok(conversation)
+}
+
+async fn begin(
     context: Shared,
     id: ResourceId,
     asked: Submit,
