@@ -13,6 +13,7 @@ mod catalogue;
 mod changes;
 mod door;
 mod error;
+pub mod form;
 mod grid;
 mod health;
 mod hooks;

@@ -4,7 +4,8 @@
 //! true:
 //! - there are never more connections than the limit; one more is told so, and let go;
 //! - a connection on which nothing happens that should is cut: headers that do not come, a body that
-//!   stops in the middle, an answer that nobody takes, a client that has nothing more to ask;
+//!   stops in the middle or only trickles, an answer that nobody takes, a client that has nothing more
+//!   to ask;
 //! - a request that waits for the sites is none of these: it may take as long as it asks for;
 //! - whoever is refused before its request was read whole has a second to take the answer.
 
@@ -19,13 +20,16 @@ use std::{
 };
 
 use axum::{
-    Router,
-    body::Body,
+    BoxError, Router,
+    body::{Body, Bytes},
     http::{Request, Response, Version},
     response::IntoResponse as _,
 };
 use http_body_util::BodyExt as _;
-use hyper::{body::Incoming, service::service_fn};
+use hyper::{
+    body::{Body as _, Frame, Incoming, SizeHint},
+    service::service_fn,
+};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     server::conn::auto::Builder,
@@ -51,6 +55,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How many such clients are answered at once; more are let go without a word.
 const FAREWELLS: usize = 64;
+/// The fewest bytes of a body that have to come in a second, once it has taken longer than it may stand
+/// still.
+const SLOWEST: u64 = 1 << 10;
 /// Connections are looked at so many times within the shortest of the limits.
 const LOOKS: u32 = 4;
 
@@ -180,9 +187,10 @@ async fn answer(
     request: Request<Incoming>,
     stall: Duration,
 ) -> Response<Body> {
-    let under_way = pulse.begin(request.version());
-    // A body counts as stalled only while somebody waits for it.
-    let request = request.map(|body| Body::new(TimeoutBody::new(stall, body)));
+    let under_way = pulse.begin(request.version(), request.body().is_end_stream());
+    let request = request.map(|body| {
+        if body.is_end_stream() { Body::empty() } else { Body::new(Sent::new(body, pulse, stall)) }
+    });
     let response = match router.oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},
@@ -194,6 +202,67 @@ async fn answer(
             frame
         }))
     })
+}
+
+/// The body of a request, as it comes.
+struct Sent {
+    /// It counts as stalled only while somebody waits for it.
+    inner: Pin<Box<TimeoutBody<Incoming>>>,
+    pulse: Pulse,
+    stall: Duration,
+    /// How much came, since when.
+    came: u64,
+    began: Instant,
+}
+
+/// Why a body is not read on.
+#[derive(Debug, thiserror::Error)]
+#[error("the body comes too slowly: less than {SLOWEST} bytes a second")]
+struct TooSlow;
+
+impl Sent {
+    fn new(body: Incoming, pulse: &Pulse, stall: Duration) -> Self {
+        let inner = Box::pin(TimeoutBody::new(stall, body));
+        Self { inner, pulse: pulse.clone(), stall, came: 0, began: Instant::now() }
+    }
+
+    fn trickles(&self) -> bool {
+        let took = self.began.elapsed();
+        took > self.stall && self.came < took.as_secs().saturating_mul(SLOWEST)
+    }
+}
+
+impl hyper::body::Body for Sent {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match ready!(self.inner.as_mut().poll_frame(context)) {
+            None => {
+                self.pulse.lock().unread = false;
+                Poll::Ready(None)
+            }
+            Some(Ok(frame)) => {
+                self.came += frame.data_ref().map_or(0, |data| data.len() as u64);
+                if self.trickles() {
+                    return Poll::Ready(Some(Err(TooSlow.into())));
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Some(Err(error)) => Poll::Ready(Some(Err(error))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
 }
 
 /// What happens on a connection, seen from both sides: the socket and the requests.
@@ -214,6 +283,8 @@ struct Beats {
     framed: bool,
     /// There was a request already.
     greeted: bool,
+    /// The body of the last request was not read to its end.
+    unread: bool,
 }
 
 impl Pulse {
@@ -225,6 +296,7 @@ impl Pulse {
             blocked: None,
             framed: false,
             greeted: false,
+            unread: false,
         })))
     }
 
@@ -232,11 +304,12 @@ impl Pulse {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(&self, version: Version) -> UnderWay {
+    fn begin(&self, version: Version, whole: bool) -> UnderWay {
         let mut beats = self.lock();
         beats.under_way += 1;
         beats.framed = version >= Version::HTTP_2;
         beats.greeted = true;
+        beats.unread = !whole;
         UnderWay(self.clone())
     }
 }
@@ -260,10 +333,10 @@ impl Beats {
         (self.quiet.elapsed() >= limits.idle).then_some("the client asks for nothing more")
     }
 
-    /// Whether the connection ends while a request on it has begun and not become one: its headers
+    /// Whether the connection ends while a request on it was not read whole: its headers or its body
     /// were refused.
     fn refused(&self) -> bool {
-        self.under_way == 0 && !self.framed && self.first_byte.is_some()
+        self.under_way == 0 && !self.framed && (self.first_byte.is_some() || self.unread)
     }
 }
 

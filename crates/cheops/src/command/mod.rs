@@ -15,6 +15,7 @@ use crate::{
 
 mod agent;
 mod ask;
+mod audit;
 mod completions;
 mod delete;
 mod demo;
@@ -51,6 +52,7 @@ pub(crate) enum Command {
     Site(site::Arguments),
     #[command(subcommand)]
     Hooks(hooks::Arguments),
+    Audit(audit::Arguments),
     Agent(agent::Arguments),
     Demo(demo::Arguments),
     Scope(scope::Arguments),
@@ -73,6 +75,7 @@ impl Command {
             Self::Output(arguments) => output::run(&arguments, context),
             Self::Site(arguments) => site::run(&arguments, context),
             Self::Hooks(arguments) => hooks::run(&arguments, context),
+            Self::Audit(arguments) => audit::run(&arguments, context),
             Self::Agent(arguments) => agent::run(&arguments),
             Self::Demo(arguments) => demo::run(&arguments, context),
             Self::Scope(arguments) => scope::run(&arguments, context.output),

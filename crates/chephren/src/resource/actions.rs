@@ -7,11 +7,14 @@
 use std::collections::BTreeSet;
 
 use axum::{
-    extract::{Form, Multipart, Path, State},
+    extract::{Form, Path, State},
     http::Method,
 };
 use cheops_agent::{
-    api::model::{Operation, PlannedStep, Problem, Rehearsal, Run, Submit, Submitted},
+    api::{
+        form::Parts,
+        model::{Operation, PlannedStep, Problem, Rehearsal, Run, Submit, Submitted},
+    },
     shell,
 };
 use maud::{Markup, html};
@@ -72,7 +75,7 @@ fn operations(id: &str) -> String {
 pub(super) async fn run(
     State(api): State<Api>,
     Path(id): Path<String>,
-    form: Multipart,
+    form: Parts,
 ) -> Answer<Markup> {
     let submit = wanted(form::read(&api, form).await?);
     let submitted: Submitted = api.send(Method::POST, &operations(&id), &submit).await?;
@@ -83,7 +86,7 @@ pub(super) async fn run(
 pub(super) async fn rehearse(
     State(api): State<Api>,
     Path(id): Path<String>,
-    form: Multipart,
+    form: Parts,
 ) -> Answer<Markup> {
     let submit = Submit { dry_run: true, ..wanted(form::read(&api, form).await?) };
     let rehearsal: Rehearsal = api.send(Method::POST, &operations(&id), &submit).await?;
