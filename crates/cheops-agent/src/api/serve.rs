@@ -53,6 +53,8 @@ const FIELDS: usize = 128;
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a client that is refused, or one too many, has to take its answer.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How much of what it sends meanwhile is read.
+const REST: usize = 1 << 20;
 /// How many such clients are answered at once; more are let go without a word.
 const FAREWELLS: usize = 64;
 /// The fewest bytes of a body that have to come in a second, once it has taken longer than it may stand
@@ -146,7 +148,7 @@ async fn attend(
     // An answer of a few bytes is not to wait for more.
     let _ = tcp.set_nodelay(true);
     let pulse = Pulse::new();
-    let io = TokioIo::new(Watched { tcp, pulse: pulse.clone(), farewell: None });
+    let io = TokioIo::new(Watched { tcp, pulse: pulse.clone(), farewell: None, rest: 0 });
     let (stall, heard) = (limits.stall, pulse.clone());
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(From(from));
@@ -358,6 +360,8 @@ struct Watched {
     pulse: Pulse,
     /// When a client that was refused has had the time to take its answer.
     farewell: Option<Pin<Box<Sleep>>>,
+    /// How much was read away of what it sent meanwhile.
+    rest: usize,
 }
 
 impl Watched {
@@ -378,14 +382,17 @@ impl Watched {
         if farewell.as_mut().poll(context).is_ready() {
             return Poll::Ready(());
         }
-        let mut bytes = [0; 1024];
-        loop {
+        let mut bytes = [0; 16 << 10];
+        while self.rest < REST {
             let mut rest = ReadBuf::new(&mut bytes);
             let read = ready!(Pin::new(&mut self.tcp).poll_read(context, &mut rest));
             if read.is_err() || rest.filled().is_empty() {
                 return Poll::Ready(());
             }
+            self.rest += rest.filled().len();
         }
+        // Who sends on and on is made to wait, until the time is over.
+        Poll::Pending
     }
 }
 

@@ -9,8 +9,14 @@ use std::{
     time::Duration,
 };
 
+use cheops_agent::api::model::Submit;
+
 use super::{
-    field::{agent::Agent, eventually, read},
+    field::{
+        agent::{Agent, peer},
+        application::LINKS,
+        eventually, read,
+    },
     here,
 };
 
@@ -54,23 +60,39 @@ fn instance() -> (SocketAddr, std::sync::mpsc::Receiver<String>) {
 #[test]
 fn no_secret_is_in_a_log_a_metric_an_answer_a_page_or_the_audit() {
     let directory = tempfile::tempdir().unwrap();
-    let (api, peers, image, nobody) = (free(), free(), free(), free());
+    let (image, nobody) = (free(), free());
+    let (api, there) = (free(), free());
+    let (peers, peers_there) = (free(), free());
     let (application, sent) = instance();
-    fs::write(directory.path().join("password"), HUSH).unwrap();
-    let config = format!(
-        "site = 'site1'\n[listen]\napi = '{api}'\npeers = '{peers}'\n[audit]\nreads = true\n\
-         [[service]]\nname = 'image'\nlisten = '{image}'\naddress = '{application}'\n\
-         headers = {{ x-auth-token = '{HUSH}' }}\n\
-         [[hook]]\nname = 'web'\nurl = 'http://{nobody}/{HUSH}?token={HUSH}'\nsecret = '{HUSH}'\n\
-         [[hook]]\nname = 'mail'\n[hook.mail]\nserver = '{nobody}'\nfrom = 'a@b.c'\nto = ['d@e.f']\nuser = 'u'\npassword = '{HUSH}'\n\
-         [[hook]]\nname = 'irc'\n[hook.irc]\nserver = '{nobody}'\nchannel = '#ops'\npassword_file = 'password'\n"
-    );
-    fs::write(directory.path().join("site.toml"), config).unwrap();
-    let mut site = Agent::on_loopback("site1", &api.to_string(), directory.path());
-    let log = fs::File::create(directory.path().join("log")).unwrap();
-    site.start_traced(HUSH, log);
-    site.wait_until_ready();
-    site.exec("web", &here("true"));
+    let [here_at, there_at] = ["site1", "site2"].map(|name| directory.path().join(name));
+    for (place, own, other) in [
+        (&here_at, ("site1", api, peers, image), ("site2", peers_there, &there_at)),
+        (&there_at, ("site2", there, peers_there, free()), ("site1", peers, &here_at)),
+    ] {
+        fs::create_dir_all(place).unwrap();
+        fs::write(place.join("password"), HUSH).unwrap();
+        let (name, api, peers, image) = own;
+        let peer = peer(other.0, &other.1.to_string(), other.2);
+        let config = format!(
+            "site = '{name}'\n{peer}{LINKS}[listen]\napi = '{api}'\npeers = '{peers}'\n[audit]\nreads = true\n\
+             [[service]]\nname = 'image'\nlisten = '{image}'\naddress = '{application}'\n\
+             headers = {{ x-auth-token = '{HUSH}' }}\n\
+             [[hook]]\nname = 'web'\nurl = 'http://{nobody}/{HUSH}?token={HUSH}'\nsecret = '{HUSH}'\n\
+             [[hook]]\nname = 'mail'\n[hook.mail]\nserver = '{nobody}'\nfrom = 'a@b.c'\nto = ['d@e.f']\nuser = 'u'\npassword = '{HUSH}'\n\
+             [[hook]]\nname = 'irc'\n[hook.irc]\nserver = '{nobody}'\nchannel = '#ops'\npassword_file = 'password'\n"
+        );
+        fs::write(place.join("site.toml"), config).unwrap();
+    }
+    let mut sites =
+        [("site1", api, &here_at), ("site2", there, &there_at)].map(|(name, api, at)| {
+            let mut site = Agent::on_loopback(name, &api.to_string(), at);
+            site.start_traced(HUSH, fs::File::create(at.join("log")).unwrap());
+            site
+        });
+    sites.iter().for_each(Agent::wait_until_ready);
+    eventually("they are linked", || sites.iter().all(|site| site.reachable().len() == 1));
+    let site = &sites[0];
+    site.exec("web", &Submit { sites: Some("site1 & site2".into()), ..here("true") });
 
     let mut seen = Vec::new();
     let secrets = format!(
@@ -102,7 +124,8 @@ fn no_secret_is_in_a_log_a_metric_an_answer_a_page_or_the_audit() {
         seen.push(exchange(&api.to_string(), &head));
     }
     // The application is sent what is for it, by way of the mesh, with a scope and without one.
-    for scope in ["", "X-Scope: image: site1\r\n", "X-Scope: image: nowhere\r\n"] {
+    for scope in ["", "site1", "site2", "site1 & site2", "nowhere"] {
+        let scope = if scope.is_empty() { "" } else { &format!("X-Scope: image: {scope}\r\n") };
         let request =
             format!("GET /v2/images?x=1 HTTP/1.1\r\nHost: {image}\r\n{scope}{secrets}\r\n");
         let answer = exchange(&image.to_string(), &request);
@@ -131,12 +154,14 @@ fn no_secret_is_in_a_log_a_metric_an_answer_a_page_or_the_audit() {
     seen.push(cheops(&["audit", "-o", "json", "--limit", "1000"]));
     seen.push(cheops(&["hooks", "list", "-o", "wide"]));
     seen.push(cheops(&["get", "problems"]));
-    site.kill();
-    let log = read(&directory.path().join("log")).unwrap();
-    assert!(log.contains("TRACE"), "the log says all that it can");
-    seen.push(log);
-    for file in fs::read_dir(directory.path().join("data/audit")).unwrap() {
-        seen.push(read(&file.unwrap().path()).unwrap());
+    for (site, place) in sites.iter_mut().zip([&here_at, &there_at]) {
+        site.kill();
+        let log = read(&place.join("log")).unwrap();
+        assert!(log.contains("TRACE"), "the log says all that it can");
+        seen.push(log);
+        for file in fs::read_dir(place.join("data/audit")).unwrap() {
+            seen.push(read(&file.unwrap().path()).unwrap());
+        }
     }
     for text in &seen {
         if let Some(line) = text.lines().find(|line| line.contains(HUSH)) {
