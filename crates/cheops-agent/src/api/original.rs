@@ -11,7 +11,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::{
     MAX_BODY, Shared,
     error::{ApiError, ApiResult, In, too_large},
-    form::{Part, Parts},
+    form::{self, Part, Parts},
     model::{Answer, File, OriginalReply, Problem, Show, ShownAt, Submit},
     pass, resource_id, show as showing,
     submit::{Manner, config, converse, line, received, stream as streamed, twice},
@@ -122,6 +122,14 @@ impl Form {
 }
 
 fn broken(error: &MultipartError) -> ApiError {
+    if let Some(limit) = form::too_long(error) {
+        return ApiError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too-large",
+            format!("the head of a part is longer than {limit} bytes"),
+            "send a name and a file name in it, and the rest after an empty line",
+        );
+    }
     match error.status() {
         StatusCode::PAYLOAD_TOO_LARGE => too_large(MAX_BODY),
         _ => ApiError::bad("bad-form", error.body_text(), "send a whole multipart/form-data body"),

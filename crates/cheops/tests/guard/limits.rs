@@ -88,7 +88,7 @@ fn a_gigabyte_is_refused_early_and_others_are_served_meanwhile() {
             "the head of a part",
             post("/exec/web", &form) + "--X\r\nX: ",
             &piece,
-            "400",
+            "413",
             "1048576 bytes",
         ),
         ("a file of a form", post("/exec/web", &form) + file, &piece, "413", "1000000 bytes"),
