@@ -7,9 +7,11 @@
 //!   in circles;
 //! - every error is `application/problem+json`, with what to do.
 
+mod access;
 mod catalogue;
 mod changes;
 mod door;
+mod enter;
 mod error;
 mod grid;
 mod health;
@@ -21,12 +23,14 @@ mod problems;
 mod rehearse;
 mod replicants;
 mod resources;
+mod rights;
 mod serve;
 mod show;
 mod sites;
 mod submit;
 mod upload;
 pub(crate) mod view;
+pub mod who;
 
 use std::{sync::Arc, time::Instant};
 
@@ -48,8 +52,12 @@ use utoipa_axum::{
     routes,
 };
 
-pub use self::error::ApiError;
-pub(crate) use self::{catalogue::learn, door::guard, serve::serve};
+pub(crate) use self::{
+    catalogue::learn,
+    door::{Place, guard},
+    serve::{Listener, serve},
+};
+pub use self::{enter::Access, error::ApiError};
 use crate::{
     config::Config,
     files::Files,
@@ -60,6 +68,7 @@ use crate::{
     problems::Noted,
     replicants::Replicants,
     run::Runner,
+    trust::certificate::Certificate,
 };
 
 /// The longest body that is not a file, in bytes.
@@ -81,6 +90,10 @@ pub struct Context {
     pub replicants: Arc<Replicants>,
     /// How this site tells people what happened.
     pub hooks: Hooks,
+    /// Who may do what.
+    pub access: Arc<Access>,
+    /// What the API proves with that it is this agent, where it listens for others than this machine.
+    pub certificate: Option<Arc<Certificate>>,
     /// What was noted for an operator.
     pub noted: Noted,
     /// What is counted.
@@ -134,15 +147,16 @@ impl Context {
         (name = "resources", description = "Look at resources"),
         (name = "sites", description = "The sites and the links between them"),
         (name = "agent", description = "How the agent is doing"),
+        (name = "access", description = "Who may do what"),
         (name = "hooks", description = "How a site tells people what happened"),
         (name = "original", description = "As the original program has it"),
     )
 )]
 struct Document;
 
-/// The API, for the listener of this site and for the calls of other agents.
-pub fn router(context: Shared) -> Router {
-    let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
+/// All routes, and their description.
+fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(sites::list))
         .routes(routes!(sites::ping))
         .routes(routes!(catalogue::get))
@@ -162,6 +176,9 @@ pub fn router(context: Shared) -> Router {
         .routes(routes!(hooks::list, hooks::add))
         .routes(routes!(hooks::remove))
         .routes(routes!(hooks::test))
+        .routes(routes!(access::list, access::create))
+        .routes(routes!(access::revoke))
+        .routes(routes!(access::whoami, access::login, access::logout))
         .routes(routes!(changes::follow).layer(middleware::from_fn(numbered)))
         .routes(routes!(upload::store))
         .routes(routes!(upload::content))
@@ -171,7 +188,11 @@ pub fn router(context: Shared) -> Router {
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))
-        .split_for_parts();
+}
+
+/// The API, for the listeners of this site and for the calls of other agents.
+pub fn router(context: Shared) -> Router {
+    let (router, document) = routes().split_for_parts();
     let document = Arc::new(document);
     router
         .route(
@@ -184,6 +205,7 @@ pub fn router(context: Shared) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn(rights::check))
         .layer(middleware::from_fn_with_state(context.clone(), count))
         .layer(tower_http::catch_panic::CatchPanicLayer::custom(broken))
         .with_state(context)

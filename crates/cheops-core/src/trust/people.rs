@@ -9,13 +9,7 @@
 //!   the same, and a digest that was revoked stays revoked;
 //! - of two grants for one digest, which no honest site makes, all sites take the same one.
 
-use alloc::{
-    borrow::ToOwned,
-    collections::BTreeMap,
-    format,
-    string::String,
-    vec::Vec,
-};
+use alloc::{borrow::ToOwned, collections::BTreeMap, format, string::String, vec::Vec};
 use core::fmt;
 
 use crate::{
@@ -325,12 +319,9 @@ impl fmt::Display for Reach {
             let patterns: Vec<&str> = patterns.iter().map(Pattern::as_str).collect();
             if patterns.is_empty() { "all".to_owned() } else { patterns.join(", ") }
         };
-        let words = [
-            ("resources", &self.resources),
-            ("kinds", &self.kinds),
-            ("sites", &self.sites),
-        ]
-        .map(|(what, patterns)| format!("{what} {}", list(patterns)));
+        let words =
+            [("resources", &self.resources), ("kinds", &self.kinds), ("sites", &self.sites)]
+                .map(|(what, patterns)| format!("{what} {}", list(patterns)));
         f.pad(&words.join("; "))
     }
 }
