@@ -53,8 +53,8 @@ const ROUTES: &[(&str, &str, Right)] = &[
     ("GET", "/api/v1/resources/{id}", Look),
     ("DELETE", "/api/v1/resources/{id}", Operate),
     ("POST", "/api/v1/resources/{id}/operations", Operate),
-    ("GET", "/api/v1/resources/{id}/operations/{op}", Look),
-    ("GET", "/api/v1/resources/{id}/operations/{op}/output", Look),
+    ("GET", "/api/v1/resources/{id}/operations/{operation}", Look),
+    ("GET", "/api/v1/resources/{id}/operations/{operation}/output", Look),
     // A command of one's own needs more, and the handler asks for it.
     ("POST", "/api/v1/resources/{id}/show", Look),
     ("GET", "/api/v1/session", Open),
