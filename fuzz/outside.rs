@@ -283,7 +283,7 @@ pub(crate) const REPLIES: [&str; 2] = [
 /// A length of time is written as it was read.
 pub(crate) fn duration_reads(text: &str) {
     match duration::parse(text) {
-        Ok(read) => assert_eq!(duration::parse(&duration::print(read)), Ok(read)),
+        Ok(read) => assert_eq!(duration::parse(&duration::print(read).to_string()), Ok(read)),
         Err(error) => assert!(text.get(error.at.clone()).is_some(), "{error}"),
     }
 }

@@ -6,8 +6,10 @@
 
 use std::{
     collections::BTreeSet,
+    fs::Permissions,
     io,
     net::SocketAddr,
+    os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -17,24 +19,29 @@ use axum::{
     Router,
     body::{Body, Bytes},
     http::{Request, Response, StatusCode, header},
+    response::IntoResponse as _,
 };
 use cheops_core::{
     id::SiteId,
     replica::{Durable, Effect, Event, Message, Replica, Resource, Settings, Version},
     time::Millis,
 };
-use futures_util::{TryStreamExt, future::BoxFuture, stream::BoxStream};
+use futures_util::{
+    TryStreamExt,
+    future::{BoxFuture, join_all},
+    stream::BoxStream,
+};
 use tokio::{
-    net::TcpListener,
+    net::{TcpListener, UnixListener},
     sync::{Semaphore, watch},
     task::JoinHandle,
     time,
 };
 
 use crate::{
-    api::{self, Context, Shared},
+    api::{self, Access, Context, Listener, Place, Shared},
     audit::{self, Audit},
-    config::Config,
+    config::{Config, Entry, Serve, Socket},
     engine::{
         Damage, Engine, EngineError,
         embedded::{Embedded, LostUnknown, Options},
@@ -50,13 +57,22 @@ use crate::{
     problems::Noted,
     replicants::Replicants,
     run::{self, Runner, Setup},
-    trust::{Identity, IdentityError},
+    trust::{
+        Identity, IdentityError,
+        certificate::{Certificate, CertificateError},
+        kept::{Kept, KeptError},
+        people,
+    },
 };
 
 /// How long requests may take to end when the agent stops.
 const FAREWELL: Duration = Duration::from_secs(3);
 /// How long a file that no operation names is kept: it may have been sent for one that comes.
 const UNUSED: Duration = Duration::from_hours(1);
+/// The Unix socket of the API, in the data directory.
+pub const SOCKET: &str = "api.sock";
+/// How many connections it has, besides those of the API, so that somebody can still ask what is wrong.
+const BY_SOCKET: usize = 64;
 /// How often unused files are looked for.
 const SWEEP: Duration = Duration::from_mins(10);
 
@@ -93,6 +109,28 @@ pub enum StartError {
         "`{0}` has the key of this site in its configuration: put the one there that `cheops site key` prints at `{0}`"
     )]
     OwnKey(SiteId),
+    /// The list of tokens can't be used.
+    #[error(transparent)]
+    Access(#[from] KeptError),
+    /// The certificate of the API can't be used.
+    #[error("the API can't be protected: {0}")]
+    Certificate(#[from] CertificateError),
+    /// TLS can't be used.
+    #[error("the API can't be protected: {0}")]
+    Tls(#[from] rustls::Error),
+    /// Others would reach an API that protects nothing.
+    #[error(
+        "the API would listen on {0}, where others than users of this machine reach it, without TLS. Give it a certificate; then each request needs a token, which `cheops access create` makes. In the site's configuration:\n\n[api]\ncertificate = \"api.crt\"\nkey = \"api.key\"\n\nOr listen on 127.0.0.1. In a closed network for tests, where everyone may run commands here:\n\n[api]\ninsecure_anyone_may_do_anything = true\n\nSee docs/access.md"
+    )]
+    TooWide(SocketAddr),
+    /// The Unix socket can't be listened on.
+    #[error("can't listen on {}: {error}; name another path in `listen.socket`, or \"off\"", path.display())]
+    Socket {
+        /// Its path.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
     /// A thread can't be started.
     #[error("a thread can't be started: {0}")]
     Thread(io::Error),
@@ -114,9 +152,11 @@ pub struct Agent {
     api: SocketAddr,
     mesh: Mesh,
     node: node::Running,
-    server: JoinHandle<()>,
+    servers: Vec<JoinHandle<()>>,
+    /// The Unix socket, which goes with the agent.
+    socket: Option<PathBuf>,
     /// Tasks that go on until the agent stops.
-    aside: [JoinHandle<()>; 4],
+    aside: Vec<JoinHandle<()>>,
     stop: watch::Sender<bool>,
 }
 
@@ -131,6 +171,10 @@ impl Agent {
         mut config: Config,
         dress: impl FnOnce(Router) -> Router,
     ) -> Result<Self, StartError> {
+        let Entry { tokens_required, certificate, insecure } = config.entry.clone();
+        if config.is_wide() && certificate.is_none() && !insecure {
+            return Err(StartError::TooWide(config.api));
+        }
         afford(&mut config);
         let shell = config.runs.shell.clone();
         run::can_run(&shell).map_err(|why| StartError::Shell { path: shell, why })?;
@@ -141,8 +185,18 @@ impl Agent {
         let noted = Noted::default();
         let (replica, engine) = restore(&config, &noted).await?;
         let wary = engine.lost_unknown().is_some();
+        let certificate = certificate
+            .map(|(certificate, key)| Certificate::open(&certificate, &key))
+            .transpose()?;
         let listener = listen(config.api, "the API").await?;
         let api = listener.local_addr().unwrap_or(config.api);
+        let listener = match &certificate {
+            Some(certificate) => Listener::Tls(listener, certificate.acceptor()?),
+            None => Listener::Tcp(listener),
+        };
+        let kept = Kept::open(&config.data, people::now())?;
+        let access = Arc::new(Access::new(&config.site, Arc::new(kept), tokens_required, insecure));
+        let socket = unix_socket(&config)?;
         let doors = Doors::open(&config.mesh).await.map_err(|(address, error)| {
             StartError::Listen { address, what: "a service of the application", error }
         })?;
@@ -207,6 +261,8 @@ impl Agent {
             runner,
             files,
             hooks,
+            access: access.clone(),
+            certificate: certificate.clone(),
             noted,
             metrics,
             feeds,
@@ -218,22 +274,45 @@ impl Agent {
         let mesh = Mesh::start(&context, doors);
         let from_peers = api::audited(api::limited(router.clone(), &context), &context);
         context.peers.serve(Answers { router: from_peers, mesh: mesh.clone(), audit });
-        let router = api::guard(api::limited(dress(router), &context), api.ip());
-        let router = api::audited(router, &context);
-        let counts = context.metrics.clone();
-        let server = tokio::spawn(api::serve(listener, router, limits, counts, stopping));
+        let place = match api.ip().is_loopback() {
+            true => Place::Loopback,
+            false => Place::Wide { secure: certificate.is_some() },
+        };
+        if insecure && place == (Place::Wide { secure: false }) {
+            tracing::warn!(
+                "`api.insecure_anyone_may_do_anything` is set: whoever reaches {api} may run commands at all sites"
+            );
+        }
+        let dressed = api::limited(dress(router), &context);
+        let (socket, by_socket) = socket.unzip();
+        let few = Serve { connections: limits.connections.min(BY_SOCKET), ..limits.clone() };
+        let doors = [(listener, place, limits)]
+            .into_iter()
+            .chain(by_socket.map(|unix| (Listener::Unix(unix), Place::Socket, few)));
+        let servers = doors.map(|(listener, place, limits)| {
+            let router = api::guard(dressed.clone(), place, access.clone());
+            let (router, counts) = (api::audited(router, &context), context.metrics.clone());
+            tokio::spawn(api::serve(listener, router, limits, counts, stopping.clone()))
+        });
+        let servers = servers.collect();
         let sweeper = tokio::spawn(sweep(context.clone()));
         let learner = tokio::spawn(api::learn(context.clone()));
-        let aside = [follower, sweeper, learner, teller];
+        let renewer = certificate.map(|certificate| tokio::spawn(certificate.follow()));
+        let aside = [follower, sweeper, learner, teller].into_iter().chain(renewer).collect();
         let (site, peers) = (context.here(), context.peers.address());
         let key = identity.public();
         tracing::info!(%site, %api, %peers, %key, "the agent is at work");
-        Ok(Self { context, api, mesh, node, server, aside, stop })
+        Ok(Self { context, api, mesh, node, servers, socket, aside, stop })
     }
 
     /// Where its API listens.
     pub fn api(&self) -> SocketAddr {
         self.api
+    }
+
+    /// Where its API listens besides, for users of this machine.
+    pub fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
     }
 
     /// Where it listens for other agents.
@@ -255,7 +334,11 @@ impl Agent {
     pub async fn stop(self) {
         self.aside.iter().for_each(JoinHandle::abort);
         let _ = self.stop.send(true);
-        let _ = tokio::join!(time::timeout(FAREWELL, self.server), self.mesh.stop(FAREWELL));
+        let served = join_all(self.servers);
+        let _ = tokio::join!(time::timeout(FAREWELL, served), self.mesh.stop(FAREWELL));
+        if let Some(socket) = self.socket {
+            let _ = tokio::fs::remove_file(socket).await;
+        }
         self.context.peers.stop().await;
         self.context.node.stop();
         self.node.stopped().await;
@@ -278,6 +361,49 @@ fn afford(config: &mut Config) {
         }
         *wanted = served;
     }
+}
+
+/// Listens on the Unix socket, if there is to be one.
+fn unix_socket(config: &Config) -> Result<Option<(PathBuf, UnixListener)>, StartError> {
+    let (path, needed) = match &config.socket {
+        Socket::Off => return Ok(None),
+        Socket::At(path) => (path.clone(), true),
+        Socket::InData => (config.data.join(SOCKET), false),
+    };
+    match bind(&path) {
+        Ok(unix) => Ok(Some((path, unix))),
+        Err(error) if needed => Err(StartError::Socket { path, error }),
+        // Most often its path is longer than the system allows.
+        Err(error) => {
+            tracing::warn!(
+                "can't listen on {}: {error}; name a shorter path in `listen.socket`",
+                path.display()
+            );
+            Ok(None)
+        }
+    }
+}
+
+/// Makes a socket for its owner and its group, in the place of one that an agent has left.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::symlink_metadata(path) {
+        Ok(about) if !about.file_type().is_socket() => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is another file"));
+        }
+        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another agent listens there"));
+        }
+        _ => {}
+    }
+    // It gets its name when it is for these only.
+    let mut draft = path.to_owned().into_os_string();
+    draft.push(".n");
+    let draft = PathBuf::from(draft);
+    let _ = std::fs::remove_file(&draft);
+    let unix = UnixListener::bind(&draft)?;
+    std::fs::set_permissions(&draft, Permissions::from_mode(0o660))?;
+    std::fs::rename(&draft, path)?;
+    Ok(unix)
 }
 
 async fn listen(address: SocketAddr, what: &'static str) -> Result<TcpListener, StartError> {
@@ -357,7 +483,10 @@ struct Answers {
 impl Calls for Answers {
     fn answer(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
         if !Mesh::is_for(&request) {
-            return self.router.answer(request);
+            return match api::who::over_link(request) {
+                Ok(request) => self.router.answer(request),
+                Err(refusal) => Box::pin(async { refusal.into_response() }),
+            };
         }
         let mesh = self.mesh.clone();
         Box::pin(async move { mesh.forwarded(request).await })

@@ -25,4 +25,4 @@ mod socket;
 pub mod trust;
 pub mod wire;
 
-pub use self::agent::{Agent, StartError};
+pub use self::agent::{Agent, SOCKET, StartError};

@@ -3,7 +3,10 @@
 //! What must stay true: labels come from the configuration and from fixed lists, never from a
 //! request, so that nobody can make the number of series grow.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use axum::http::{Method, StatusCode};
 use cheops_core::id::ServiceName;
@@ -37,6 +40,8 @@ struct Inner {
     gauges: Gauges,
     links: Links,
     hooks: HookGauges,
+    /// There is none where the API has no certificate.
+    certificate: Family<Vec<(String, String)>, Gauge>,
 }
 
 /// Of the audit.
@@ -172,6 +177,9 @@ impl Default for Metrics {
         ] {
             registry.register(name, help, family.clone());
         }
+        let certificate = Family::<Vec<(String, String)>, Gauge>::default();
+        let help = "When the certificate of the API ends, in seconds since 1970";
+        registry.register("api_certificate_expiry_timestamp_seconds", help, certificate.clone());
         Self(Arc::new(Inner {
             registry,
             requests,
@@ -182,6 +190,7 @@ impl Default for Metrics {
             gauges,
             links,
             hooks,
+            certificate,
         }))
     }
 }
@@ -234,6 +243,11 @@ impl Metrics {
             self.link(&peer);
         }
         self.hooks(&context.hooks.list());
+        if let Some(certificate) = &context.certificate {
+            let ends = certificate.expires().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let ends = i64::try_from(ends.as_secs()).unwrap_or(i64::MAX);
+            self.0.certificate.get_or_create(&Vec::new()).set(ends);
+        }
         let mut text = String::new();
         match encode(&mut text, &self.0.registry) {
             Ok(()) => text,

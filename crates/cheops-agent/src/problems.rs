@@ -5,6 +5,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime},
 };
 
 use cheops_core::{
@@ -116,6 +117,7 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
     all.extend(runs(site, context.runner.workload().stuck));
     all.extend(context.hooks.troubles());
     all.extend(audit(site, &context.audit.how()));
+    all.extend(access(context));
     for peer in context.peers.view() {
         all.extend(link(site, &peer));
         all.extend(clock(site, &peer));
@@ -214,6 +216,46 @@ fn audit(site: &SiteId, how: &audit::State) -> Vec<Trouble> {
         trouble(Urgency::Medium, site, None, "audit", text, next)
     });
     [failing, cut, lost].into_iter().flatten().collect()
+}
+
+/// How long before its end a certificate is a problem.
+const RENEW: Duration = Duration::from_hours(14 * 24);
+
+/// What is wrong with how the API is protected.
+fn access(context: &Context) -> Vec<Trouble> {
+    let mut all = Vec::new();
+    let site = context.here();
+    let mut add = |urgency, what, text: String, next: &str| {
+        all.push(trouble(urgency, site, None, what, text, next));
+    };
+    let config = &context.config;
+    if config.entry.insecure && config.is_wide() && context.certificate.is_none() {
+        let text = format!(
+            "whoever reaches {} may run commands at all sites: `api.insecure_anyone_may_do_anything` is set",
+            config.api
+        );
+        let next = "give the API a certificate, and people tokens: see docs/access.md";
+        add(Urgency::High, "anyone", text, next);
+    }
+    let Some(certificate) = &context.certificate else { return all };
+    let renew = "put a new certificate and its key in the place of the old; no restart is needed";
+    match certificate.expires().duration_since(SystemTime::now()) {
+        Err(_) => {
+            let text = "the certificate of the API has expired: clients refuse it".to_owned();
+            add(Urgency::High, "certificate", text, renew);
+        }
+        Ok(left) if left < RENEW => {
+            let days = left.as_secs() / 86_400;
+            let text = format!("the certificate of the API expires in {days} days");
+            add(Urgency::Medium, "certificate", text, renew);
+        }
+        Ok(_) => {}
+    }
+    if let Some(why) = certificate.failure() {
+        let text = format!("the new certificate of the API is not used: {why}");
+        add(Urgency::High, "certificate", text, "put files there that belong together");
+    }
+    all
 }
 
 fn clock(site: &SiteId, peer: &crate::peers::Peer) -> Option<Trouble> {

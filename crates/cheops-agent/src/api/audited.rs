@@ -21,7 +21,11 @@ use axum::{
 };
 use percent_encoding::percent_decode_str;
 
-use super::{ApiError, Context, Shared};
+use super::{
+    ApiError, Context, Shared,
+    serve::Connected,
+    who::{Door, Who},
+};
 use crate::{
     audit::{Audit, Event, What},
     peers::Caller,
@@ -56,9 +60,9 @@ fn learn(with: impl FnOnce(&mut Learned)) {
 }
 
 /// Notes the operation that is made of the request that this task carries out, and whose it is.
-pub(super) fn made(author: Option<&str>, operation: &str) {
+pub(super) fn made(author: &str, operation: &str) {
     learn(|learned| {
-        learned.author = learned.author.take().or_else(|| author.map(str::to_owned));
+        learned.author = Some(author.to_owned());
         learned.operation = Some(operation.to_owned());
     });
 }
@@ -138,10 +142,9 @@ fn is_refusal(status: StatusCode) -> bool {
 /// What can be said of a request before it is carried out.
 fn event(request: &Request) -> Event {
     let (caller, from) = (caller(request), address(request));
-    let door = if caller.is_some() { "link" } else { "api" };
     Event {
-        door: Some(door.to_owned()),
-        from: caller.or_else(|| from.map(|from| from.to_string())),
+        door: caller.as_ref().map(|_| "link".to_owned()),
+        from: caller.or_else(|| user(request)).or_else(|| from.map(|from| from.to_string())),
         method: Some(request.method().to_string()),
         path: Some(request.uri().path().to_owned()),
         resource: resource(request.uri().path()),
@@ -151,6 +154,10 @@ fn event(request: &Request) -> Event {
 
 fn caller(request: &Request) -> Option<String> {
     request.extensions().get().map(|Caller(site)| site.to_string())
+}
+
+fn user(request: &Request) -> Option<String> {
+    request.extensions().get().map(|Connected { uid }| format!("user {uid}"))
 }
 
 fn address(request: &Request) -> Option<SocketAddr> {
@@ -170,12 +177,17 @@ pub(crate) fn limited(router: Router, context: &Shared) -> Router {
 }
 
 async fn limit(State(context): State<Shared>, request: Request, next: Next) -> Response {
-    let asks = asks(&request);
-    learn(|learned| learned.author.clone_from(&asks.author));
+    let who = request.extensions().get::<Who>();
+    learn(|learned| {
+        learned.author = who.map(|who| who.author.to_string());
+        learned.role = who.and_then(|who| Some(who.role.as_ref()?.as_str().to_owned()));
+        learned.door = who.map(|who| door(&who.door).to_owned());
+    });
+    let key = bucket(who, address(&request));
     let now = context.started.elapsed();
     let taken = {
         let mut rates = context.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        rates.take(&asks.key, now)
+        rates.take(&key, now)
     };
     match taken {
         Ok(()) => next.run(request).await,
@@ -186,20 +198,26 @@ async fn limit(State(context): State<Shared>, request: Request, next: Next) -> R
     }
 }
 
-/// Who asks, as far as the door has found out.
-struct Asks {
-    /// Who shares a bucket with it.
-    key: String,
-    author: Option<String>,
+/// By which door somebody came, in a word.
+fn door(door: &Door) -> &'static str {
+    match door {
+        Door::Loopback => "loopback",
+        Door::Socket { .. } => "socket",
+        Door::Wide { .. } => "wide",
+        Door::Link(_) => "link",
+    }
 }
 
-fn asks(request: &Request) -> Asks {
-    let key = match (caller(request), address(request)) {
-        (Some(site), _) => format!("site {site}"),
-        (None, Some(address)) => format!("address {}", network(address.ip())),
-        (None, None) => "unknown".to_owned(),
-    };
-    Asks { key, author: None }
+/// Who shares a bucket: all that is asked for with one token; without one, by one site, user or machine.
+fn bucket(who: Option<&Who>, address: Option<SocketAddr>) -> String {
+    let door = who.map(|who| &who.door);
+    match (who.and_then(Who::token), door, address) {
+        (Some(token), ..) => format!("token {token:?}"),
+        (None, Some(Door::Link(site)), _) => format!("site {site}"),
+        (None, Some(Door::Socket { uid }), _) => format!("user {uid}"),
+        (None, _, Some(address)) => format!("address {}", network(address.ip())),
+        (None, _, None) => "unknown".to_owned(),
+    }
 }
 
 /// What one machine can't have many of.

@@ -6,6 +6,7 @@
 //! - times are RFC 3339 in UTC, spans are milliseconds, sites and ids are their names;
 //! - what is not known is `null` or left out, never a made-up zero.
 
+mod access;
 mod grid;
 mod hook;
 mod mesh;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 pub use self::{
+    access::{AccessGrant, AccessList, AccessMade, AccessRequest, Login, Session},
     grid::{Grid, GridCell, GridQuery, GridRow, GridSite},
     hook::{Hook, HookEvent, HookTested, Hooks},
     mesh::{
@@ -388,7 +390,8 @@ pub struct Submit {
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "read::span")]
     #[schema(schema_with = read::span_schema)]
     pub wait: Option<String>,
-    /// Who asks.
+    /// What who asks calls itself, where nobody has to prove who it is: it stands behind `local:`.
+    /// Otherwise the author is the name of the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<String>,
     /// The same key again is the same operation. Also as the header `Idempotency-Key`.

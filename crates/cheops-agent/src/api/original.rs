@@ -16,6 +16,7 @@ use super::{
     pass, resource_id, show as showing,
     submit::{Manner, config, converse, line, received, stream as streamed, twice},
     upload,
+    who::Who,
 };
 
 /// What a form says.
@@ -161,6 +162,7 @@ async fn text(mut part: Part<'_>, room: &mut usize) -> ApiResult<String> {
 pub(super) async fn exec(
     State(context): State<Shared>,
     In(id): In<String>,
+    who: Who,
     request: Request,
 ) -> ApiResult<Response> {
     let id = resource_id(&id)?;
@@ -180,7 +182,7 @@ pub(super) async fn exec(
     };
     let input = asked.command.clone();
     let manner = Manner { passed, progress: false };
-    let conversation = converse(context, id.clone(), asked, manner).await?;
+    let conversation = converse(context, &who, id.clone(), asked, manner).await?;
     let (operation, mut silent) = (conversation.operation, conversation.sites);
     let template = template(&id, operation, silent.clone(), input);
     let replies = received(conversation.answers).flat_map(move |answer| {
@@ -258,13 +260,14 @@ fn replies(
 pub(super) async fn show(
     State(context): State<Shared>,
     In(id): In<String>,
+    who: Who,
     request: Request,
 ) -> ApiResult<Response> {
     let id = resource_id(&id)?;
     let passed = pass::was_passed(request.headers());
     let form = Form::read(&context, request, Files::None).await?;
     let asked = Show { sites: form.place(), command: form.command };
-    let shown = showing::anywhere(&context, &id, &asked, passed).await?;
+    let shown = showing::anywhere(&context, &who, &id, &asked, passed).await?;
     Ok(axum::Json(shown.sites).into_response())
 }
 
@@ -276,11 +279,13 @@ pub(super) async fn show(
 pub(super) async fn show_local(
     State(context): State<Shared>,
     In(id): In<String>,
+    who: Who,
     request: Request,
 ) -> ApiResult<axum::Json<ShownAt>> {
     let id = resource_id(&id)?;
     let form = Form::read(&context, request, Files::None).await?;
     let command = form.command.filter(|command| !command.trim().is_empty());
     let command = command.ok_or_else(showing::no_command)?;
+    showing::may_show(&who, &id, Some(&command), std::slice::from_ref(context.here()))?;
     Ok(axum::Json(showing::here(&context, &id, &command).await))
 }

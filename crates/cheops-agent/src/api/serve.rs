@@ -36,10 +36,11 @@ use hyper_util::{
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
     sync::{Semaphore, watch},
     time::{Instant, Sleep, sleep, timeout},
 };
+use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 use tower_http::timeout::TimeoutBody;
@@ -63,9 +64,60 @@ const SLOWEST: u64 = 1 << 10;
 /// Connections are looked at so many times within the shortest of the limits.
 const LOOKS: u32 = 4;
 
+/// Where connections come from.
+pub(crate) enum Listener {
+    /// An address.
+    Tcp(TcpListener),
+    /// An address where TLS is spoken.
+    Tls(TcpListener, TlsAcceptor),
+    /// A path.
+    Unix(UnixListener),
+}
+
+/// The user at the other end of a Unix socket: each of its requests has this among its extensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Connected {
+    pub(crate) uid: u32,
+}
+
+/// A connection that was accepted.
+enum Accepted {
+    Tcp(TcpStream, Option<TlsAcceptor>),
+    Unix(UnixStream, Option<Connected>),
+}
+
+impl Accepted {
+    /// The address at the other end.
+    fn from(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(tcp, _) => tcp.peer_addr().ok(),
+            Self::Unix(..) => None,
+        }
+    }
+}
+
+/// What bytes come and go over.
+trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<Accepted> {
+        Ok(match self {
+            Self::Tcp(tcp) => Accepted::Tcp(tcp.accept().await?.0, None),
+            Self::Tls(tcp, tls) => Accepted::Tcp(tcp.accept().await?.0, Some(tls.clone())),
+            Self::Unix(unix) => {
+                let (unix, _) = unix.accept().await?;
+                let user = unix.peer_cred().ok().map(|user| Connected { uid: user.uid() });
+                Accepted::Unix(unix, user)
+            }
+        })
+    }
+}
+
 /// Serves the API until it is to stop, and waits until requests under way have ended.
 pub(crate) async fn serve(
-    listener: TcpListener,
+    listener: Listener,
     router: Router,
     limits: config::Serve,
     metrics: Metrics,
@@ -80,7 +132,7 @@ pub(crate) async fn serve(
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => break,
         };
-        let (tcp, from) = match accepted {
+        let accepted = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!("the API can't accept a connection: {error}");
@@ -89,9 +141,12 @@ pub(crate) async fn serve(
             }
         };
         if let Ok(place) = places.clone().try_acquire_owned() {
+            let from = accepted.from();
             let (router, limits, stop) = (router.clone(), limits.clone(), stop.clone());
             tasks.spawn(async move {
-                attend(tcp, from, router, &limits, stop).await;
+                if let Some((io, user)) = open(accepted, limits.headers).await {
+                    attend(io, from, user, router, &limits, stop).await;
+                }
                 drop(place);
             });
             continue;
@@ -100,7 +155,7 @@ pub(crate) async fn serve(
         if let Ok(place) = farewells.clone().try_acquire_owned() {
             let most = limits.connections;
             tasks.spawn(async move {
-                let _ = timeout(FAREWELL, turn_away(tcp, most)).await;
+                let _ = timeout(FAREWELL, turn_away(accepted, most)).await;
                 drop(place);
             });
         }
@@ -112,7 +167,8 @@ pub(crate) async fn serve(
 
 /// Tells a client that it is one too many. What it sends is read to its end, or the system would
 /// throw the answer away with it.
-async fn turn_away(mut tcp: TcpStream, most: usize) -> io::Result<()> {
+async fn turn_away(accepted: Accepted, most: usize) -> io::Result<()> {
+    let Some((mut io, _)) = open(accepted, FAREWELL).await else { return Ok(()) };
     let (head, body) = too_many(most).into_response().into_parts();
     let body = body.collect().await.map_or_else(|_| Vec::new(), |body| body.to_bytes().to_vec());
     let mut answer = Vec::new();
@@ -122,10 +178,10 @@ async fn turn_away(mut tcp: TcpStream, most: usize) -> io::Result<()> {
     }
     write!(answer, "content-length: {}\r\n\r\n", body.len())?;
     answer.extend_from_slice(&body);
-    tcp.write_all(&answer).await?;
-    tcp.shutdown().await?;
+    io.write_all(&answer).await?;
+    io.shutdown().await?;
     let mut rest = [0; 1024];
-    while tcp.read(&mut rest).await? > 0 {}
+    while io.read(&mut rest).await? > 0 {}
     Ok(())
 }
 
@@ -137,21 +193,40 @@ fn too_many(most: usize) -> ApiError {
     )
 }
 
+/// Makes a connection ready for requests: where TLS is spoken, both ends have to agree first.
+async fn open(accepted: Accepted, patience: Duration) -> Option<(Box<dyn Io>, Option<Connected>)> {
+    match accepted {
+        Accepted::Unix(unix, user) => Some((Box::new(unix), user)),
+        Accepted::Tcp(tcp, tls) => {
+            // An answer of a few bytes is not to wait for more.
+            let _ = tcp.set_nodelay(true);
+            let Some(tls) = tls else { return Some((Box::new(tcp), None)) };
+            // What goes wrong here is the client's to notice.
+            let tls = timeout(patience, tls.accept(tcp)).await.ok()?.ok()?;
+            Some((Box::new(tls), None))
+        }
+    }
+}
+
 /// Serves one connection to its end.
 async fn attend(
-    tcp: TcpStream,
-    from: SocketAddr,
+    io: Box<dyn Io>,
+    from: Option<SocketAddr>,
+    user: Option<Connected>,
     router: Router,
     limits: &config::Serve,
     mut stop: watch::Receiver<bool>,
 ) {
-    // An answer of a few bytes is not to wait for more.
-    let _ = tcp.set_nodelay(true);
     let pulse = Pulse::new();
-    let io = TokioIo::new(Watched { tcp, pulse: pulse.clone(), farewell: None, rest: 0 });
+    let io = TokioIo::new(Watched { io, pulse: pulse.clone(), farewell: None, rest: 0 });
     let (stall, heard) = (limits.stall, pulse.clone());
     let service = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(From(from));
+        if let Some(from) = from {
+            request.extensions_mut().insert(From(from));
+        }
+        if let Some(user) = user {
+            request.extensions_mut().insert(user);
+        }
         let (router, pulse) = (router.clone(), heard.clone());
         async move { Ok::<_, Infallible>(answer(router, &pulse, request, stall).await) }
     });
@@ -356,7 +431,7 @@ impl Drop for UnderWay {
 
 /// A socket that notes when bytes come, and when they can't go.
 struct Watched {
-    tcp: TcpStream,
+    io: Box<dyn Io>,
     pulse: Pulse,
     /// When a client that was refused has had the time to take its answer.
     farewell: Option<Pin<Box<Sleep>>>,
@@ -385,7 +460,7 @@ impl Watched {
         let mut bytes = [0; 16 << 10];
         while self.rest < REST {
             let mut rest = ReadBuf::new(&mut bytes);
-            let read = ready!(Pin::new(&mut self.tcp).poll_read(context, &mut rest));
+            let read = ready!(Pin::new(&mut self.io).poll_read(context, &mut rest));
             if read.is_err() || rest.filled().is_empty() {
                 return Poll::Ready(());
             }
@@ -403,7 +478,7 @@ impl AsyncRead for Watched {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        let read = Pin::new(&mut self.tcp).poll_read(context, buffer);
+        let read = Pin::new(&mut self.io).poll_read(context, buffer);
         if buffer.filled().len() > before {
             self.pulse.lock().first_byte.get_or_insert_with(Instant::now);
         }
@@ -417,16 +492,16 @@ impl AsyncWrite for Watched {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let sent = Pin::new(&mut self.tcp).poll_write(context, bytes);
+        let sent = Pin::new(&mut self.io).poll_write(context, bytes);
         self.note(sent)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_flush(context)
+        Pin::new(&mut self.io).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.tcp).poll_shutdown(context))?;
+        ready!(Pin::new(&mut self.io).poll_shutdown(context))?;
         if self.pulse.lock().refused() {
             ready!(self.poll_rest(context));
         }
@@ -438,11 +513,11 @@ impl AsyncWrite for Watched {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let sent = Pin::new(&mut self.tcp).poll_write_vectored(context, bytes);
+        let sent = Pin::new(&mut self.io).poll_write_vectored(context, bytes);
         self.note(sent)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.tcp.is_write_vectored()
+        self.io.is_write_vectored()
     }
 }

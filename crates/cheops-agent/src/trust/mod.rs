@@ -9,8 +9,12 @@
 //! - a connection belongs to the site whose key was proved on it, whatever is said on it;
 //! - a key that is not known is refused before anything else is read from it.
 
+pub mod certificate;
 mod identity;
+pub mod kept;
+pub mod people;
 pub mod seal;
+pub mod sessions;
 pub(crate) mod tls;
 
 pub use self::identity::{FILE, Identity, IdentityError};

@@ -8,11 +8,12 @@ use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 
 use crate::{
-    client::Client,
+    client::{Access, Client},
     report::{Exit, Failure, clean},
     table::Table,
 };
 
+mod access;
 mod agent;
 mod ask;
 mod audit;
@@ -53,6 +54,8 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Hooks(hooks::Arguments),
     Audit(audit::Arguments),
+    #[command(subcommand)]
+    Access(access::Arguments),
     Agent(agent::Arguments),
     Demo(demo::Arguments),
     Scope(scope::Arguments),
@@ -76,6 +79,7 @@ impl Command {
             Self::Site(arguments) => site::run(&arguments, context),
             Self::Hooks(arguments) => hooks::run(&arguments, context),
             Self::Audit(arguments) => audit::run(&arguments, context),
+            Self::Access(arguments) => access::run(&arguments, context),
             Self::Agent(arguments) => agent::run(&arguments),
             Self::Demo(arguments) => demo::run(&arguments, context),
             Self::Scope(arguments) => scope::run(&arguments, context.output),
@@ -91,12 +95,14 @@ pub(crate) struct Context {
     pub(crate) output: Output,
     /// Where the agent is, if the command line says so.
     pub(crate) agent: Option<String>,
+    /// By what the agent knows who asks.
+    pub(crate) access: Access,
 }
 
 impl Context {
     /// A client for the agent.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
-        Client::new(self.agent.as_deref())
+        Client::new(self.agent.as_deref(), &self.access)
     }
 }
 

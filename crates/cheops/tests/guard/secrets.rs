@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
     process::Command,
     thread,
     time::Duration,
@@ -57,14 +58,22 @@ fn instance() -> (SocketAddr, std::sync::mpsc::Receiver<String>) {
     (address, receiver)
 }
 
-#[test]
-fn no_secret_is_in_a_log_a_metric_an_answer_a_page_or_the_audit() {
-    let directory = tempfile::tempdir().unwrap();
+/// Two sites that are linked, with something secret wherever there can be.
+struct World {
+    sites: [Agent; 2],
+    /// Where each is on the disk.
+    places: [PathBuf; 2],
+    /// Where the first listens: for people, for other agents, and for clients of the application.
+    api: SocketAddr,
+    peers: SocketAddr,
+    image: SocketAddr,
+}
+
+fn world(directory: &Path, application: SocketAddr) -> World {
     let (image, nobody) = (free(), free());
     let (api, there) = (free(), free());
     let (peers, peers_there) = (free(), free());
-    let (application, sent) = instance();
-    let [here_at, there_at] = ["site1", "site2"].map(|name| directory.path().join(name));
+    let [here_at, there_at] = ["site1", "site2"].map(|name| directory.join(name));
     for (place, own, other) in [
         (&here_at, ("site1", api, peers, image), ("site2", peers_there, &there_at)),
         (&there_at, ("site2", there, peers_there, free()), ("site1", peers, &here_at)),
@@ -83,7 +92,7 @@ fn no_secret_is_in_a_log_a_metric_an_answer_a_page_or_the_audit() {
         );
         fs::write(place.join("site.toml"), config).unwrap();
     }
-    let mut sites =
+    let sites =
         [("site1", api, &here_at), ("site2", there, &there_at)].map(|(name, api, at)| {
             let mut site = Agent::on_loopback(name, &api.to_string(), at);
             site.start_traced(HUSH, fs::File::create(at.join("log")).unwrap());
@@ -91,9 +100,11 @@ fn no_secret_is_in_a_log_a_metric_an_answer_a_page_or_the_audit() {
         });
     sites.iter().for_each(Agent::wait_until_ready);
     eventually("they are linked", || sites.iter().all(|site| site.reachable().len() == 1));
-    let site = &sites[0];
-    site.exec("web", &Submit { sites: Some("site1 & site2".into()), ..here("true") });
+    World { sites, places: [here_at, there_at], api, peers, image }
+}
 
+/// What is answered to requests that bring something secret along.
+fn asked(api: SocketAddr, image: SocketAddr, peers: SocketAddr) -> Vec<String> {
     let mut seen = Vec::new();
     let secrets = format!(
         "Authorization: Bearer {HUSH}\r\nCookie: session={HUSH}\r\nX-Auth-Token: {HUSH}\r\nIdempotency-Key: k\r\nConnection: close\r\n"
@@ -132,10 +143,21 @@ fn no_secret_is_in_a_log_a_metric_an_answer_a_page_or_the_audit() {
         assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
         seen.push(answer);
     }
-    let request = sent.recv_timeout(Duration::from_secs(30)).unwrap();
-    assert!(request.contains(HUSH), "the application got what was for it: {request}");
     // Whoever is no agent, and has something to say.
     seen.push(exchange(&peers.to_string(), &format!("GET / HTTP/1.1\r\n{secrets}\r\n")));
+    seen
+}
+
+#[test]
+fn no_secret_is_in_a_log_a_metric_an_answer_a_page_or_the_audit() {
+    let directory = tempfile::tempdir().unwrap();
+    let (application, sent) = instance();
+    let World { mut sites, places, api, peers, image } = world(directory.path(), application);
+    let site = &sites[0];
+    site.exec("web", &Submit { sites: Some("site1 & site2".into()), ..here("true") });
+    let mut seen = asked(api, image, peers);
+    let request = sent.recv_timeout(Duration::from_secs(30)).unwrap();
+    assert!(request.contains(HUSH), "the application got what was for it: {request}");
     eventually("hooks have failed", || {
         let (_, hooks) = site.ask("/api/v1/hooks").unwrap();
         hooks.matches("last_error").count() >= 3
@@ -154,7 +176,7 @@ fn no_secret_is_in_a_log_a_metric_an_answer_a_page_or_the_audit() {
     seen.push(cheops(&["audit", "-o", "json", "--limit", "1000"]));
     seen.push(cheops(&["hooks", "list", "-o", "wide"]));
     seen.push(cheops(&["get", "problems"]));
-    for (site, place) in sites.iter_mut().zip([&here_at, &there_at]) {
+    for (site, place) in sites.iter_mut().zip(&places) {
         site.kill();
         let log = read(&place.join("log")).unwrap();
         assert!(log.contains("TRACE"), "the log says all that it can");
