@@ -41,15 +41,21 @@ check: format lint deny docs no-std ## Format, lints, dependencies and docs; cha
 format: tools
 	$(CARGO) fmt --all --check
 
+# Each crate has the lints of the workspace, which forbid `unsafe`.
 lint: tools
+	@for file in crates/*/Cargo.toml fuzz/Cargo.toml; do \
+	  grep -A1 '^\[lints\]' $$file | grep -q '^workspace = true' || \
+	  { echo "$$file lacks: [lints] workspace = true" >&2; exit 1; }; done
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 # Advisories come from a database on the network. A machine that can't reach it can still vouch for
-# all the rest.
+# all the rest. `cargo audit` reads the same database (RustSec), and knows nothing that `cargo deny` does
+# not say: it runs where it is installed, and is not built for that.
 deny: tools
 	$(CARGO) deny --log-level error check bans licenses sources
 	@if $(CARGO) deny --log-level off fetch db 2>/dev/null; then \
 	  $(CARGO) deny check --disable-fetch advisories; \
+	  if $(CARGO) audit --version >/dev/null 2>&1; then $(CARGO) audit --deny unsound --deny yanked; fi; \
 	else echo 'advisories: not checked, the database can not be reached'; fi
 
 docs: tools
@@ -101,7 +107,8 @@ replay: ## Simulate one seed again and say what happens: make replay SEED=42
 fuzz: ## Feed the readers with nonsense for FUZZ_SECONDS each; guided too, with cargo-bolero and nightly
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(CARGO) test --profile fuzz --package cheops-fuzz -- --test-threads 1
 	@if $(CARGO) bolero --version >/dev/null 2>&1 && rustc +nightly --version >/dev/null 2>&1; then \
-	  for target in $$(sed -nE '/^#\[test\]/{n;s/^fn ([a-z_]+)\(.*/\1/p}' fuzz/fuzz.rs); do \
+	  for target in $$(sed -nE -e '/^#\[test\]/{n;s/^fn ([a-z_]+)\(.*/\1/p}' \
+	    -e 's/^target!\(([a-z_]+),.*/\1/p' fuzz/fuzz.rs); do \
 	    echo "guided: $$target"; \
 	    env -u FUZZ_SECONDS cargo +nightly bolero test --package cheops-fuzz --sanitizer NONE \
 	      -T $(FUZZ_SECONDS)s --corpus-dir target/fuzz-corpus/$$target $$target || exit 1; done; \

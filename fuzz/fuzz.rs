@@ -11,6 +11,7 @@
 
 #[path = "../crates/cheops-agent/tests/golden/mod.rs"]
 mod golden;
+mod outside;
 
 use std::{
     env, fs,
@@ -48,6 +49,47 @@ const SLOWEST: Duration = Duration::from_secs(3);
 /// As in `cheops matrix play`: more chains are not followed, and more sites are not shown.
 const FOLLOWED: usize = 500;
 const SHOWN: usize = 40;
+
+/// A target of one line: its name, valid inputs, words to splice in, and the reader.
+macro_rules! target {
+    ($name:ident, $seeds:expr, $words:expr, $read:expr) => {
+        #[test]
+        fn $name() {
+            let target = Target::new($seeds, $words, $read);
+            bolero::check!().with_test_time(time()).for_each(|script: &[u8]| target.run(script));
+        }
+    };
+}
+
+target!(keys, outside::keys(), &["a", "2", "-", "1", "é", " "], as_text(outside::key_reads));
+target!(seals, outside::seals(), &["\u{0}", "\u{1}", "\u{7f}"], outside::seal_reads);
+target!(private_keys, outside::private_keys(), &PEM_WORDS, outside::private_key_reads);
+target!(frames, outside::frames(), &["\u{0}", "\u{1}", "\u{7f}"], outside::frames_read);
+target!(requests, outside::REQUESTS, &JSON_WORDS, as_text(outside::request_reads));
+target!(forms, outside::FORMS, &FORM_WORDS, outside::form_reads);
+target!(settings, outside::SETTINGS, &TOML_WORDS, as_text(outside::settings_read));
+target!(audit_lines, outside::audit_lines(), &JSON_WORDS, outside::audit_reads);
+target!(scoped_requests, outside::SCOPED, &SCOPE_WORDS, as_text(outside::scoped_request_reads));
+target!(
+    replies,
+    outside::REPLIES,
+    &["\n", "HTTP/1.1 ", ": ", "\n\n"],
+    as_text(outside::reply_reads)
+);
+target!(
+    durations,
+    ["1h30m", "1.5s", "10ms"],
+    &["9", ".", "h", "µs"],
+    as_text(outside::duration_reads)
+);
+
+const PEM_WORDS: [&str; 4] = ["-----BEGIN PRIVATE KEY-----\n", "-----END", "=", "\n"];
+const FORM_WORDS: [&str; 8] =
+    ["--X\r\n", "--X--", "\r\n", "\r\n\r\n", "name=\"", "filename=\"", ";", "\""];
+const TOML_WORDS: [&str; 12] =
+    ["[", "[[", "]", "= ", "'", "\"\"\"", "\n", "-1", "9223372036854775808", "{ ", ".", "true"];
+const SCOPE_WORDS: [&str; 10] =
+    ["/~", "%26", "&", ":", "\nx-scope: ", "\nbaggage: scope=", ";", ",", "%", "{\""];
 
 #[test]
 fn scopes() {

@@ -6,34 +6,42 @@
 
 use std::{
     collections::BTreeSet,
+    fs::Permissions,
     io,
     net::SocketAddr,
+    os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 use axum::{
     Router,
     body::{Body, Bytes},
     http::{Request, Response, StatusCode, header},
+    response::IntoResponse as _,
 };
 use cheops_core::{
     id::SiteId,
     replica::{Durable, Effect, Event, Message, Replica, Resource, Settings, Version},
     time::Millis,
 };
-use futures_util::{TryStreamExt, future::BoxFuture, stream::BoxStream};
+use futures_util::{
+    TryStreamExt,
+    future::{BoxFuture, join_all},
+    stream::BoxStream,
+};
 use tokio::{
-    net::TcpListener,
+    net::{TcpListener, UnixListener},
     sync::{Semaphore, watch},
     task::JoinHandle,
     time,
 };
 
 use crate::{
-    api::{self, Context, Shared},
-    config::Config,
+    api::{self, Access, Context, Listener, Place, Shared},
+    audit::{self, Audit},
+    config::{Config, Entry, Serve, Socket},
     engine::{
         Damage, Engine, EngineError,
         embedded::{Embedded, LostUnknown, Options},
@@ -41,6 +49,7 @@ use crate::{
     federation::Federation,
     files::{Content, Fetch, Files},
     hooks::Hooks,
+    limits::Buckets,
     mesh::{Doors, Mesh},
     metrics::Metrics,
     node::{self, Clock, Hands},
@@ -50,13 +59,22 @@ use crate::{
     problems::Noted,
     replicants::Replicants,
     run::{self, Runner, Setup},
-    trust::{Identity, IdentityError, Ledger, LedgerError, Members},
+    trust::{
+        Identity, IdentityError, Ledger, LedgerError, Members,
+        certificate::{Certificate, CertificateError},
+        kept::{Kept, KeptError},
+        people,
+    },
 };
 
 /// How long requests may take to end when the agent stops.
 const FAREWELL: Duration = Duration::from_secs(3);
 /// How long a file that no operation names is kept: it may have been sent for one that comes.
 const UNUSED: Duration = Duration::from_hours(1);
+/// The Unix socket of the API, in the data directory.
+pub const SOCKET: &str = "api.sock";
+/// How many connections it has, besides those of the API, so that somebody can still ask what is wrong.
+const BY_SOCKET: usize = 64;
 /// How often unused files are looked for.
 const SWEEP: Duration = Duration::from_mins(10);
 
@@ -99,6 +117,28 @@ pub enum StartError {
     /// A rule of the policy can't be kept at this site.
     #[error(transparent)]
     Policy(#[from] Unusable),
+    /// The list of tokens can't be used.
+    #[error(transparent)]
+    Access(#[from] KeptError),
+    /// The certificate of the API can't be used.
+    #[error("the API can't be protected: {0}")]
+    Certificate(#[from] CertificateError),
+    /// TLS can't be used.
+    #[error("the API can't be protected: {0}")]
+    Tls(#[from] rustls::Error),
+    /// Others would reach an API that protects nothing.
+    #[error(
+        "the API would listen on {0}, where others than users of this machine reach it, without TLS. Give it a certificate; then each request needs a token, which `cheops access create` makes. In the site's configuration:\n\n[api]\ncertificate = \"api.crt\"\nkey = \"api.key\"\n\nOr listen on 127.0.0.1. In a closed network for tests, where everyone may run commands here:\n\n[api]\ninsecure_anyone_may_do_anything = true\n\nSee docs/access.md"
+    )]
+    TooWide(SocketAddr),
+    /// The Unix socket can't be listened on.
+    #[error("can't listen on {}: {error}; name another path in `listen.socket`, or \"off\"", path.display())]
+    Socket {
+        /// Its path.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
     /// A thread can't be started.
     #[error("a thread can't be started: {0}")]
     Thread(io::Error),
@@ -120,9 +160,11 @@ pub struct Agent {
     api: SocketAddr,
     mesh: Mesh,
     node: node::Running,
-    server: JoinHandle<()>,
+    servers: Vec<JoinHandle<()>>,
+    /// The Unix socket, which goes with the agent.
+    socket: Option<PathBuf>,
     /// Tasks that go on until the agent stops.
-    aside: [JoinHandle<()>; 5],
+    aside: Vec<JoinHandle<()>>,
     stop: watch::Sender<bool>,
 }
 
@@ -137,6 +179,10 @@ impl Agent {
         mut config: Config,
         dress: impl FnOnce(Router) -> Router,
     ) -> Result<Self, StartError> {
+        let Entry { tokens_required, certificate, insecure } = config.entry.clone();
+        if config.is_wide() && certificate.is_none() && !insecure {
+            return Err(StartError::TooWide(config.api));
+        }
         afford(&mut config);
         let shell = config.runs.shell.clone();
         run::can_run(&shell).map_err(|why| StartError::Shell { path: shell, why })?;
@@ -147,8 +193,18 @@ impl Agent {
         let noted = Noted::default();
         let (replica, engine) = restore(&config, &noted).await?;
         let wary = engine.lost_unknown().is_some();
+        let certificate = certificate
+            .map(|(certificate, key)| Certificate::open(&certificate, &key))
+            .transpose()?;
         let listener = listen(config.api, "the API").await?;
         let api = listener.local_addr().unwrap_or(config.api);
+        let listener = match &certificate {
+            Some(certificate) => Listener::Tls(listener, certificate.acceptor()?),
+            None => Listener::Tcp(listener),
+        };
+        let kept = Kept::open(&config.data, people::now())?;
+        let access = Arc::new(Access::new(&config.site, Arc::new(kept), tokens_required, insecure));
+        let socket = unix_socket(&config)?;
         let doors = Doors::open(&config.mesh).await.map_err(|(address, error)| {
             StartError::Listen { address, what: "a service of the application", error }
         })?;
@@ -184,8 +240,15 @@ impl Agent {
             .map(|setup| Setup { services, gate: gate.clone(), ..setup })
             .and_then(|setup| Runner::start(setup, files.clone(), fetch, handle.clone()))
             .map_err(directory(scratch))?;
-        let hands =
-            AgentHands { peers: peers.clone(), runner: runner.clone(), noted: noted.clone() };
+        let place = audit::directory(&config.data);
+        let audit = Audit::open(&config.data, config.audit.clone(), members.identity(), &config.site)
+            .map_err(directory(place))?;
+        let hands = AgentHands {
+            peers: peers.clone(),
+            runner: runner.clone(),
+            noted: noted.clone(),
+            audit: audit.clone(),
+        };
         let reserve = config.store.reserve;
         let node = node::start(inbox, replica, Box::new(engine), Box::new(hands), reserve)
             .map_err(StartError::Thread)?;
@@ -200,8 +263,12 @@ impl Agent {
         // Before any door is open: what is not known yet would pass as if it were at this site only.
         let feed = replicants.start(&handle).await;
         let follower = tokio::spawn(replicants.clone().follow(handle.clone(), feed));
+        let rates = Buckets::new(config.rates.rate, config.rates.burst);
         let context = Arc::new(Context {
             config,
+            audit: audit.clone(),
+            rates: Mutex::new(rates),
+            started: Instant::now(),
             replicants,
             node: handle,
             peers,
@@ -210,6 +277,8 @@ impl Agent {
             gate,
             files,
             hooks,
+            access: access.clone(),
+            certificate: certificate.clone(),
             noted,
             metrics,
             feeds,
@@ -219,26 +288,54 @@ impl Agent {
         });
         let router = api::router(context.clone());
         let mesh = Mesh::start(&context, doors);
+        let from_peers = api::audited(api::limited(router.clone(), &context), &context);
         context.peers.serve(Answers {
-            router: router.clone(),
+            router: from_peers,
             mesh: mesh.clone(),
+            audit,
             federation: federation.clone(),
         });
-        let router = api::guard(dress(router), api.ip());
-        let server = tokio::spawn(api::serve(listener, router, limits, stopping));
+        let place = match api.ip().is_loopback() {
+            true => Place::Loopback,
+            false => Place::Wide { secure: certificate.is_some() },
+        };
+        if insecure && place == (Place::Wide { secure: false }) {
+            tracing::warn!(
+                "`api.insecure_anyone_may_do_anything` is set: whoever reaches {api} may run commands at all sites"
+            );
+        }
+        let dressed = api::limited(dress(router), &context);
+        let (socket, by_socket) = socket.unzip();
+        let few = Serve { connections: limits.connections.min(BY_SOCKET), ..limits.clone() };
+        let doors = [(listener, place, limits)]
+            .into_iter()
+            .chain(by_socket.map(|unix| (Listener::Unix(unix), Place::Socket, few)));
+        let servers = doors.map(|(listener, place, limits)| {
+            let router = api::guard(dressed.clone(), place, access.clone());
+            let (router, counts) = (api::audited(router, &context), context.metrics.clone());
+            tokio::spawn(api::serve(listener, router, limits, counts, stopping.clone()))
+        });
+        let servers = servers.collect();
         let sweeper = tokio::spawn(sweep(context.clone()));
         let learner = tokio::spawn(api::learn(context.clone()));
+        let renewer = certificate.map(|certificate| tokio::spawn(certificate.follow()));
         let spreader = tokio::spawn(federation.serve());
         let aside = [follower, sweeper, learner, teller, spreader];
+        let aside = aside.into_iter().chain(renewer).collect();
         let (site, peers) = (context.here(), context.peers.address());
         let key = members.identity().public();
         tracing::info!(%site, %api, %peers, %key, "the agent is at work");
-        Ok(Self { context, api, mesh, node, server, aside, stop })
+        Ok(Self { context, api, mesh, node, servers, socket, aside, stop })
     }
 
     /// Where its API listens.
     pub fn api(&self) -> SocketAddr {
         self.api
+    }
+
+    /// Where its API listens besides, for users of this machine.
+    pub fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
     }
 
     /// Where it listens for other agents.
@@ -260,10 +357,15 @@ impl Agent {
     pub async fn stop(self) {
         self.aside.iter().for_each(JoinHandle::abort);
         let _ = self.stop.send(true);
-        let _ = tokio::join!(time::timeout(FAREWELL, self.server), self.mesh.stop(FAREWELL));
+        let served = join_all(self.servers);
+        let _ = tokio::join!(time::timeout(FAREWELL, served), self.mesh.stop(FAREWELL));
+        if let Some(socket) = self.socket {
+            let _ = tokio::fs::remove_file(socket).await;
+        }
         self.context.peers.stop().await;
         self.context.node.stop();
         self.node.stopped().await;
+        self.context.audit.stop().await;
     }
 }
 
@@ -323,6 +425,49 @@ fn afford(config: &mut Config) {
         }
         *wanted = served;
     }
+}
+
+/// Listens on the Unix socket, if there is to be one.
+fn unix_socket(config: &Config) -> Result<Option<(PathBuf, UnixListener)>, StartError> {
+    let (path, needed) = match &config.socket {
+        Socket::Off => return Ok(None),
+        Socket::At(path) => (path.clone(), true),
+        Socket::InData => (config.data.join(SOCKET), false),
+    };
+    match bind(&path) {
+        Ok(unix) => Ok(Some((path, unix))),
+        Err(error) if needed => Err(StartError::Socket { path, error }),
+        // Most often its path is longer than the system allows.
+        Err(error) => {
+            tracing::warn!(
+                "can't listen on {}: {error}; name a shorter path in `listen.socket`",
+                path.display()
+            );
+            Ok(None)
+        }
+    }
+}
+
+/// Makes a socket for its owner and its group, in the place of one that an agent has left.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::symlink_metadata(path) {
+        Ok(about) if !about.file_type().is_socket() => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is another file"));
+        }
+        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another agent listens there"));
+        }
+        _ => {}
+    }
+    // It gets its name when it is for these only.
+    let mut draft = path.to_owned().into_os_string();
+    draft.push(".n");
+    let draft = PathBuf::from(draft);
+    let _ = std::fs::remove_file(&draft);
+    let unix = UnixListener::bind(&draft)?;
+    std::fs::set_permissions(&draft, Permissions::from_mode(0o660))?;
+    std::fs::rename(&draft, path)?;
+    Ok(unix)
 }
 
 async fn listen(address: SocketAddr, what: &'static str) -> Result<TcpListener, StartError> {
@@ -397,6 +542,7 @@ struct Answers {
     router: Router,
     mesh: Mesh,
     federation: Federation,
+    audit: Audit,
 }
 
 impl Calls for Answers {
@@ -408,11 +554,18 @@ impl Calls for Answers {
         if Federation::is_for(&request) {
             return Box::pin(self.federation.clone().answer(request));
         }
-        self.router.answer(request)
+        match api::who::over_link(request) {
+            Ok(request) => self.router.answer(request),
+            Err(refusal) => Box::pin(async { refusal.into_response() }),
+        }
     }
 
     fn welcome(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
         Box::pin(self.federation.clone().answer(request))
+    }
+
+    fn turned_away(&self, from: SocketAddr, why: &str) {
+        self.audit.note(audit::Event::link(from.to_string(), why));
     }
 }
 
@@ -421,6 +574,7 @@ struct AgentHands {
     peers: Peers,
     runner: Runner,
     noted: Noted,
+    audit: Audit,
 }
 
 impl Hands for AgentHands {
@@ -434,7 +588,10 @@ impl Hands for AgentHands {
 
     fn tell(&mut self, event: &Event) {
         match event {
-            Event::Refused { from, resource, why } => self.noted.refused(from, resource, why),
+            Event::Refused { from, resource, why } => {
+                self.noted.refused(from, resource, why);
+                self.audit.note(audit::Event::record(from.as_str(), resource.as_str(), *why));
+            }
             Event::Forgotten(resource) => self.runner.forget(resource),
             Event::Recorded { .. } | Event::NeedsDecision(_) | Event::Unknown(_) => {}
         }

@@ -3,6 +3,7 @@
 //! What must stay true: each setting has a default except the site's name; a setting that is
 //! misspelt is an error, not a default; no other module reads the file or the environment.
 
+mod guard;
 mod hook;
 mod service;
 
@@ -17,6 +18,8 @@ use std::{
 use cheops_core::{duration, id::SiteId, trust::PublicKey};
 use serde::Deserialize;
 
+pub use self::guard::{Audit, Rates};
+use self::guard::{AuditSection, LimitsSection};
 pub use self::hook::{
     Hook, HookSection, Irc, IrcSection, MOST_HOOKS, Mail, MailSection, Secret, Server, Tls, Trust,
     Way, Web,
@@ -49,6 +52,10 @@ pub struct Config {
     pub work: PathBuf,
     /// Where the API listens.
     pub api: SocketAddr,
+    /// Where it listens besides, for users of this machine.
+    pub socket: Socket,
+    /// What who asks has to show.
+    pub entry: Entry,
     /// Where the agent listens for other agents.
     pub peers: SocketAddr,
     /// Where other agents reach this one, if that is not where it listens.
@@ -73,6 +80,32 @@ pub struct Config {
     pub policy: Policy,
     /// The file that this is from, if it is from one.
     pub file: Option<PathBuf>,
+    /// The record of who asked for what.
+    pub audit: Audit,
+    /// How often one who asks may do so.
+    pub rates: Rates,
+}
+
+/// The Unix socket of the API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Socket {
+    /// In the data directory, if its path is short enough for the system.
+    InData,
+    /// At a path.
+    At(PathBuf),
+    /// None.
+    Off,
+}
+
+/// What who asks has to show, and what the agent shows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Entry {
+    /// Those on this machine need a token, too.
+    pub tokens_required: bool,
+    /// The files of the certificate that the agent shows, and of its key.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    /// Those who come from elsewhere need nothing, and nothing is protected on the way.
+    pub insecure: bool,
 }
 
 /// Another site.
@@ -169,6 +202,8 @@ impl Config {
             work: data.join("work"),
             data,
             api: SocketAddr::from(([127, 0, 0, 1], API_PORT)),
+            socket: Socket::InData,
+            entry: Entry::default(),
             peers: SocketAddr::from(([0, 0, 0, 0], PEERS_PORT)),
             advertise: None,
             sites: BTreeMap::new(),
@@ -204,6 +239,8 @@ impl Config {
             takeover: Duration::from_mins(1),
             policy: Policy::default(),
             file: None,
+            audit: Audit::default(),
+            rates: Rates::default(),
         }
     }
 
@@ -234,6 +271,12 @@ impl Config {
             return Err(format!("`listen.advertise`: `{address}` is not HOST:PORT"));
         }
         config.advertise = file.listen.advertise;
+        match file.listen.socket.as_deref() {
+            None => {}
+            Some("off") => config.socket = Socket::Off,
+            Some(path) => config.socket = Socket::At(beside.join(path)),
+        }
+        config.entry = Entry::read(&file.api, beside)?;
         for peer in file.peers {
             let name = peer.name.parse().map_err(|error| format!("`peer.name`: {error}"))?;
             let key = peer.key.ok_or_else(|| {
@@ -279,6 +322,8 @@ impl Config {
         }
         set(&mut config.takeover, span("hooks.takeover", file.hooks.takeover)?);
         config.policy = Policy::read(file.policy, beside)?;
+        config.audit = Audit::read(file.audit)?;
+        config.rates = Rates::read(&file.limits);
         config.check()?;
         Ok(config)
     }
@@ -308,12 +353,18 @@ impl Config {
         Ok(())
     }
 
+    /// Whether others than users of this machine can reach the API.
+    pub fn is_wide(&self) -> bool {
+        !self.api.ip().is_loopback()
+    }
+
     /// Where people reach the page of this site, as far as that is known: what listens on loopback only
     /// is reached by those alone who are there.
     pub fn page(&self) -> Option<String> {
         let ip = self.api.ip();
         let listens = !ip.is_loopback() && !ip.is_unspecified();
-        self.serve.page.clone().or_else(|| listens.then(|| format!("http://{}", self.api)))
+        let scheme = if self.entry.certificate.is_some() { "https" } else { "http" };
+        self.serve.page.clone().or_else(|| listens.then(|| format!("{scheme}://{}", self.api)))
     }
 
     /// Whether the settings make sense together.
@@ -363,7 +414,28 @@ impl Config {
         if self.links.silence <= self.links.heartbeat {
             return Err("`links.silence` must be longer than `links.heartbeat`".into());
         }
-        Ok(())
+        self.audit.check()?;
+        self.rates.check()
+    }
+}
+
+impl Entry {
+    fn read(section: &ApiSection, beside: &Path) -> Result<Self, String> {
+        let tokens_required = match section.tokens.as_deref() {
+            None | Some("optional") => false,
+            Some("required") => true,
+            Some(other) => {
+                return Err(format!("`api.tokens` is `{other}`: write required or optional"));
+            }
+        };
+        let certificate = match (&section.certificate, &section.key) {
+            (Some(certificate), Some(key)) => Some((beside.join(certificate), beside.join(key))),
+            (None, None) => None,
+            (Some(_), None) => return Err("`api.certificate` needs an `api.key` beside it".into()),
+            (None, Some(_)) => return Err("`api.key` needs an `api.certificate` beside it".into()),
+        };
+        let insecure = section.insecure_anyone_may_do_anything.unwrap_or_default();
+        Ok(Self { tokens_required, certificate, insecure })
     }
 }
 
@@ -462,6 +534,10 @@ struct File {
     hooks: HooksSection,
     #[serde(default)]
     policy: PolicySection,
+    #[serde(default)]
+    audit: AuditSection,
+    #[serde(default)]
+    limits: LimitsSection,
 }
 
 #[derive(Deserialize, Default)]
@@ -474,6 +550,7 @@ struct HooksSection {
 #[serde(deny_unknown_fields)]
 struct ListenSection {
     api: Option<SocketAddr>,
+    socket: Option<String>,
     peers: Option<SocketAddr>,
     advertise: Option<String>,
 }
@@ -497,6 +574,10 @@ struct ApiSection {
     idle: Option<String>,
     stall: Option<String>,
     page: Option<String>,
+    tokens: Option<String>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    insecure_anyone_may_do_anything: Option<bool>,
 }
 
 #[derive(Deserialize, Default)]
@@ -558,6 +639,7 @@ mod tests {
             work = "here"
             [listen]
             api = "127.0.0.1:1"
+            socket = "run/api.sock"
             peers = "[::]:2"
             [[peer]]
             name = "site2"
@@ -572,6 +654,10 @@ mod tests {
             idle = "2s"
             stall = "3s"
             page = "https://site1.example/"
+            tokens = "required"
+            certificate = "api.crt"
+            key = "/etc/ssl/api.key"
+            insecure_anyone_may_do_anything = true
             [runs]
             parallel = 3
             timeout = "1m"
@@ -596,6 +682,13 @@ mod tests {
         assert_eq!(config.work, Path::new("/etc/cheops/here"));
         let peer = Peer { address: "10.0.0.2:8078".to_owned(), key };
         assert_eq!(config.sites[&"site2".parse().unwrap()], peer);
+        assert_eq!(config.socket, Socket::At("/etc/cheops/run/api.sock".into()));
+        let entry = Entry {
+            tokens_required: true,
+            certificate: Some(("/etc/cheops/api.crt".into(), "/etc/ssl/api.key".into())),
+            insecure: true,
+        };
+        assert_eq!(config.entry, entry);
         let seconds = Duration::from_secs;
         let serve = Serve {
             connections: 5,
@@ -649,6 +742,8 @@ mod tests {
             ("site = 'a'\nruns.timeout = 'soon'", "line 2: `runs.timeout`"),
             ("site = 'a'\n[runs]\nparallel = 0", "line 3: `runs.parallel` must be at least 1"),
             ("site = 'a'\n[runs]\ntimeout = '0s'", "line 3: `runs.timeout` must be longer than 0s"),
+            ("site = 'a'\n[api]\ntokens = 'some'", "line 3: `api.tokens` is `some`"),
+            ("site = 'a'\n[api]\nkey = 'k'", "line 3: `api.key` needs an `api.certificate`"),
             ("site = 'a'\n[api]\nfeeds = 0", "must be at least 1"),
             ("site = 'a'\n[api]\nconnections = 2000000", "at most 1048576"),
             ("site = 'a'\n[api]\nidle = '0s'", "must be longer than 0s"),

@@ -3,12 +3,14 @@
 
 mod agent;
 pub mod api;
+pub mod audit;
 pub mod config;
 pub mod engine;
 pub mod federation;
 pub mod files;
 pub mod hooks;
 mod hop;
+pub mod limits;
 pub mod mesh;
 pub mod metrics;
 pub mod node;
@@ -25,4 +27,4 @@ mod socket;
 pub mod trust;
 pub mod wire;
 
-pub use self::agent::{Agent, StartError};
+pub use self::agent::{Agent, SOCKET, StartError};

@@ -3,7 +3,10 @@
 //! What must stay true: labels come from the configuration and from fixed lists, never from a
 //! request, so that nobody can make the number of series grow.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use axum::http::{Method, StatusCode};
 use cheops_core::id::ServiceName;
@@ -32,9 +35,27 @@ struct Inner {
     requests: Family<Answered, Counter>,
     durations: Histogram,
     passed: Family<Passed, Counter>,
+    refused: Family<Refused, Counter>,
+    audit: AuditGauges,
     gauges: Gauges,
     links: Links,
     hooks: HookGauges,
+    /// There is none where the API has no certificate.
+    certificate: Family<Vec<(String, String)>, Gauge>,
+}
+
+/// Of the audit.
+#[derive(Debug, Default)]
+struct AuditGauges {
+    written: Gauge,
+    lost: Gauge,
+    unwritten: Gauge,
+    failing: Gauge,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Refused {
+    limit: &'static str,
 }
 
 /// Of each hook.
@@ -115,6 +136,17 @@ impl Default for Metrics {
         let passed = Family::<Passed, Counter>::default();
         let help = "Requests of the application, by service and sort of answer";
         registry.register("mesh_requests", help, passed.clone());
+        let refused = Family::<Refused, Counter>::default();
+        registry.register("refused", "Requests over a limit, by limit", refused.clone());
+        let audit = AuditGauges::default();
+        for (name, help, gauge) in [
+            ("audit_written", "Lines of the audit that were written", &audit.written),
+            ("audit_lost", "Events that no line of the audit tells of", &audit.lost),
+            ("audit_unwritten", "Refusals without a line of their own", &audit.unwritten),
+            ("audit_failing", "1 if the audit can't be written", &audit.failing),
+        ] {
+            registry.register(name, help, gauge.clone());
+        }
         let (gauges, links) = (Gauges::default(), Links::default());
         for (name, help, gauge) in [
             ("resources", "Resources at this site", &gauges.resources),
@@ -145,7 +177,21 @@ impl Default for Metrics {
         ] {
             registry.register(name, help, family.clone());
         }
-        Self(Arc::new(Inner { registry, requests, durations, passed, gauges, links, hooks }))
+        let certificate = Family::<Vec<(String, String)>, Gauge>::default();
+        let help = "When the certificate of the API ends, in seconds since 1970";
+        registry.register("api_certificate_expiry_timestamp_seconds", help, certificate.clone());
+        Self(Arc::new(Inner {
+            registry,
+            requests,
+            durations,
+            passed,
+            refused,
+            audit,
+            gauges,
+            links,
+            hooks,
+            certificate,
+        }))
     }
 }
 
@@ -159,6 +205,11 @@ impl Metrics {
         let labels = Answered { method, status: status.as_u16() };
         self.0.requests.get_or_create(&labels).inc();
         self.0.durations.observe(took.as_secs_f64());
+    }
+
+    /// A request was over a limit.
+    pub fn refused(&self, limit: &'static str) {
+        self.0.refused.get_or_create(&Refused { limit }).inc();
     }
 
     /// The counters of a service.
@@ -182,10 +233,21 @@ impl Metrics {
         running.set(signed(workload.running));
         waiting.set(signed(workload.waiting));
         stuck.set(signed(workload.stuck));
+        let (how, gauges) = (context.audit.how(), &self.0.audit);
+        let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        gauges.written.set(count(how.written));
+        gauges.lost.set(count(how.lost));
+        gauges.unwritten.set(count(how.unwritten));
+        gauges.failing.set(how.failing.is_some().into());
         for peer in context.peers.view() {
             self.link(&peer);
         }
         self.hooks(&context.hooks.list());
+        if let Some(certificate) = &context.certificate {
+            let ends = certificate.expires().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let ends = i64::try_from(ends.as_secs()).unwrap_or(i64::MAX);
+            self.0.certificate.get_or_create(&Vec::new()).set(ends);
+        }
         let mut text = String::new();
         match encode(&mut text, &self.0.registry) {
             Ok(()) => text,

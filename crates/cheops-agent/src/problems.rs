@@ -5,6 +5,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime},
 };
 
 use cheops_core::{
@@ -18,6 +19,7 @@ use crate::{
         Context,
         model::{Trouble, Urgency},
     },
+    audit,
     node::{Health, Stopping},
     peers::State as Reach,
     policy::Landlock,
@@ -116,6 +118,8 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
     all.extend(runs(site, context.runner.workload().stuck));
     all.extend(context.hooks.troubles());
     all.extend(unkept(site, context.gate.unkept()));
+    all.extend(audit(site, &context.audit.how()));
+    all.extend(access(context));
     for peer in context.peers.view() {
         all.extend(link(site, &peer));
         all.extend(clock(site, &peer));
@@ -212,6 +216,70 @@ fn unkept(site: &SiteId, rules: Option<(Vec<&str>, Landlock)>) -> Option<Trouble
     };
     let next = "use a kernel that has it (5.13 or later, with `landlock` among its `lsm`), or take `landlock` out of these rules";
     Some(trouble(urgency, site, None, "landlock", text, next))
+}
+
+fn audit(site: &SiteId, how: &audit::State) -> Vec<Trouble> {
+    let failing = how.failing.as_ref().map(|why| {
+        let text = format!("the audit of `{site}` can't be written: {why}");
+        let next = "look at `audit` in the data directory; lines wait, and it is tried again";
+        trouble(Urgency::High, site, None, "audit", text, next)
+    });
+    let cut = how.cut.map(|(from, to)| {
+        let text = format!(
+            "lines {from} to {to} of the audit of `{site}` are gone: somebody cut them off"
+        );
+        let next = "find out who can write to its data directory: cheops audit --verify";
+        trouble(Urgency::High, site, None, "audit", text, next)
+    });
+    let lost = (how.lost > 0).then(|| {
+        let text = format!(
+            "{} lines of the audit of `{site}` are lost: they could not be written in time",
+            how.lost
+        );
+        let next = "look at the disk; a line of the audit says where they are missing";
+        trouble(Urgency::Medium, site, None, "audit", text, next)
+    });
+    [failing, cut, lost].into_iter().flatten().collect()
+}
+
+/// How long before its end a certificate is a problem.
+const RENEW: Duration = Duration::from_hours(14 * 24);
+
+/// What is wrong with how the API is protected.
+fn access(context: &Context) -> Vec<Trouble> {
+    let mut all = Vec::new();
+    let site = context.here();
+    let mut add = |urgency, what, text: String, next: &str| {
+        all.push(trouble(urgency, site, None, what, text, next));
+    };
+    let config = &context.config;
+    if config.entry.insecure && config.is_wide() && context.certificate.is_none() {
+        let text = format!(
+            "whoever reaches {} may run commands at all sites: `api.insecure_anyone_may_do_anything` is set",
+            config.api
+        );
+        let next = "give the API a certificate, and people tokens: see docs/access.md";
+        add(Urgency::High, "anyone", text, next);
+    }
+    let Some(certificate) = &context.certificate else { return all };
+    let renew = "put a new certificate and its key in the place of the old; no restart is needed";
+    match certificate.expires().duration_since(SystemTime::now()) {
+        Err(_) => {
+            let text = "the certificate of the API has expired: clients refuse it".to_owned();
+            add(Urgency::High, "certificate", text, renew);
+        }
+        Ok(left) if left < RENEW => {
+            let days = left.as_secs() / 86_400;
+            let text = format!("the certificate of the API expires in {days} days");
+            add(Urgency::Medium, "certificate", text, renew);
+        }
+        Ok(_) => {}
+    }
+    if let Some(why) = certificate.failure() {
+        let text = format!("the new certificate of the API is not used: {why}");
+        add(Urgency::High, "certificate", text, "put files there that belong together");
+    }
+    all
 }
 
 fn clock(site: &SiteId, peer: &crate::peers::Peer) -> Option<Trouble> {

@@ -30,6 +30,7 @@ pub mod json;
 pub mod log;
 pub mod matrix;
 pub mod operation;
+pub mod pattern;
 pub mod plan;
 pub mod replica;
 pub mod resolve;

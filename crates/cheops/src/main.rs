@@ -7,6 +7,7 @@ use cheops_agent::shell;
 use clap::Parser;
 
 use crate::{
+    client::Access,
     command::{Command, Context, Output},
     report::Exit,
 };
@@ -39,9 +40,12 @@ struct Arguments {
     /// How to write the result
     #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// Where the agent is: http://HOST:PORT; without it `CHEOPS_AGENT`, or the one on this machine
+    /// Where the agent is: http://HOST:PORT, https://HOST:PORT or unix:/PATH; without it `CHEOPS_AGENT`,
+    /// or the one on this machine
     #[arg(long, global = true, value_name = "URL")]
     agent: Option<String>,
+    #[command(flatten)]
+    access: Access,
     #[command(subcommand)]
     command: Command,
 }
@@ -55,9 +59,9 @@ fn main() -> ExitCode {
     if let Some((terms, program, rest)) = supervise::asked_to_confine(&arguments) {
         return cheops_agent::run::confine::confine(terms, program, rest);
     }
-    let Arguments { output, agent, command } =
+    let Arguments { output, agent, access, command } =
         Arguments::parse_from(spelling::with_verb(arguments));
-    let context = Context { output, agent };
+    let context = Context { output, agent, access };
     let result = command.run(&context).and_then(|outcome| {
         screen::print(&outcome.text)?;
         Ok(outcome.exit)

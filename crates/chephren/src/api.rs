@@ -1,23 +1,30 @@
 //! The agent's API, asked in the same process.
 //!
-//! What must stay true: nothing is known here that the API does not say.
+//! What must stay true: nothing is known here that the API does not say, and it is asked for whoever asks for
+//! the page, so that it allows no more and no less.
+
+use std::convert::Infallible;
 
 use axum::{
     Router,
     body::{Body, to_bytes},
-    http::{Method, Request, Response, header},
+    extract::FromRequestParts,
+    http::{Extensions, Method, Request, Response, header, request::Parts},
     response::{IntoResponse, Response as AnyResponse},
 };
-use cheops_agent::api::model::Problem;
+use cheops_agent::api::{model::Problem, who::Who};
 use serde::{Serialize, de::DeserializeOwned};
 use tower::ServiceExt as _;
 
 /// The longest answer that is read whole, in bytes.
 const MOST: usize = 32 << 20;
 
-/// A way to the API.
+/// A way to the API, for whoever asks for a page.
 #[derive(Debug, Clone)]
-pub(crate) struct Api(Router);
+pub(crate) struct Api {
+    router: Router,
+    who: Option<Who>,
+}
 
 /// What the API did not do, and why.
 #[derive(Debug, Clone)]
@@ -27,7 +34,17 @@ pub(crate) type Answer<T> = Result<T, Refusal>;
 
 impl Api {
     pub(crate) fn new(router: Router) -> Self {
-        Self(router)
+        Self { router, who: None }
+    }
+
+    /// The same, for whoever has sent this.
+    pub(crate) fn for_who(&self, extensions: &Extensions) -> Self {
+        Self { router: self.router.clone(), who: extensions.get::<Who>().cloned() }
+    }
+
+    /// Who asks.
+    pub(crate) fn who(&self) -> Option<&Who> {
+        self.who.as_ref()
     }
 
     /// What there is at a path.
@@ -60,8 +77,11 @@ impl Api {
     ) -> Answer<Response<Body>> {
         let request = Request::builder().method(method).uri(path);
         let request = request.header(header::CONTENT_TYPE, "application/json").body(body);
-        let request = request.map_err(|error| Refusal::strange(&error))?;
-        let answer = self.0.clone().oneshot(request).await;
+        let mut request = request.map_err(|error| Refusal::strange(&error))?;
+        if let Some(who) = &self.who {
+            request.extensions_mut().insert(who.clone());
+        }
+        let answer = self.router.clone().oneshot(request).await;
         let answer = answer.unwrap_or_else(|never| match never {});
         if answer.status().is_success() {
             return Ok(answer);
@@ -75,6 +95,14 @@ impl Api {
             detail: String::from_utf8_lossy(&body).into_owned(),
             hint: "look into the log of the agent".to_owned(),
         })))
+    }
+}
+
+impl FromRequestParts<Api> for Api {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Infallible> {
+        Ok(api.for_who(&parts.extensions))
     }
 }
 

@@ -5,14 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use axum::{
-    body::Body,
-    extract::{Multipart, multipart::Field},
-    http::Method,
-};
+use axum::{body::Body, http::Method};
 use bytes::Bytes;
 use cheops_agent::{
-    api::model::{File, Problem, Stored, Submit},
+    api::{
+        form::{Part, Parts},
+        model::{File, Problem, Stored, Submit},
+    },
     shell,
 };
 use futures_util::stream;
@@ -65,16 +64,16 @@ pub(crate) fn line(id: &str, submit: &Submit) -> String {
 }
 
 /// Reads a form, and gives its files to the agent.
-pub(crate) async fn read(api: &Api, mut form: Multipart) -> Answer<Filled> {
+pub(crate) async fn read(api: &Api, mut form: Parts) -> Answer<Filled> {
     let mut filled = Filled::default();
-    while let Some(field) = form.next_field().await.map_err(|error| broken(&error))? {
-        let name = field.name().unwrap_or_default().to_owned();
+    while let Some(field) = form.next().await.map_err(|error| broken(&error))? {
+        let name = field.name().to_owned();
         if name != "files" {
             let text = text(field).await?;
             filled.put(name, text)?;
             continue;
         }
-        let name = field.file_name().unwrap_or_default().to_owned();
+        let name = field.file_name().to_owned();
         // A field for files that is left empty comes as a file without a name.
         if name.is_empty() {
             continue;
@@ -121,7 +120,7 @@ impl Filled {
 }
 
 /// A text, as long as it is not too long.
-async fn text(mut field: Field<'_>) -> Answer<String> {
+async fn text(mut field: Part<'_>) -> Answer<String> {
     let mut bytes = Vec::new();
     while let Some(piece) = field.chunk().await.map_err(|error| broken(&error))? {
         bytes.extend_from_slice(&piece);
@@ -133,7 +132,7 @@ async fn text(mut field: Field<'_>) -> Answer<String> {
 }
 
 /// Gives a file to the agent, piece by piece.
-async fn pass_on(api: &Api, mut field: Field<'_>) -> Answer<Stored> {
+async fn pass_on(api: &Api, mut field: Part<'_>) -> Answer<Stored> {
     let (sender, receiver) = mpsc::channel::<Result<Bytes, axum::Error>>(4);
     let pieces = stream::unfold(receiver, async |mut receiver| {
         receiver.recv().await.map(|piece| (piece, receiver))

@@ -12,12 +12,7 @@
 
 use std::collections::BTreeSet;
 
-use axum::{
-    Router,
-    extract::{Query, State as From},
-    response::Response,
-    routing::get,
-};
+use axum::{Router, extract::Query, response::Response, routing::get};
 use cheops_agent::{
     api::model::{Grid, GridCell, GridRow, GridSite, Sites, State},
     shell,
@@ -49,13 +44,14 @@ pub(crate) fn routes() -> Router<Api> {
 }
 
 /// The page as far as this site alone can tell.
-async fn screen(From(api): From<Api>, Query(sought): Query<Sought>) -> Answer<Markup> {
+async fn screen(api: Api, Query(sought): Query<Sought>) -> Answer<Markup> {
     let path = sought.ask("/api/v1/grid", &[("local", "true")]);
     let (sites, grid) =
         tokio::try_join!(api.get::<Sites>("/api/v1/sites"), api.get::<Grid>(&path))?;
     let grid = Grid { sites: told_of(&grid), ..grid };
     let whole = if sites.sites.len() > 1 { Whole::NotYet } else { Whole::Yes };
     let page = Page {
+        who: api.who(),
         title: "Resources × sites",
         here: &sites.here,
         at: "/resources",
@@ -97,7 +93,7 @@ fn command(sought: &Sought) -> String {
 }
 
 async fn part(
-    From(api): From<Api>,
+    api: Api,
     Query(sought): Query<Sought>,
     Query(before): Query<Before>,
 ) -> Answer<Response> {
@@ -115,7 +111,7 @@ struct Rows {
 }
 
 /// Rows to take the place of those that the page has. What is gone is taken away.
-async fn rows(From(api): From<Api>, Query(asked): Query<Rows>) -> Answer<Markup> {
+async fn rows(api: Api, Query(asked): Query<Rows>) -> Answer<Markup> {
     if asked.ids.is_empty() {
         return Ok(html! {});
     }

@@ -5,7 +5,7 @@
 
 use axum::{
     Router,
-    extract::{Path, Query, State},
+    extract::{Path, Query},
     http::{Method, StatusCode},
     response::{IntoResponse as _, Response},
     routing::{get, post},
@@ -62,7 +62,7 @@ fn around(content: &Markup) -> Markup {
     }
 }
 
-async fn part(State(api): State<Api>, Query(before): Query<Before>) -> Answer<Response> {
+async fn part(api: Api, Query(before): Query<Before>) -> Answer<Response> {
     let hooks: Hooks = api.get("/api/v1/hooks").await?;
     let list = list(&hooks);
     if list.is_as(&before) {
@@ -149,7 +149,7 @@ fn row(hook: &Hook) -> Markup {
 }
 
 /// Sends a sample, and says what came of it.
-async fn test(State(api): State<Api>, Path(name): Path<String>) -> Answer<Markup> {
+async fn test(api: Api, Path(name): Path<String>) -> Answer<Markup> {
     let path = format!("/api/v1/hooks/{}/test", segment(&name));
     let tested: HookTested = api.send(Method::POST, &path, &()).await?;
     #[expect(clippy::cast_precision_loss, reason = "for people")]

@@ -9,10 +9,11 @@ use axum::{
     http::{HeaderName, HeaderValue, header},
     response::Response,
 };
-use cheops_agent::api::model::Problem;
+use cheops_agent::api::{model::Problem, who::Who};
+use cheops_core::trust::people::Role;
 use maud::{DOCTYPE, Markup, html};
 
-use crate::assets::address;
+use crate::{assets::address, login};
 
 /// What the browser may do for a page.
 pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
@@ -23,6 +24,8 @@ const HTMX: &str = r#"{"includeIndicatorStyles": false, "allowEval": false, "all
 
 /// A page.
 pub(crate) struct Page<'a> {
+    /// Who looks at it.
+    pub(crate) who: Option<&'a Who>,
     pub(crate) title: &'a str,
     /// The site that answers.
     pub(crate) here: &'a str,
@@ -43,6 +46,9 @@ const PLACES: [(&str, &str, &str); 4] = [
 
 impl Page<'_> {
     pub(crate) fn render(&self) -> Markup {
+        // What somebody may not do is not offered (`page.css`); that it is refused is the API's business.
+        let role = self.who.and_then(|who| who.role.as_ref()).map(Role::as_str);
+        let named = self.who.is_some_and(|who| who.token().is_some());
         html! {
             (DOCTYPE)
             html lang="en" {
@@ -58,7 +64,7 @@ impl Page<'_> {
                     script src=(address("sse.js")) defer {}
                     script src=(address("page.js")) defer {}
                 }
-                body hx-ext="sse" sse-connect="/live" {
+                body hx-ext="sse" sse-connect="/live" data-role=[role] data-named[named] {
                     a.skip href="#content" { "Skip to the content" }
                     header {
                         a.mark href="/" { img src=(address("mark.svg")) alt="" width="24" height="24"; "Cheops" }
@@ -73,6 +79,7 @@ impl Page<'_> {
                             }
                         }
                         p.here { "Seen from " strong { (self.here) } " " span #live role="status" { "connecting" } " " span #as-of {} }
+                        (login::shown(self.who))
                     }
                     main #content tabindex="-1" {
                         h1 { (self.title) }

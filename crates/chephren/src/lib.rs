@@ -10,6 +10,7 @@
 //! | `layout` | what do all pages have in common? |
 //! | `refuse` | how is a refusal shown, and to whom? |
 //! | `form` | what was filled in, and which files come with it? |
+//! | `login` | who looks at the pages? |
 //! | `live` | when is a part of a page out of date? |
 //! | `news` | what has happened that a page was not told of yet? |
 //! | `assets` | which files does the browser need besides? |
@@ -33,6 +34,7 @@
 //! - a page asks nobody but the agent that it came from, and runs no script but ours
 //!   (`POLICY` in `layout`);
 //! - what changes something is a `POST` that comes from one of our own pages;
+//! - whoever has to say who it is sees the login, and nothing else;
 //! - a page says how old its knowledge is, and whom it could not ask.
 
 mod address;
@@ -48,6 +50,7 @@ mod grid;
 mod hooks;
 mod layout;
 mod live;
+mod login;
 mod news;
 mod problems;
 mod refuse;
@@ -74,6 +77,7 @@ pub fn page(api: Router) -> Router {
         .merge(grid::routes())
         .merge(problems::routes())
         .merge(scope::routes())
+        .merge(login::routes())
         .route("/live", get(live::follow))
         .route("/assets/{name}", get(assets::get))
         .layer(middleware::from_fn_with_state(asked.clone(), refuse::show))

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use axum::{
     body::Body,
-    extract::State,
     http::{Method, header},
     response::{IntoResponse, Response},
 };
@@ -50,7 +49,7 @@ pub(crate) fn resource(id: &str) -> String {
 const QUIET: &str = "quiet";
 
 /// Follows the change feed.
-pub(crate) async fn follow(State(api): State<Api>) -> Answer<Response> {
+pub(crate) async fn follow(api: Api) -> Answer<Response> {
     let changes = api.call(Method::GET, "/api/v1/changes", Body::empty()).await?;
     let begin = Bytes::from(format!("retry: {}\n\n", AGAIN.as_millis()));
     let told = told(Box::pin(lines(changes.into_body().into_data_stream())));

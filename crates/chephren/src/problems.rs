@@ -6,12 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::{
-    Router,
-    extract::{Query, State as From},
-    response::Response,
-    routing::get,
-};
+use axum::{Router, extract::Query, response::Response, routing::get};
 use cheops_agent::{
     api::model::{Catalogue, Sites, Trouble, Troubles, Urgency},
     shell,
@@ -91,12 +86,13 @@ fn together(troubles: &[Trouble]) -> Vec<Shared<'_>> {
     all
 }
 
-async fn screen(From(api): From<Api>, Query(sought): Query<Sought>) -> Answer<Markup> {
+async fn screen(api: Api, Query(sought): Query<Sought>) -> Answer<Markup> {
     let seen = look(&api).await?;
     let sites = &seen.sites;
     let grep = Some(&sought.site).filter(|site| !site.is_empty());
     let grep = grep.map(|site| format!(" | grep -w {}", shell::word(site))).unwrap_or_default();
     let page = Page {
+        who: api.who(),
         title: "Problems",
         here: &sites.here,
         at: "/problems",
@@ -121,7 +117,7 @@ async fn screen(From(api): From<Api>, Query(sought): Query<Sought>) -> Answer<Ma
 }
 
 async fn part(
-    From(api): From<Api>,
+    api: Api,
     Query(sought): Query<Sought>,
     Query(before): Query<Before>,
 ) -> Answer<Response> {

@@ -18,6 +18,7 @@ use maud::html;
 use crate::{
     api::Api,
     layout::{self, Page},
+    login,
 };
 
 /// How much of a reason is read, in bytes.
@@ -59,6 +60,11 @@ pub(crate) fn refused(why: Problem) -> Response {
 pub(crate) async fn show(State(api): State<Api>, request: Request, next: Next) -> Response {
     let listener = Listener::of(request.method(), request.headers());
     let path = request.uri().path().to_owned();
+    if login::is_needed(&request) {
+        let whole = request.uri().path_and_query().map_or("/", |whole| whole.as_str());
+        return login::ask(request.method(), whole, request.headers());
+    }
+    let api = api.for_who(request.extensions());
     let answer = next.run(request).await;
     if !answer.status().is_client_error() && !answer.status().is_server_error() {
         return answer;
@@ -82,6 +88,10 @@ pub(crate) async fn show(State(api): State<Api>, request: Request, next: Next) -
 pub(crate) async fn lost(State(api): State<Api>, request: Request, next: Next) -> Response {
     let browses = *request.method() == Method::GET && wants_page(request.headers());
     let path = request.uri().path().to_owned();
+    if browses && !is_of_programs(&path) && login::is_needed(&request) {
+        return login::ask(request.method(), &path, request.headers());
+    }
+    let api = api.for_who(request.extensions());
     let answer = next.run(request).await;
     if !browses || answer.status() != StatusCode::NOT_FOUND {
         return answer;
@@ -102,6 +112,13 @@ pub(crate) async fn lost(State(api): State<Api>, request: Request, next: Next) -
         }
         _ => Response::from_parts(head, Body::from(body)),
     }
+}
+
+/// Whether a path is one of the API.
+fn is_of_programs(path: &str) -> bool {
+    ["/api/", "/healthz", "/readyz", "/metrics", "/openapi.json"]
+        .iter()
+        .any(|of_programs| path.starts_with(of_programs))
 }
 
 /// Whether a browser asks that is to show a page.
@@ -145,6 +162,7 @@ async fn page(api: &Api, path: &str, why: &Problem) -> Response {
     let sites = api.get::<Sites>("/api/v1/sites").await;
     let (at, command, back, name) = around(path);
     let page = Page {
+        who: api.who(),
         title: &capital(&why.title),
         here: sites.as_ref().map_or("this agent", |sites| &sites.here),
         at,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::{
     Router,
-    extract::{Path, Query, State as From},
+    extract::{Path, Query},
     response::Response,
     routing::get,
 };
@@ -122,7 +122,7 @@ fn unknown(name: &str, here: &str) -> Problem {
 }
 
 async fn screen(
-    From(api): From<Api>,
+    api: Api,
     Path(name): Path<String>,
     Query(sought): Query<Sought>,
 ) -> Answer<Markup> {
@@ -133,6 +133,7 @@ async fn screen(
         _ => hooks::elsewhere(&name, seen.page.as_deref()),
     };
     let page = Page {
+        who: api.who(),
         title: &format!("Site {name}"),
         here: &seen.sites.here,
         at: "/sites/",
@@ -162,7 +163,7 @@ fn command(name: &str, sought: &Sought) -> String {
 }
 
 async fn part(
-    From(api): From<Api>,
+    api: Api,
     Path(name): Path<String>,
     Query(sought): Query<Sought>,
     Query(before): Query<Before>,

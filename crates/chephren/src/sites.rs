@@ -4,7 +4,7 @@
 
 use axum::{
     Router,
-    extract::{Form, Path, State},
+    extract::{Form, Path},
     http::Method,
     routing::{get, post},
 };
@@ -76,9 +76,10 @@ pub(crate) fn page_of<'a>(catalogue: &'a Catalogue, site: &str) -> Option<&'a st
     page.filter(|page| is_web_address(page))
 }
 
-async fn screen(State(api): State<Api>) -> Answer<Markup> {
+async fn screen(api: Api) -> Answer<Markup> {
     let seen = Seen::look(&api).await?;
     let page = Page {
+        who: api.who(),
         title: "Sites",
         here: &seen.sites.here,
         at: "/",
@@ -94,7 +95,7 @@ async fn screen(State(api): State<Api>) -> Answer<Markup> {
     Ok(page.render())
 }
 
-async fn part(State(api): State<Api>) -> Answer<Markup> {
+async fn part(api: Api) -> Answer<Markup> {
     Ok(content(&Seen::look(&api).await?))
 }
 
@@ -252,7 +253,7 @@ fn names(all: &[String]) -> String {
 }
 
 /// Asks all sites whether they are there.
-async fn ping_all(State(api): State<Api>) -> Answer<Markup> {
+async fn ping_all(api: Api) -> Answer<Markup> {
     let Sites { here, sites } = api.get("/api/v1/sites").await?;
     let others: Vec<String> =
         sites.into_iter().map(|site| site.name).filter(|name| *name != here).collect();
@@ -265,7 +266,7 @@ async fn ping_all(State(api): State<Api>) -> Answer<Markup> {
 }
 
 /// Asks a site whether it is there.
-async fn ping(State(api): State<Api>, Path(name): Path<String>) -> Answer<Markup> {
+async fn ping(api: Api, Path(name): Path<String>) -> Answer<Markup> {
     let answer = pong(&api, &name).await;
     let line = format!("cheops site ping {}", shell::last(&name));
     Ok(html! { p { (pinged(&name, &answer)) } (layout::command(&line)) })
@@ -292,11 +293,7 @@ struct Pause {
 }
 
 /// Cuts the link to a site, or all of this one, to rehearse a cut.
-async fn pause(
-    State(api): State<Api>,
-    Path(name): Path<String>,
-    Form(pause): Form<Pause>,
-) -> Answer<Markup> {
+async fn pause(api: Api, Path(name): Path<String>, Form(pause): Form<Pause>) -> Answer<Markup> {
     let path = format!("/api/v1/sites/{}/pause", segment(&name));
     api.act(Method::POST, &address(&path, &[("for", &pause.span)])).await?;
     let sites: Sites = api.get("/api/v1/sites").await?;
@@ -314,7 +311,7 @@ async fn pause(
 }
 
 /// Ends a pause.
-async fn resume(State(api): State<Api>, Path(name): Path<String>) -> Answer<Markup> {
+async fn resume(api: Api, Path(name): Path<String>) -> Answer<Markup> {
     api.act(Method::POST, &format!("/api/v1/sites/{}/resume", segment(&name))).await?;
     let sites: Sites = api.get("/api/v1/sites").await?;
     Ok(html! {

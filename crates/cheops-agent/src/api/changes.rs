@@ -74,6 +74,7 @@ pub(super) async fn follow(
 }
 
 fn too_many(context: &Context) -> ApiError {
+    context.metrics.refused("feeds");
     let most = context.config.serve.feeds;
     ApiError::too_many(
         "too-many-readers",

@@ -1,27 +1,58 @@
 //! Who may come in by the port for people and programs: not a web page of somebody else.
 //!
-//! There are no passwords yet, and a browser on the operator's machine reaches the loopback
-//! interface. What must stay true: a page that did not come from this agent can't make the browser
+//! A browser on the operator's machine reaches the loopback interface, where nobody has to say who it is, and
+//! one with a session brings its cookie by itself. What must stay true: a page that did not come from this agent can't make the browser
 //! ask for anything here, neither by its own name nor by one that was made to stand for a local
 //! address; but a link to one of this agent's pages can be followed from anywhere, since a page that is
 //! only looked at changes nothing, and whoever led there sees nothing of it. Programs, which send none of a
 //! browser's headers, notice nothing. Other agents come over
 //! their links and don't pass here.
+//!
+//! Whoever comes in is known from then on (`enter`), and what flows to it ends when its token does.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use axum::{
     Router,
+    body::{Body, HttpBody as _},
     extract::Request,
     http::{
         HeaderMap, Method, StatusCode, Uri, header,
         uri::{Authority, Scheme},
     },
     middleware::{self, Next},
-    response::IntoResponse as _,
+    response::{IntoResponse as _, Response},
 };
+use cheops_core::trust::people::Digest;
+use futures_util::StreamExt as _;
+use tokio::time::sleep;
 
-use super::error::{ApiError, ApiResult};
+use super::{
+    enter::{Access, user_name},
+    error::{ApiError, ApiResult},
+    serve::Connected,
+    who::{Door, Who, tell},
+};
+use crate::trust::people::now;
+
+/// Where the system keeps the names of its users.
+const USERS: &str = "/etc/passwd";
+/// How often it is looked whether what flows to somebody may still.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Where a listener is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On this machine only.
+    Loopback,
+    /// A Unix socket.
+    Socket,
+    /// Where others can reach it.
+    Wide {
+        /// Over TLS.
+        secure: bool,
+    },
+}
 
 /// What a browser says of the page that a request comes from.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
@@ -33,16 +64,79 @@ const SEC_FETCH_DEST: &str = "sec-fetch-dest";
 /// What paths begin with that are not for people: some of these do something when they are only read.
 const OF_PROGRAMS: [&str; 3] = ["/api/", "/exec", "/show"];
 
-/// The API for whoever connects to this address.
-pub(crate) fn guard(router: Router, address: IpAddr) -> Router {
-    let loopback = address.is_loopback();
-    let guard = move |request: Request, next: Next| async move {
-        match judge(request.method(), request.uri(), request.headers(), loopback) {
-            Ok(()) => next.run(request).await,
-            Err(refusal) => refusal.into_response(),
+/// The API for whoever connects to a listener.
+pub(crate) fn guard(router: Router, place: Place, access: Arc<Access>) -> Router {
+    let guard = move |mut request: Request, next: Next| {
+        let access = access.clone();
+        async move {
+            let users = match place {
+                Place::Socket => tokio::fs::read_to_string(USERS).await.unwrap_or_default(),
+                Place::Loopback | Place::Wide { .. } => String::new(),
+            };
+            let who = match enter(&access, place, &users, &request) {
+                Ok(who) => who,
+                Err(refusal) => return refusal.into_response(),
+            };
+            let token = who.token().copied();
+            tell(&mut request, who);
+            let answer = next.run(request).await;
+            match token {
+                Some(token) => until_revoked(answer, access, token),
+                None => answer,
+            }
         }
     };
     router.layer(middleware::from_fn(guard))
+}
+
+/// Who sends a request, if it may come in. `users` are those that the system knows.
+fn enter(access: &Access, place: Place, users: &str, request: &Request) -> ApiResult<Who> {
+    let (method, headers) = (request.method(), request.headers());
+    // No browser speaks over a Unix socket, and its host has no name.
+    if place != Place::Socket {
+        judge(method, request.uri(), headers, place == Place::Loopback)?;
+    }
+    let (door, name) = match place {
+        Place::Loopback => (Door::Loopback, None),
+        Place::Wide { secure } => (Door::Wide { secure }, None),
+        Place::Socket => {
+            let connected = request.extensions().get::<Connected>();
+            let Connected { uid } = *connected.ok_or_else(unknown_user)?;
+            (Door::Socket { uid }, user_name(users, uid))
+        }
+    };
+    access.identify(door, name, method, headers, says_same_origin(headers))
+}
+
+fn unknown_user() -> ApiError {
+    ApiError::new(
+        StatusCode::FORBIDDEN,
+        "unknown-user",
+        "the system does not say which user is at the other end of the socket",
+        "use the address of the API instead",
+    )
+}
+
+/// Whether a browser says that a request comes from a page of this agent. That it does not come from another
+/// has been seen already; this tells a page from what says nothing.
+fn says_same_origin(headers: &HeaderMap) -> bool {
+    let site = headers.get(SEC_FETCH_SITE).map(|value| value.as_bytes());
+    site == Some(b"same-origin") || headers.contains_key(header::ORIGIN)
+}
+
+/// An answer that goes on and on ends when the token does that it was asked for with.
+fn until_revoked(answer: Response, access: Arc<Access>, token: Digest) -> Response {
+    answer.map(|body| {
+        if body.size_hint().exact().is_some() {
+            return body;
+        }
+        let over = async move {
+            while access.grants.find(&token, now()).is_ok() {
+                sleep(LOOK).await;
+            }
+        };
+        Body::from_stream(body.into_data_stream().take_until(Box::pin(over)))
+    })
 }
 
 /// Whether a request may come in.

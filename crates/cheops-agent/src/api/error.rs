@@ -16,7 +16,7 @@ use axum::{
 use cheops_core::{id::NameError, json::JsonError, replica::Refusal, scope::ScopeError};
 use serde::de::DeserializeOwned;
 
-use super::model::Problem;
+use super::{audited, model::Problem};
 use crate::{
     node::{Busy, Stopping},
     peers::CallError,
@@ -127,6 +127,7 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
+        audited::refused(&self.0.kind);
         let body = serde_json::to_vec(&self.0).unwrap_or_default();
         let mut response = (self.status(), body).into_response();
         let kind = HeaderValue::from_static("application/problem+json");

@@ -7,11 +7,16 @@
 //!   in circles;
 //! - every error is `application/problem+json`, with what to do.
 
+mod access;
+mod audit;
+mod audited;
 mod catalogue;
 mod changes;
 mod door;
+mod enter;
 mod error;
 mod federation;
+pub mod form;
 mod grid;
 mod health;
 mod hooks;
@@ -23,14 +28,19 @@ mod problems;
 mod rehearse;
 mod replicants;
 mod resources;
+mod rights;
 mod serve;
 mod show;
 mod sites;
 mod submit;
 mod upload;
 pub(crate) mod view;
+pub mod who;
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{Arc, Mutex},
+    time::Instant,
+};
 
 use axum::{
     Router,
@@ -50,13 +60,21 @@ use utoipa_axum::{
     routes,
 };
 
-pub use self::error::ApiError;
-pub(crate) use self::{catalogue::learn, door::guard, policy::admit, serve::serve};
+pub(crate) use self::{
+    audited::{audited, limited},
+    catalogue::learn,
+    door::{Place, guard},
+    policy::admit,
+    serve::{Listener, serve},
+};
+pub use self::{enter::Access, error::ApiError};
 use crate::{
+    audit::Audit,
     config::Config,
     federation::Federation,
     files::Files,
     hooks::Hooks,
+    limits::Buckets,
     metrics::Metrics,
     node,
     peers::{Peers, State},
@@ -64,6 +82,7 @@ use crate::{
     problems::Noted,
     replicants::Replicants,
     run::Runner,
+    trust::certificate::Certificate,
 };
 
 /// The longest body that is not a file, in bytes.
@@ -89,10 +108,20 @@ pub struct Context {
     pub replicants: Arc<Replicants>,
     /// How this site tells people what happened.
     pub hooks: Hooks,
+    /// Who may do what.
+    pub access: Arc<Access>,
+    /// What the API proves with that it is this agent, where it listens for others than this machine.
+    pub certificate: Option<Arc<Certificate>>,
     /// What was noted for an operator.
     pub noted: Noted,
     /// What is counted.
     pub metrics: Metrics,
+    /// Who asked for what.
+    pub audit: Audit,
+    /// How often each one who asks has done so.
+    pub rates: Mutex<Buckets>,
+    /// When the agent started.
+    pub started: Instant,
     /// How many more may follow the change feed.
     pub feeds: Arc<Semaphore>,
     /// Whether the API is to stop: whoever would follow for ever ends then.
@@ -142,6 +171,7 @@ impl Context {
         (name = "resources", description = "Look at resources"),
         (name = "sites", description = "The sites and the links between them"),
         (name = "agent", description = "How the agent is doing"),
+        (name = "access", description = "Who may do what"),
         (name = "hooks", description = "How a site tells people what happened"),
         (name = "policy", description = "What may run at a site"),
         (name = "original", description = "As the original program has it"),
@@ -149,9 +179,9 @@ impl Context {
 )]
 struct Document;
 
-/// The API, for the listener of this site and for the calls of other agents.
-pub fn router(context: Shared) -> Router {
-    let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
+/// All routes, and their description.
+fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(sites::list))
         .routes(routes!(sites::ping))
         .routes(routes!(catalogue::get))
@@ -177,7 +207,12 @@ pub fn router(context: Shared) -> Router {
         .routes(routes!(hooks::remove))
         .routes(routes!(hooks::test))
         .routes(routes!(policy::test))
+        .routes(routes!(access::list, access::create))
+        .routes(routes!(access::revoke))
+        .routes(routes!(access::whoami, access::login, access::logout))
         .routes(routes!(changes::follow).layer(middleware::from_fn(numbered)))
+        .routes(routes!(audit::list))
+        .routes(routes!(audit::verify))
         .routes(routes!(upload::store))
         .routes(routes!(upload::content))
         .routes(routes!(original::exec).layer(DefaultBodyLimit::disable()))
@@ -186,7 +221,11 @@ pub fn router(context: Shared) -> Router {
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))
-        .split_for_parts();
+}
+
+/// The API, for the listeners of this site and for the calls of other agents.
+pub fn router(context: Shared) -> Router {
+    let (router, document) = routes().split_for_parts();
     let document = Arc::new(document);
     router
         .route(
@@ -199,6 +238,7 @@ pub fn router(context: Shared) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn(rights::check))
         .layer(middleware::from_fn_with_state(context.clone(), count))
         .layer(tower_http::catch_panic::CatchPanicLayer::custom(broken))
         .with_state(context)

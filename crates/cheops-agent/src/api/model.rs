@@ -6,6 +6,7 @@
 //! - times are RFC 3339 in UTC, spans are milliseconds, sites and ids are their names;
 //! - what is not known is `null` or left out, never a made-up zero.
 
+mod access;
 mod federation;
 mod grid;
 mod hook;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 pub use self::{
+    access::{AccessGrant, AccessList, AccessMade, AccessRequest, Login, Session},
     federation::{Federation, Join, Member, MemberStanding, SiteKey, TokenMade, TokenWanted},
     grid::{Grid, GridCell, GridQuery, GridRow, GridSite},
     hook::{Hook, HookEvent, HookTested, Hooks},
@@ -403,7 +405,8 @@ pub struct Submit {
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "read::span")]
     #[schema(schema_with = read::span_schema)]
     pub wait: Option<String>,
-    /// Who asks.
+    /// What who asks calls itself, where nobody has to prove who it is: it stands behind `local:`.
+    /// Otherwise the author is the name of the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<String>,
     /// The same key again is the same operation. Also as the header `Idempotency-Key`.
@@ -525,6 +528,63 @@ pub enum PlannedStep {
     Decide,
     /// And so on; too many to list.
     More,
+}
+
+/// Which lines of the audit are wanted.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct AuditQuery {
+    /// Only those after the line with this number, the oldest of them; the newest without it.
+    pub after: Option<u64>,
+    /// Only those from this moment on: `2026-01-31T12:00:00Z`.
+    pub since: Option<String>,
+    /// Only those of this author.
+    pub author: Option<String>,
+    /// Only those about this resource.
+    pub resource: Option<String>,
+    /// At most so many: 100 by default, and no more than 1000.
+    pub limit: Option<usize>,
+}
+
+/// Lines of the audit of a site, the oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AuditPage {
+    /// The site.
+    pub site: String,
+    /// The lines.
+    pub entries: Vec<crate::audit::Entry>,
+    /// What to ask for next, as `after`; none if there are no lines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+/// Whether the audit of a site is as it was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AuditVerdict {
+    /// Nothing is wrong.
+    pub whole: bool,
+    /// How many lines are in order.
+    pub lines: u64,
+    /// The number of the first line that is kept.
+    pub first: u64,
+    /// The number of the last line that is in order.
+    pub last: u64,
+    /// Its hash: kept elsewhere, it proves later what was there.
+    pub hash: String,
+    /// How many lines came after the site has last signed where it ends.
+    pub unsigned: u64,
+    /// Whether the site has signed where it ends. If not, nobody can tell whether the end is there.
+    pub headed: bool,
+    /// What is wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<String>,
+    /// The file where it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line in that file, counted from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
 }
 
 /// How to delete a resource.

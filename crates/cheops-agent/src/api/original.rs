@@ -1,10 +1,7 @@
 //! The doors of the original program, so that what was written for it goes on working.
 
 use axum::{
-    extract::{
-        FromRequest, Multipart, Request, State,
-        multipart::{Field, MultipartError},
-    },
+    extract::{FromRequest, Request, State, multipart::MultipartError},
     http::StatusCode,
     response::{IntoResponse, Response},
 };
@@ -14,10 +11,12 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::{
     MAX_BODY, Shared,
     error::{ApiError, ApiResult, In, too_large},
+    form::{self, Part, Parts},
     model::{Answer, File, OriginalReply, Problem, Show, ShownAt, Submit},
     pass, resource_id, show as showing,
     submit::{Manner, config, converse, line, received, stream as streamed, twice},
     upload,
+    who::Who,
 };
 
 /// What a form says.
@@ -32,6 +31,8 @@ struct Form {
 
 /// The most files in a form.
 const MAX_FILES: usize = 1_000;
+/// What a text takes beside its length.
+const EACH: usize = 128;
 
 /// Whether a form may bring files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,10 +76,10 @@ impl Form {
                 "send a form: curl -F command=… -F sites=…",
             )
         };
-        let mut parts = Multipart::from_request(request, context).await.map_err(not_a_form)?;
-        let mut form = Self::default();
-        while let Some(part) = parts.next_field().await.map_err(|e| broken(&e))? {
-            let name = part.name().unwrap_or_default().to_owned();
+        let mut parts = Parts::from_request(request, context).await.map_err(not_a_form)?;
+        let (mut form, mut room) = (Self::default(), MAX_BODY);
+        while let Some(part) = parts.next().await.map_err(|e| broken(&e))? {
+            let name = part.name().to_owned();
             match name.as_str() {
                 "command" if form.command.is_some() => {
                     let detail = "there are two commands";
@@ -89,10 +90,10 @@ impl Form {
                         "`{id}` in a command is the resource, so no file can have this name";
                     return Err(ApiError::bad("bad-file-name", detail, "rename it"));
                 }
-                "command" => form.command = Some(text(part).await?),
-                "sites" => form.sites.push(text(part).await?),
-                "type" => form.kind = Some(text(part).await?),
-                "config" => form.config = Some(text(part).await?),
+                "command" => form.command = Some(text(part, &mut room).await?),
+                "sites" => form.sites.push(text(part, &mut room).await?),
+                "type" => form.kind = Some(text(part, &mut room).await?),
+                "config" => form.config = Some(text(part, &mut room).await?),
                 _ if files == Files::None => {
                     let detail = format!("`{name}` is not a part of this form");
                     return Err(ApiError::bad("bad-form", detail, "send `command` and `sites`"));
@@ -105,7 +106,8 @@ impl Form {
                     return Err(twice(&name));
                 }
                 _ => {
-                    let parts = part.map_err(|error| std::io::Error::other(error.to_string()));
+                    let parts = part.into_stream();
+                    let parts = parts.map_err(|error| std::io::Error::other(error.to_string()));
                     let stored = upload::stored(context.files.put(parts).await?);
                     form.files.push(File { name, content: stored.content, length: stored.length });
                 }
@@ -121,20 +123,31 @@ impl Form {
 }
 
 fn broken(error: &MultipartError) -> ApiError {
+    if let Some(limit) = form::too_long(error) {
+        return ApiError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too-large",
+            format!("the head of a part is longer than {limit} bytes"),
+            "send a name and a file name in it, and the rest after an empty line",
+        );
+    }
     match error.status() {
         StatusCode::PAYLOAD_TOO_LARGE => too_large(MAX_BODY),
         _ => ApiError::bad("bad-form", error.body_text(), "send a whole multipart/form-data body"),
     }
 }
 
-/// A part that is a text.
-async fn text(mut part: Field<'_>) -> ApiResult<String> {
+/// A part that is a text. All texts of a form share the room that there is.
+async fn text(mut part: Part<'_>, room: &mut usize) -> ApiResult<String> {
+    // What comes with each counts, too, or there could be any number of empty ones.
+    *room = room.saturating_sub(EACH);
     let mut bytes = Vec::new();
     while let Some(chunk) = part.chunk().await.map_err(|e| broken(&e))? {
+        *room = room.checked_sub(chunk.len()).ok_or_else(|| too_large(MAX_BODY))?;
         bytes.extend_from_slice(&chunk);
-        if bytes.len() > MAX_BODY {
-            return Err(too_large(MAX_BODY));
-        }
+    }
+    if *room == 0 {
+        return Err(too_large(MAX_BODY));
     }
     String::from_utf8(bytes)
         .map_err(|_| ApiError::bad("bad-form", "a part is not UTF-8 text", "send it as a file"))
@@ -149,6 +162,7 @@ async fn text(mut part: Field<'_>) -> ApiResult<String> {
 pub(super) async fn exec(
     State(context): State<Shared>,
     In(id): In<String>,
+    who: Who,
     request: Request,
 ) -> ApiResult<Response> {
     let id = resource_id(&id)?;
@@ -168,7 +182,7 @@ pub(super) async fn exec(
     };
     let input = asked.command.clone();
     let manner = Manner { passed, progress: false };
-    let conversation = converse(context, id.clone(), asked, manner).await?;
+    let conversation = converse(context, &who, id.clone(), asked, manner).await?;
     let (operation, mut silent) = (conversation.operation, conversation.sites);
     let template = template(&id, operation, silent.clone(), input);
     let replies = received(conversation.answers).flat_map(move |answer| {
@@ -246,13 +260,14 @@ fn replies(
 pub(super) async fn show(
     State(context): State<Shared>,
     In(id): In<String>,
+    who: Who,
     request: Request,
 ) -> ApiResult<Response> {
     let id = resource_id(&id)?;
     let passed = pass::was_passed(request.headers());
     let form = Form::read(&context, request, Files::None).await?;
     let asked = Show { sites: form.place(), command: form.command };
-    let shown = showing::anywhere(&context, &id, &asked, passed).await?;
+    let shown = showing::anywhere(&context, &who, &id, &asked, passed).await?;
     Ok(axum::Json(shown.sites).into_response())
 }
 
@@ -264,11 +279,13 @@ pub(super) async fn show(
 pub(super) async fn show_local(
     State(context): State<Shared>,
     In(id): In<String>,
+    who: Who,
     request: Request,
 ) -> ApiResult<axum::Json<ShownAt>> {
     let id = resource_id(&id)?;
     let form = Form::read(&context, request, Files::None).await?;
     let command = form.command.filter(|command| !command.trim().is_empty());
     let command = command.ok_or_else(showing::no_command)?;
+    showing::may_show(&who, &id, Some(&command), std::slice::from_ref(context.here()))?;
     Ok(axum::Json(showing::here(&context, &id, &command).await))
 }

@@ -27,6 +27,7 @@ use super::{
     error::{ApiError, ApiResult},
     model::{ResourceQuery, Resources, ResourcesQuery},
     submit::expect_ok,
+    who::{Who, vouch},
 };
 
 /// The site that passed a request on.
@@ -139,9 +140,11 @@ pub(super) async fn ask_all<T: DeserializeOwned>(
     answers
 }
 
-/// Sends JSON to a site, and gives its answer as it is, if it begins in time.
+/// Sends JSON to a site, and gives its answer as it is, if it begins in time. It is asked for somebody, whom
+/// this site vouches for, or for this site itself.
 pub(super) async fn post(
     context: &Context,
+    who: Option<&Who>,
     site: &SiteId,
     path: &str,
     accept: &'static str,
@@ -150,6 +153,7 @@ pub(super) async fn post(
 ) -> ApiResult<Response> {
     let mut request = request(context, Method::POST, path)?;
     let json = HeaderValue::from_static("application/json");
+    vouch(request.headers_mut(), who);
     request.headers_mut().insert(header::CONTENT_TYPE, json);
     request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static(accept));
     *request.body_mut() = Body::from(serde_json::to_vec(body).unwrap_or_default());

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use axum::response::{IntoResponse, Response};
 use cheops_core::{
-    id::{Kind, OpId, ResourceId},
+    id::{Kind, OpId, ResourceId, SiteId},
     replica::{self, Refusal, Replica},
     resolve::Account,
 };
@@ -16,21 +16,24 @@ use super::{
     error::{ApiError, ApiResult},
     model::{Dropped, PlannedStep, Rehearsal, Submit},
     pass,
-    submit::{hear_first, known_elsewhere, spare_copies, submission},
+    submit::{hear_first, known_elsewhere, may_submit, spare_copies, submission},
     view,
+    who::Who,
 };
 
 /// What an operation would do.
 pub(super) async fn rehearse(
     context: &Context,
+    who: &Who,
     id: &ResourceId,
     asked: &Submit,
     passed: bool,
 ) -> ApiResult<Response> {
-    let submission = submission(context, id, asked)?;
+    let submission = submission(context, who, id, asked)?;
+    may_submit(context, who, &submission).await?;
     let path = format!("/api/v1/resources/{id}/operations");
     if !passed && let Some(site) = known_elsewhere(context, &submission).await?.first() {
-        return pass::post(context, site, &path, "application/json", asked, pass::ANSWER).await;
+        return give(context, who, site, &path, asked).await;
     }
     hear_first(context, &submission).await?;
     spare_copies(context, &submission).await?;
@@ -58,7 +61,18 @@ pub(super) async fn rehearse(
         Err(Refusal::NoSites(_)) if !passed => pass::find(context, id).await?,
         Err(refusal) => return Err(refusal.into()),
     };
-    pass::post(context, &site, &path, "application/json", asked, pass::ANSWER).await
+    give(context, who, &site, &path, asked).await
+}
+
+/// Passes it on to a site that knows the resource.
+async fn give(
+    context: &Context,
+    who: &Who,
+    site: &SiteId,
+    path: &str,
+    asked: &Submit,
+) -> ApiResult<Response> {
+    pass::post(context, Some(who), site, path, "application/json", asked, pass::ANSWER).await
 }
 
 /// The kinds of the operations that would be run.

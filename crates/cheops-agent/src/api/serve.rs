@@ -4,13 +4,15 @@
 //! true:
 //! - there are never more connections than the limit; one more is told so, and let go;
 //! - a connection on which nothing happens that should is cut: headers that do not come, a body that
-//!   stops in the middle, an answer that nobody takes, a client that has nothing more to ask;
+//!   stops in the middle or only trickles, an answer that nobody takes, a client that has nothing more
+//!   to ask;
 //! - a request that waits for the sites is none of these: it may take as long as it asks for;
 //! - whoever is refused before its request was read whole has a second to take the answer.
 
 use std::{
     convert::Infallible,
     io::{self, Write as _},
+    net::SocketAddr,
     pin::{Pin, pin},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
@@ -18,29 +20,33 @@ use std::{
 };
 
 use axum::{
-    Router,
-    body::Body,
+    BoxError, Router,
+    body::{Body, Bytes},
     http::{Request, Response, Version},
     response::IntoResponse as _,
 };
 use http_body_util::BodyExt as _;
-use hyper::{body::Incoming, service::service_fn};
+use hyper::{
+    body::{Body as _, Frame, Incoming, SizeHint},
+    service::service_fn,
+};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     server::conn::auto::Builder,
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
     sync::{Semaphore, watch},
     time::{Instant, Sleep, sleep, timeout},
 };
+use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 use tower_http::timeout::TimeoutBody;
 
-use super::ApiError;
-use crate::config;
+use super::{ApiError, audited::From};
+use crate::{config, metrics::Metrics};
 
 /// How many fields the headers of a request may have.
 const FIELDS: usize = 128;
@@ -48,16 +54,73 @@ const FIELDS: usize = 128;
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a client that is refused, or one too many, has to take its answer.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How much of what it sends meanwhile is read.
+const REST: usize = 1 << 20;
 /// How many such clients are answered at once; more are let go without a word.
 const FAREWELLS: usize = 64;
+/// The fewest bytes of a body that have to come in a second, once it has taken longer than it may stand
+/// still.
+const SLOWEST: u64 = 1 << 10;
 /// Connections are looked at so many times within the shortest of the limits.
 const LOOKS: u32 = 4;
 
+/// Where connections come from.
+pub(crate) enum Listener {
+    /// An address.
+    Tcp(TcpListener),
+    /// An address where TLS is spoken.
+    Tls(TcpListener, TlsAcceptor),
+    /// A path.
+    Unix(UnixListener),
+}
+
+/// The user at the other end of a Unix socket: each of its requests has this among its extensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Connected {
+    pub(crate) uid: u32,
+}
+
+/// A connection that was accepted.
+enum Accepted {
+    Tcp(TcpStream, Option<TlsAcceptor>),
+    Unix(UnixStream, Option<Connected>),
+}
+
+impl Accepted {
+    /// The address at the other end.
+    fn from(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(tcp, _) => tcp.peer_addr().ok(),
+            Self::Unix(..) => None,
+        }
+    }
+}
+
+/// What bytes come and go over.
+trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<Accepted> {
+        Ok(match self {
+            Self::Tcp(tcp) => Accepted::Tcp(tcp.accept().await?.0, None),
+            Self::Tls(tcp, tls) => Accepted::Tcp(tcp.accept().await?.0, Some(tls.clone())),
+            Self::Unix(unix) => {
+                let (unix, _) = unix.accept().await?;
+                let user = unix.peer_cred().ok().map(|user| Connected { uid: user.uid() });
+                Accepted::Unix(unix, user)
+            }
+        })
+    }
+}
+
 /// Serves the API until it is to stop, and waits until requests under way have ended.
 pub(crate) async fn serve(
-    listener: TcpListener,
+    listener: Listener,
     router: Router,
     limits: config::Serve,
+    metrics: Metrics,
     mut stop: watch::Receiver<bool>,
 ) {
     let (places, farewells) =
@@ -69,8 +132,8 @@ pub(crate) async fn serve(
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => break,
         };
-        let tcp = match accepted {
-            Ok((tcp, _)) => tcp,
+        let accepted = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!("the API can't accept a connection: {error}");
                 sleep(PAUSE).await;
@@ -78,15 +141,21 @@ pub(crate) async fn serve(
             }
         };
         if let Ok(place) = places.clone().try_acquire_owned() {
+            let from = accepted.from();
             let (router, limits, stop) = (router.clone(), limits.clone(), stop.clone());
             tasks.spawn(async move {
-                attend(tcp, router, &limits, stop).await;
+                if let Some((io, user)) = open(accepted, limits.headers).await {
+                    attend(io, from, user, router, &limits, stop).await;
+                }
                 drop(place);
             });
-        } else if let Ok(place) = farewells.clone().try_acquire_owned() {
+            continue;
+        }
+        metrics.refused("connections");
+        if let Ok(place) = farewells.clone().try_acquire_owned() {
             let most = limits.connections;
             tasks.spawn(async move {
-                let _ = timeout(FAREWELL, turn_away(tcp, most)).await;
+                let _ = timeout(FAREWELL, turn_away(accepted, most)).await;
                 drop(place);
             });
         }
@@ -98,7 +167,8 @@ pub(crate) async fn serve(
 
 /// Tells a client that it is one too many. What it sends is read to its end, or the system would
 /// throw the answer away with it.
-async fn turn_away(mut tcp: TcpStream, most: usize) -> io::Result<()> {
+async fn turn_away(accepted: Accepted, most: usize) -> io::Result<()> {
+    let Some((mut io, _)) = open(accepted, FAREWELL).await else { return Ok(()) };
     let (head, body) = too_many(most).into_response().into_parts();
     let body = body.collect().await.map_or_else(|_| Vec::new(), |body| body.to_bytes().to_vec());
     let mut answer = Vec::new();
@@ -108,10 +178,10 @@ async fn turn_away(mut tcp: TcpStream, most: usize) -> io::Result<()> {
     }
     write!(answer, "content-length: {}\r\n\r\n", body.len())?;
     answer.extend_from_slice(&body);
-    tcp.write_all(&answer).await?;
-    tcp.shutdown().await?;
+    io.write_all(&answer).await?;
+    io.shutdown().await?;
     let mut rest = [0; 1024];
-    while tcp.read(&mut rest).await? > 0 {}
+    while io.read(&mut rest).await? > 0 {}
     Ok(())
 }
 
@@ -123,19 +193,40 @@ fn too_many(most: usize) -> ApiError {
     )
 }
 
+/// Makes a connection ready for requests: where TLS is spoken, both ends have to agree first.
+async fn open(accepted: Accepted, patience: Duration) -> Option<(Box<dyn Io>, Option<Connected>)> {
+    match accepted {
+        Accepted::Unix(unix, user) => Some((Box::new(unix), user)),
+        Accepted::Tcp(tcp, tls) => {
+            // An answer of a few bytes is not to wait for more.
+            let _ = tcp.set_nodelay(true);
+            let Some(tls) = tls else { return Some((Box::new(tcp), None)) };
+            // What goes wrong here is the client's to notice.
+            let tls = timeout(patience, tls.accept(tcp)).await.ok()?.ok()?;
+            Some((Box::new(tls), None))
+        }
+    }
+}
+
 /// Serves one connection to its end.
 async fn attend(
-    tcp: TcpStream,
+    io: Box<dyn Io>,
+    from: Option<SocketAddr>,
+    user: Option<Connected>,
     router: Router,
     limits: &config::Serve,
     mut stop: watch::Receiver<bool>,
 ) {
-    // An answer of a few bytes is not to wait for more.
-    let _ = tcp.set_nodelay(true);
     let pulse = Pulse::new();
-    let io = TokioIo::new(Watched { tcp, pulse: pulse.clone(), farewell: None });
+    let io = TokioIo::new(Watched { io, pulse: pulse.clone(), farewell: None, rest: 0 });
     let (stall, heard) = (limits.stall, pulse.clone());
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        if let Some(from) = from {
+            request.extensions_mut().insert(From(from));
+        }
+        if let Some(user) = user {
+            request.extensions_mut().insert(user);
+        }
         let (router, pulse) = (router.clone(), heard.clone());
         async move { Ok::<_, Infallible>(answer(router, &pulse, request, stall).await) }
     });
@@ -173,9 +264,10 @@ async fn answer(
     request: Request<Incoming>,
     stall: Duration,
 ) -> Response<Body> {
-    let under_way = pulse.begin(request.version());
-    // A body counts as stalled only while somebody waits for it.
-    let request = request.map(|body| Body::new(TimeoutBody::new(stall, body)));
+    let under_way = pulse.begin(request.version(), request.body().is_end_stream());
+    let request = request.map(|body| {
+        if body.is_end_stream() { Body::empty() } else { Body::new(Sent::new(body, pulse, stall)) }
+    });
     let response = match router.oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},
@@ -187,6 +279,67 @@ async fn answer(
             frame
         }))
     })
+}
+
+/// The body of a request, as it comes.
+struct Sent {
+    /// It counts as stalled only while somebody waits for it.
+    inner: Pin<Box<TimeoutBody<Incoming>>>,
+    pulse: Pulse,
+    stall: Duration,
+    /// How much came, since when.
+    came: u64,
+    began: Instant,
+}
+
+/// Why a body is not read on.
+#[derive(Debug, thiserror::Error)]
+#[error("the body comes too slowly: less than {SLOWEST} bytes a second")]
+struct TooSlow;
+
+impl Sent {
+    fn new(body: Incoming, pulse: &Pulse, stall: Duration) -> Self {
+        let inner = Box::pin(TimeoutBody::new(stall, body));
+        Self { inner, pulse: pulse.clone(), stall, came: 0, began: Instant::now() }
+    }
+
+    fn trickles(&self) -> bool {
+        let took = self.began.elapsed();
+        took > self.stall && self.came < took.as_secs().saturating_mul(SLOWEST)
+    }
+}
+
+impl hyper::body::Body for Sent {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match ready!(self.inner.as_mut().poll_frame(context)) {
+            None => {
+                self.pulse.lock().unread = false;
+                Poll::Ready(None)
+            }
+            Some(Ok(frame)) => {
+                self.came += frame.data_ref().map_or(0, |data| data.len() as u64);
+                if self.trickles() {
+                    return Poll::Ready(Some(Err(TooSlow.into())));
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Some(Err(error)) => Poll::Ready(Some(Err(error))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
 }
 
 /// What happens on a connection, seen from both sides: the socket and the requests.
@@ -207,6 +360,8 @@ struct Beats {
     framed: bool,
     /// There was a request already.
     greeted: bool,
+    /// The body of the last request was not read to its end.
+    unread: bool,
 }
 
 impl Pulse {
@@ -218,6 +373,7 @@ impl Pulse {
             blocked: None,
             framed: false,
             greeted: false,
+            unread: false,
         })))
     }
 
@@ -225,11 +381,12 @@ impl Pulse {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(&self, version: Version) -> UnderWay {
+    fn begin(&self, version: Version, whole: bool) -> UnderWay {
         let mut beats = self.lock();
         beats.under_way += 1;
         beats.framed = version >= Version::HTTP_2;
         beats.greeted = true;
+        beats.unread = !whole;
         UnderWay(self.clone())
     }
 }
@@ -253,10 +410,10 @@ impl Beats {
         (self.quiet.elapsed() >= limits.idle).then_some("the client asks for nothing more")
     }
 
-    /// Whether the connection ends while a request on it has begun and not become one: its headers
+    /// Whether the connection ends while a request on it was not read whole: its headers or its body
     /// were refused.
     fn refused(&self) -> bool {
-        self.under_way == 0 && !self.framed && self.first_byte.is_some()
+        self.under_way == 0 && !self.framed && (self.first_byte.is_some() || self.unread)
     }
 }
 
@@ -274,10 +431,12 @@ impl Drop for UnderWay {
 
 /// A socket that notes when bytes come, and when they can't go.
 struct Watched {
-    tcp: TcpStream,
+    io: Box<dyn Io>,
     pulse: Pulse,
     /// When a client that was refused has had the time to take its answer.
     farewell: Option<Pin<Box<Sleep>>>,
+    /// How much was read away of what it sent meanwhile.
+    rest: usize,
 }
 
 impl Watched {
@@ -298,14 +457,17 @@ impl Watched {
         if farewell.as_mut().poll(context).is_ready() {
             return Poll::Ready(());
         }
-        let mut bytes = [0; 1024];
-        loop {
+        let mut bytes = [0; 16 << 10];
+        while self.rest < REST {
             let mut rest = ReadBuf::new(&mut bytes);
-            let read = ready!(Pin::new(&mut self.tcp).poll_read(context, &mut rest));
+            let read = ready!(Pin::new(&mut self.io).poll_read(context, &mut rest));
             if read.is_err() || rest.filled().is_empty() {
                 return Poll::Ready(());
             }
+            self.rest += rest.filled().len();
         }
+        // Who sends on and on is made to wait, until the time is over.
+        Poll::Pending
     }
 }
 
@@ -316,7 +478,7 @@ impl AsyncRead for Watched {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        let read = Pin::new(&mut self.tcp).poll_read(context, buffer);
+        let read = Pin::new(&mut self.io).poll_read(context, buffer);
         if buffer.filled().len() > before {
             self.pulse.lock().first_byte.get_or_insert_with(Instant::now);
         }
@@ -330,16 +492,16 @@ impl AsyncWrite for Watched {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let sent = Pin::new(&mut self.tcp).poll_write(context, bytes);
+        let sent = Pin::new(&mut self.io).poll_write(context, bytes);
         self.note(sent)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_flush(context)
+        Pin::new(&mut self.io).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.tcp).poll_shutdown(context))?;
+        ready!(Pin::new(&mut self.io).poll_shutdown(context))?;
         if self.pulse.lock().refused() {
             ready!(self.poll_rest(context));
         }
@@ -351,11 +513,11 @@ impl AsyncWrite for Watched {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let sent = Pin::new(&mut self.tcp).poll_write_vectored(context, bytes);
+        let sent = Pin::new(&mut self.io).poll_write_vectored(context, bytes);
         self.note(sent)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.tcp.is_write_vectored()
+        self.io.is_write_vectored()
     }
 }

@@ -18,6 +18,7 @@ use super::{
     pass, resource_id,
     submit::{expect_ok, home},
     view,
+    who::Who,
 };
 
 /// How long the command may take at each site.
@@ -33,16 +34,18 @@ const GRACE: Duration = Duration::from_secs(3);
 pub(super) async fn show(
     State(context): State<Shared>,
     In(id): In<String>,
+    who: Who,
     headers: HeaderMap,
     Json(asked): Json<Show>,
 ) -> ApiResult<axum::Json<Shown>> {
     let passed = pass::was_passed(&headers);
-    Ok(axum::Json(anywhere(&context, &resource_id(&id)?, &asked, passed).await?))
+    Ok(axum::Json(anywhere(&context, &who, &resource_id(&id)?, &asked, passed).await?))
 }
 
 /// Shows a resource, at a site that knows it if this one does not and would have to.
 pub(super) async fn anywhere(
     context: &Context,
+    who: &Who,
     id: &ResourceId,
     asked: &Show,
     passed: bool,
@@ -50,10 +53,32 @@ pub(super) async fn anywhere(
     let known = known(context, id).await?;
     let needs_to_be_known = asked.command.is_none() || asked.sites.is_none();
     if known.is_some() || !needs_to_be_known || passed {
+        let named = asked.sites.as_deref().map(|place| home(context, place)).transpose()?;
+        let of_resource = known.iter().map(|known| &known.sites);
+        let sites: Vec<SiteId> =
+            named.iter().chain(of_resource).flat_map(Sites::iter).cloned().collect();
+        may_show(who, id, asked.command.as_deref(), &sites)?;
         return on(context, known, id, asked).await;
     }
     let site = pass::find(context, id).await?;
-    ask(context, &site, id, asked).await
+    ask(context, Some(who), &site, id, asked).await
+}
+
+/// Whoever looks may see what the resource's own command shows. A command of one's own can do anything, and
+/// is an operation for those who ask, of this kind.
+const KIND: &str = "show";
+
+/// Whether somebody may have a resource shown at sites.
+pub(super) fn may_show(
+    who: &Who,
+    id: &ResourceId,
+    command: Option<&str>,
+    sites: &[SiteId],
+) -> ApiResult<()> {
+    if command.is_none() {
+        return Ok(());
+    }
+    who.may_operate(id, &KIND.parse()?, sites)
 }
 
 /// What is needed to show a resource.
@@ -125,7 +150,8 @@ async fn at(context: &Context, site: &SiteId, id: &ResourceId, command: &str) ->
         return here(context, id, command).await;
     }
     let asked = Show { command: Some(command.to_owned()), sites: Some(site.to_string()) };
-    let shown = ask(context, site, id, &asked).await;
+    // This site has looked already who may.
+    let shown = ask(context, None, site, id, &asked).await;
     match shown.map(|mut shown| shown.sites.remove(site.as_str())) {
         Ok(Some(shown)) => shown,
         Ok(None) => timeout(format!("`{site}` gave no answer that makes sense")),
@@ -139,11 +165,17 @@ fn timeout(output: String) -> ShownAt {
 }
 
 /// Asks another agent to show a resource.
-async fn ask(context: &Context, site: &SiteId, id: &ResourceId, asked: &Show) -> ApiResult<Shown> {
+async fn ask(
+    context: &Context,
+    who: Option<&Who>,
+    site: &SiteId,
+    id: &ResourceId,
+    asked: &Show,
+) -> ApiResult<Shown> {
     let path = format!("/api/v1/resources/{id}/show");
     // The other site may have to wait for others itself.
     let limit = LONGEST + 2 * GRACE;
-    let response = pass::post(context, site, &path, "application/json", asked, limit).await?;
+    let response = pass::post(context, who, site, &path, "application/json", asked, limit).await?;
     let response = expect_ok(response).await?;
     let body = axum::body::to_bytes(response.into_body(), super::MAX_BODY * 4).await;
     let shown = body.ok().and_then(|body| serde_json::from_slice::<Shown>(&body).ok());

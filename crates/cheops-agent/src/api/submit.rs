@@ -13,7 +13,7 @@ use axum::{
 };
 use cheops_core::{
     duration,
-    id::{Author, Key, Kind, OpId, ResourceId, SiteId, Sites},
+    id::{Key, Kind, OpId, ResourceId, SiteId, Sites},
     json::{self, Node},
     matrix,
     operation::{Action, Attachment},
@@ -29,7 +29,7 @@ use tokio::{
 use tokio_util::io::ReaderStream;
 
 use super::{
-    Context, Shared,
+    Context, Shared, audited,
     error::{ApiError, ApiResult, Asked, In, Json},
     model::{Answer, DeleteQuery, File, Outcome, Problem, Run, RunStatus, Submit, Submitted},
     pass,
@@ -37,6 +37,7 @@ use super::{
     resource_id,
     sites::span,
     view,
+    who::Who,
 };
 use crate::{
     node::{Busy, Health, Stopping},
@@ -82,6 +83,7 @@ pub(super) struct Conversation {
 pub(super) async fn submit(
     State(context): State<Shared>,
     In(id): In<String>,
+    who: Who,
     headers: HeaderMap,
     Json(mut asked): Json<Submit>,
 ) -> ApiResult<Response> {
@@ -95,11 +97,11 @@ pub(super) async fn submit(
     }
     let passed = pass::was_passed(&headers);
     if asked.dry_run {
-        return rehearse(&context, &id, &asked, passed).await;
+        return rehearse(&context, &who, &id, &asked, passed).await;
     }
     let progress = accepts(&headers, NDJSON);
     let waits = asked.wait.as_deref().map(span).transpose()? != Some(Duration::ZERO);
-    let conversation = converse(context, id, asked, Manner { passed, progress }).await?;
+    let conversation = converse(context, &who, id, asked, Manner { passed, progress }).await?;
     answer(&headers, conversation, waits).await
 }
 
@@ -118,6 +120,7 @@ pub(super) async fn delete(
     State(context): State<Shared>,
     In(id): In<String>,
     Asked(query): Asked<DeleteQuery>,
+    who: Who,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     let asked = Submit {
@@ -132,7 +135,7 @@ pub(super) async fn delete(
     let (passed, progress) = (pass::was_passed(&headers), accepts(&headers, NDJSON));
     let manner = Manner { passed, progress };
     let waits = asked.wait.as_deref().map(span).transpose()? != Some(Duration::ZERO);
-    let conversation = converse(context, resource_id(&id)?, asked, manner).await?;
+    let conversation = converse(context, &who, resource_id(&id)?, asked, manner).await?;
     answer(&headers, conversation, waits).await
 }
 
@@ -248,19 +251,34 @@ pub(super) struct Manner {
 /// Asks for an operation, wherever it has to be asked for.
 pub(super) async fn converse(
     context: Shared,
+    who: &Who,
+    id: ResourceId,
+    asked: Submit,
+    manner: Manner,
+) -> ApiResult<Conversation> {
+    let author = who.author_of(asked.author.as_deref())?;
+    let conversation = begin(context, who, id, asked, manner).await?;
+    audited::made(author.as_str(), &conversation.operation);
+    Ok(conversation)
+}
+
+async fn begin(
+    context: Shared,
+    who: &Who,
     id: ResourceId,
     asked: Submit,
     manner: Manner,
 ) -> ApiResult<Conversation> {
     let Manner { passed, progress } = manner;
-    let submission = submission(&context, &id, &asked)?;
+    let submission = submission(&context, who, &id, &asked)?;
+    may_submit(&context, who, &submission).await?;
     let accept = context.config.serve.accept;
     let patience = accept + Duration::from_millis(submission.wait.0);
     let for_others = patience + accept / 2;
     if !passed {
         let sites = known_elsewhere(&context, &submission).await?;
         if !sites.is_empty() {
-            return at_one_of(&context, &sites, &id, &asked, for_others).await;
+            return at_one_of(&context, who, &sites, &id, &asked, for_others).await;
         }
     }
     hear_first(&context, &submission).await?;
@@ -274,11 +292,11 @@ pub(super) async fn converse(
         }
         Some(replica::Answer::Refused(Refusal::Elsewhere { sites, .. })) if !passed => {
             let sites: Vec<SiteId> = sites.iter().cloned().collect();
-            at_one_of(&context, &sites, &id, &asked, for_others).await
+            at_one_of(&context, who, &sites, &id, &asked, for_others).await
         }
         Some(replica::Answer::Refused(Refusal::NoSites(_))) if !passed => {
             let site = pass::find(&context, &id).await?;
-            let heard = there(context, site, id, &asked, for_others).await;
+            let heard = there(context, who, site, id, &asked, for_others).await;
             heard.map_err(Unheard::into_error)
         }
         Some(replica::Answer::Refused(refusal)) => Err(refusal.into()),
@@ -287,6 +305,22 @@ pub(super) async fn converse(
             Health::Well | Health::Full { .. } => Stopping.into(),
         }),
     }
+}
+
+/// Whether somebody may ask for this. Where the resource is known, its own sites count as well as those that
+/// are asked for; where it is not, the site that it is passed on to looks again.
+pub(super) async fn may_submit(
+    context: &Context,
+    who: &Who,
+    submission: &Submission,
+) -> ApiResult<()> {
+    let id = submission.resource.clone();
+    let look = move |replica: &Replica| replica.resource(&id).map(|known| known.sites().clone());
+    let known = context.node.read(look).await?;
+    let sites: BTreeSet<SiteId> =
+        known.iter().chain(&submission.sites).flat_map(Sites::iter).cloned().collect();
+    let sites: Vec<SiteId> = sites.into_iter().collect();
+    who.may_operate(&submission.resource, &submission.kind, &sites)
 }
 
 /// The sites that know a resource which a request would create here or at the sites that it names.
@@ -309,13 +343,14 @@ pub(super) async fn known_elsewhere(
 /// Passes the request on to the nearest of these sites that can be reached.
 async fn at_one_of(
     context: &Shared,
+    who: &Who,
     sites: &[SiteId],
     id: &ResourceId,
     asked: &Submit,
     limit: Duration,
 ) -> ApiResult<Conversation> {
     for site in context.reachable(sites) {
-        match there(context.clone(), site, id.clone(), asked, limit).await {
+        match there(context.clone(), who, site, id.clone(), asked, limit).await {
             // It can't have accepted what did not reach it: the next one is asked.
             Err(Unheard::NotReached(_)) => {}
             Err(Unheard::Refused(error)) => return Err(error),
@@ -390,6 +425,7 @@ fn unconfirmed() -> ApiError {
 /// The request, checked.
 pub(super) fn submission(
     context: &Context,
+    who: &Who,
     id: &ResourceId,
     asked: &Submit,
 ) -> ApiResult<Submission> {
@@ -416,7 +452,7 @@ pub(super) fn submission(
     let config = asked.config.as_ref().map(|value| matrix::Config::read(&Node::root(value)));
     let (sites, config) = placed(context, asked.sites.as_deref(), config.transpose()?)?;
     let kind: Kind = asked.kind.as_deref().unwrap_or(KIND).parse()?;
-    let author: Author = asked.author.as_deref().unwrap_or("anonymous").parse()?;
+    let author = who.author_of(asked.author.as_deref())?;
     let key: Option<Key> = asked.key.as_deref().map(str::parse).transpose()?;
     let wait = asked.wait.as_deref().map(span).transpose()?.unwrap_or(WAIT);
     if wait > MAX_WAIT {
@@ -682,6 +718,7 @@ impl Unheard {
 /// limit.
 async fn there(
     context: Shared,
+    who: &Who,
     site: SiteId,
     id: ResourceId,
     asked: &Submit,
@@ -693,7 +730,7 @@ async fn there(
     }
     let path = format!("/api/v1/resources/{id}/operations");
     let deadline = Instant::now() + limit;
-    let response = pass::post(&context, &site, &path, NDJSON, asked, limit).await;
+    let response = pass::post(&context, Some(who), &site, &path, NDJSON, asked, limit).await;
     let response = response.map_err(Unheard::of)?;
     let response = expect_ok(response).await.map_err(Unheard::Refused)?;
     let (to_answers, mut answers) = mpsc::channel(16);

@@ -1,42 +1,14 @@
 //! Which events a hook tells of.
 //!
 //! What must stay true: without a word about sites, a hook tells of what happened at its own site, so
-//! that hooks at all sites together tell each event once; a pattern costs time in proportion to the
-//! product of its length and that of the text, whatever it holds.
+//! that hooks at all sites together tell each event once.
+
+pub use cheops_core::pattern::Pattern;
 
 use crate::{
     api::model::HookEvent,
     hooks::event::{Name, SUMMARISED},
 };
-
-/// A text in which `*` stands for any number of characters.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Pattern(String);
-
-impl Pattern {
-    /// A pattern. Every text is one.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    /// As it was written.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Whether all of a text matches.
-    pub fn matches(&self, text: &str) -> bool {
-        let Some((head, rest)) = self.0.split_once('*') else { return self.0 == text };
-        let Some(mut text) = text.strip_prefix(head) else { return false };
-        let mut pieces: Vec<&str> = rest.split('*').collect();
-        let tail = pieces.pop().unwrap_or_default();
-        for piece in pieces {
-            let Some(at) = text.find(piece) else { return false };
-            text = &text[at + piece.len()..];
-        }
-        text.ends_with(tail)
-    }
-}
 
 /// How often a hook tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

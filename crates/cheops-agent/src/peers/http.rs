@@ -137,7 +137,7 @@ pub(super) async fn serve(shared: Arc<Shared>, tcp: TcpStream, from: SocketAddr)
         let (shared, link) = (shared.clone(), link.clone());
         service_fn(move |request| {
             let (shared, link, site) = (shared.clone(), link.clone(), site.clone());
-            async move { Ok::<_, Infallible>(receive(&shared, &link, &site, request).await) }
+            async move { Ok::<_, Infallible>(receive(&shared, &link, &site, from, request).await) }
         })
     };
     let connection = server().serve_connection(TokioIo::new(Metered::new(io, meter)), service);
@@ -166,6 +166,7 @@ async fn receive(
     shared: &Arc<Shared>,
     link: &Arc<Link>,
     dialler: &Arc<SiteId>,
+    from: SocketAddr,
     request: Request<Incoming>,
 ) -> Response<Body> {
     // The paths of the application are its own business, whatever they are.
@@ -185,7 +186,7 @@ async fn receive(
                     () = link.ended() => return,
                 };
                 if let Err(end) = greeted {
-                    shared.turned_away(&end);
+                    shared.turned_away(from, &end);
                     link.close(end);
                 }
             });

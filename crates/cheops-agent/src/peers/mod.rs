@@ -89,6 +89,8 @@ pub trait Calls: Send + Sync + 'static {
     fn welcome(&self, _request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
         Box::pin(async { http::refuse(StatusCode::FORBIDDEN, "there is nothing here for guests") })
     }
+    /// Hears that one who dialled from an address was turned away.
+    fn turned_away(&self, _from: SocketAddr, _why: &str) {}
 }
 
 impl Calls for Router {
@@ -290,30 +292,34 @@ impl Shared {
         End::ours(Code::Stopping, format!("`{}` is stopping", self.here))
     }
 
-    /// Someone dialled, and there is no link.
-    fn turned_away(&self, end: &End) {
+    /// Someone dialled from an address, and there is no link.
+    fn turned_away(&self, from: SocketAddr, end: &End) {
         if end.code == Code::Already {
             return;
         }
-        self.say_once(end.text.clone());
+        self.say_once(from, end.text.clone());
     }
 
     /// Someone dialled from an address, and did not prove to be a site that is known.
     fn not_known(&self, from: SocketAddr, error: &io::Error) {
-        let from = from.ip();
-        self.say_once(match tls::why(error) {
+        let ip = from.ip();
+        let text = match tls::why(error) {
             Some(UnknownKey(key)) => format!(
-                "an agent at {from} has a key that is not known at `{}`: if it is one of yours, let it join, or put it into the configuration with key = \"{key}\"",
+                "an agent at {ip} has a key that is not known at `{}`: if it is one of yours, let it join, or put it into the configuration with key = \"{key}\"",
                 self.here
             ),
             None if tls::is_unknown_there(error) => {
-                format!("an agent at {from} does not know the key of `{}`", self.here)
+                format!("an agent at {ip} does not know the key of `{}`", self.here)
             }
-            None => format!("whoever dialled from {from} is not an agent: {error}"),
-        });
+            None => format!("whoever dialled from {ip} is not an agent: {error}"),
+        };
+        self.say_once(from, text);
     }
 
-    fn say_once(&self, text: String) {
+    fn say_once(&self, from: SocketAddr, text: String) {
+        if let Some(calls) = self.calls.get() {
+            calls.turned_away(from, &text);
+        }
         let mut said = self.turned_away.lock().unwrap_or_else(PoisonError::into_inner);
         if said.contains(&text) {
             return;

@@ -10,10 +10,14 @@
 //! - a key that is not known is refused before anything else is read from it, but for a token or a
 //!   statement: those are believed for what is in them, whoever brings them.
 
+pub mod certificate;
 mod identity;
+pub mod kept;
 pub mod ledger;
 mod members;
+pub mod people;
 pub mod seal;
+pub mod sessions;
 pub(crate) mod tls;
 pub mod token;
 pub mod word;

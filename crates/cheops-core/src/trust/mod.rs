@@ -5,6 +5,7 @@
 //! does not have. What it is given was checked.
 
 mod key;
+pub mod people;
 mod roster;
 
 pub use self::{

@@ -2,26 +2,47 @@
 //!
 //! What must stay true: a name stands in a path or a query only in its escaped form.
 
-use std::fmt::{self, Display, Write};
+use std::{
+    fmt::{self, Display, Write},
+    path::PathBuf,
+};
 
 use cheops_agent::config::API_PORT;
 
 /// Where an agent's API listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Address {
-    host: String,
-    port: u16,
+pub(crate) enum Address {
+    /// At a port of a host.
+    Host {
+        /// Over TLS.
+        secure: bool,
+        /// With brackets, if it is an IPv6 address.
+        host: String,
+        port: u16,
+    },
+    /// At a Unix socket.
+    Socket(PathBuf),
 }
 
 impl Address {
-    /// Reads `http://host:port`; the scheme and the port may be left out.
+    /// Reads `http://host:port`, `https://host:port` or `unix:/path`; `http` and the port may be left out.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let rest = match text.split_once("://") {
-            Some(("http", rest)) => rest,
-            Some((scheme, _)) => {
-                return Err(format!("an agent speaks http, and `{scheme}` is something else"));
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            if path.is_empty() {
+                return Err("it is written unix:/PATH/api.sock".to_owned());
             }
-            None => text,
+            return Ok(Self::Socket(path.into()));
+        }
+        let (secure, rest) = match text.split_once("://") {
+            Some(("http", rest)) => (false, rest),
+            Some(("https", rest)) => (true, rest),
+            Some((scheme, _)) => {
+                return Err(format!(
+                    "an agent speaks http, https or unix, and `{scheme}` is something else"
+                ));
+            }
+            None => (false, text),
         };
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         if rest.is_empty() || rest.contains(['/', '?', '#', '@', ' ']) {
@@ -43,28 +64,36 @@ impl Address {
         if host.is_empty() || (host.contains(':') && !is_v6) {
             return Err("an IPv6 address stands in brackets: http://[::1]:8079".to_owned());
         }
-        Ok(Self { host: host.to_owned(), port })
+        Ok(Self::Host { secure, host: host.to_owned(), port })
     }
 
     /// A port of this machine.
     pub(crate) fn local(port: u16) -> Self {
-        Self { host: "127.0.0.1".to_owned(), port }
-    }
-
-    /// As a socket wants it.
-    pub(crate) fn socket(&self) -> (&str, u16) {
-        (self.host.trim_start_matches('[').trim_end_matches(']'), self.port)
+        Self::Host { secure: false, host: "127.0.0.1".to_owned(), port }
     }
 
     /// As the `Host` header has it.
     pub(crate) fn authority(&self) -> String {
-        format!("{}:{}", self.host, self.port)
+        match self {
+            Self::Host { host, port, .. } => format!("{host}:{port}"),
+            Self::Socket(_) => "localhost".to_owned(),
+        }
     }
+}
+
+/// A host without the brackets of an IPv6 address.
+pub(crate) fn bare(host: &str) -> &str {
+    host.trim_start_matches('[').trim_end_matches(']')
 }
 
 impl Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}:{}", self.host, self.port)
+        match self {
+            Self::Host { secure, host, port } => {
+                write!(f, "http{}://{host}:{port}", if *secure { "s" } else { "" })
+            }
+            Self::Socket(path) => write!(f, "unix:{}", path.display()),
+        }
     }
 }
 
@@ -129,17 +158,21 @@ mod tests {
             ("site1:80", "http://site1:80"),
             ("http://[::1]:1", "http://[::1]:1"),
             ("[::1]", "http://[::1]:8079"),
+            ("https://site1.example.org:1", "https://site1.example.org:1"),
+            ("unix:/run/api.sock", "unix:/run/api.sock"),
+            ("unix:///run/api.sock", "unix:/run/api.sock"),
         ] {
             assert_eq!(Address::parse(text).unwrap().to_string(), expected, "{text}");
         }
-        assert_eq!(Address::parse("[::1]:7").unwrap().socket(), ("::1", 7));
+        assert_eq!(bare("[::1]"), "::1");
     }
 
     #[test]
     fn what_is_no_address() {
         for (text, expected) in [
             ("", "http://HOST:PORT"),
-            ("https://a", "speaks http"),
+            ("ftp://a", "speaks http"),
+            ("unix:", "unix:/PATH"),
             ("http://a/b", "without a path"),
             ("a:b", "is not a port"),
             ("a:0", "is not a port"),

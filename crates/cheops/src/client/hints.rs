@@ -21,8 +21,14 @@ pub(super) fn hint(problem: &Problem) -> String {
         "unknown-number" => {
             "leave --since out, or use `--since 0` for all that there is".to_owned()
         }
+        "token-required" => {
+            "put a token into CHEOPS_TOKEN, or name its file: --token-file FILE. Whoever looks after the \
+             site makes one, at its Unix socket: `cheops --agent unix:DATA/api.sock access create`"
+                .to_owned()
+        }
         _ if !names_a_path => problem.hint.replace("idempotency key", "--key"),
         "unknown-site" => "see which sites are known: `cheops get sites`".to_owned(),
+        "unknown-token" => "see those that there are: `cheops access list`".to_owned(),
         "unknown-hook" => "see those that there are: `cheops hooks list`".to_owned(),
         "unknown-replicant" => "see those that are known: `cheops get replicants`".to_owned(),
         "unknown-operation" => of_resource("see its operations", "get operations", &problem.hint),

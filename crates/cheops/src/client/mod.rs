@@ -9,10 +9,11 @@ mod address;
 mod body;
 mod hints;
 mod lines;
+mod secure;
 #[cfg(test)]
 mod tests;
 
-use std::{cell::RefCell, env, future::Future, io, path, time::Duration};
+use std::{cell::RefCell, env, future::Future, io, path, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use cheops_agent::api::model::{Problem, Stored};
@@ -25,10 +26,12 @@ use hyper::{
     header,
 };
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     fs::File,
-    net::TcpStream,
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
     runtime::{self, Runtime},
     task::yield_now,
     time::timeout,
@@ -38,6 +41,7 @@ use self::body::{Body, Moves};
 pub(crate) use self::{
     address::{Address, Path},
     lines::{Lines, Next},
+    secure::Access,
 };
 use crate::{
     interrupt::Interrupt,
@@ -115,11 +119,14 @@ impl<'a> Ask<'a> {
         Ok(Self { body: body::whole(bytes), length, ..self })
     }
 
-    fn request(self, agent: &Address) -> Result<Request<Body>, Failure> {
+    fn request(self, agent: &Address, token: Option<&str>) -> Result<Request<Body>, Failure> {
         let mut request = Request::builder()
             .uri(self.path.as_str())
             .header(header::HOST, agent.authority())
             .header(header::ACCEPT, self.accept);
+        if let Some(token) = token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
         if let Some(length) = self.length {
             request = request.header(header::CONTENT_LENGTH, length);
         }
@@ -130,15 +137,29 @@ impl<'a> Ask<'a> {
     }
 }
 
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("agent", &self.agent).finish_non_exhaustive()
+    }
+}
+
 fn unsayable(error: impl std::fmt::Display) -> Failure {
     Failure::input("cannot make a request of this").caused_by(error)
 }
 
+/// What bytes come and go over.
+trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
+
 /// The agent, and a connection to it.
-#[derive(Debug)]
 pub(crate) struct Client {
     runtime: Runtime,
     agent: Address,
+    /// What it is known by there.
+    token: Option<String>,
+    /// Whom it takes for the agent, where that has to be proved.
+    trust: Option<Arc<ClientConfig>>,
     idle: RefCell<Option<SendRequest<Body>>>,
     /// What ends some waits early.
     interrupt: Option<Interrupt>,
@@ -146,7 +167,7 @@ pub(crate) struct Client {
 
 impl Client {
     /// A client for the agent at an address, or at that of the environment, or at the default one.
-    pub(crate) fn new(agent: Option<&str>) -> Result<Self, Failure> {
+    pub(crate) fn new(agent: Option<&str>, access: &Access) -> Result<Self, Failure> {
         let named = env::var(VARIABLE).ok().filter(|name| !name.is_empty());
         let (text, origin) = match (agent, &named) {
             (Some(agent), _) => (agent, "`--agent`"),
@@ -159,10 +180,14 @@ impl Client {
                 .caused_by(why)
                 .hint(format!("for example {DEFAULT}"))
         })?;
-        Self::at(agent)
+        let trust = match agent {
+            Address::Host { secure: true, .. } => Some(access.trust()?),
+            Address::Host { .. } | Address::Socket(_) => None,
+        };
+        Ok(Self { token: access.token()?, trust, ..Self::at(agent)? })
     }
 
-    /// A client for the agent at an address.
+    /// A client for the agent at an address, for somebody who needs no token there.
     pub(crate) fn at(agent: Address) -> Result<Self, Failure> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| {
@@ -170,7 +195,8 @@ impl Client {
                 .caused_by(error)
                 .hint("is the machine out of memory or of file descriptors?")
         })?;
-        Ok(Self { runtime, agent, idle: RefCell::new(None), interrupt: None })
+        let (token, trust, idle) = (None, None, RefCell::new(None));
+        Ok(Self { runtime, agent, token, trust, idle, interrupt: None })
     }
 
     /// Whoever waits for lines, or with [`Self::wait_for`], is told when someone does not want to wait any longer.
@@ -323,7 +349,7 @@ impl Client {
     async fn send(&self, ask: Ask<'_>) -> Result<Response<Incoming>, Failure> {
         let (patience, moves) = (ask.patience, ask.moves.clone());
         let is_question = ask.method == Method::GET;
-        let mut request = ask.request(&self.agent)?;
+        let mut request = ask.request(&self.agent, self.token.as_deref())?;
         let mut kept = self.kept().await;
         let (connection, response) = loop {
             let is_kept = kept.is_some();
@@ -378,19 +404,40 @@ impl Client {
                      or CHEOPS_AGENT",
                 )
         };
-        let stream = match timeout(CONNECT, TcpStream::connect(self.agent.socket())).await {
+        let stream = match timeout(CONNECT, self.dial()).await {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return Err(unreachable(error.to_string())),
+            Ok(Err(error)) => {
+                let failure = unreachable(error.to_string());
+                return Err(match &self.agent {
+                    Address::Host { secure: true, .. } => failure.hint(
+                        "does it speak TLS? Name the certificate that its own was signed with: --cacert FILE",
+                    ),
+                    Address::Host { .. } | Address::Socket(_) => failure,
+                });
+            }
             Err(_) => return Err(unreachable(format!("nothing within {}s", CONNECT.as_secs()))),
         };
-        // Requests are small, and each waits for its answer.
-        let _ = stream.set_nodelay(true);
         let (sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| unreachable(error.to_string()))?;
         // What breaks it is told to the request that is under way.
         tokio::spawn(connection);
         Ok(sender)
+    }
+
+    /// A connection to the agent.
+    async fn dial(&self) -> io::Result<Box<dyn Io>> {
+        let (host, port) = match &self.agent {
+            Address::Socket(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
+            Address::Host { host, port, .. } => (address::bare(host), *port),
+        };
+        let stream = TcpStream::connect((host, port)).await?;
+        // Requests are small, and each waits for its answer.
+        let _ = stream.set_nodelay(true);
+        match &self.trust {
+            Some(trust) => secure::dial(stream, host, trust.clone()).await,
+            None => Ok(Box::new(stream)),
+        }
     }
 
     async fn whole(

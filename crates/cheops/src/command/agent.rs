@@ -128,7 +128,8 @@ fn page(config: &Config, api: SocketAddr) -> String {
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    let here = || format!("http://{}", SocketAddr::new(ip, api.port()));
+    let scheme = if config.entry.certificate.is_some() { "https" } else { "http" };
+    let here = || format!("{scheme}://{}", SocketAddr::new(ip, api.port()));
     Config { api, ..config.clone() }.page().unwrap_or_else(here)
 }
 

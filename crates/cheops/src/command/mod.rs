@@ -8,13 +8,15 @@ use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 
 use crate::{
-    client::Client,
+    client::{Access, Client},
     report::{Exit, Failure, clean},
     table::Table,
 };
 
+mod access;
 mod agent;
 mod ask;
+mod audit;
 mod completions;
 mod delete;
 mod demo;
@@ -60,6 +62,9 @@ pub(crate) enum Command {
     Hooks(hooks::Arguments),
     #[command(subcommand)]
     Policy(policy::Arguments),
+    Audit(audit::Arguments),
+    #[command(subcommand)]
+    Access(access::Arguments),
     Agent(agent::Arguments),
     Demo(demo::Arguments),
     Scope(scope::Arguments),
@@ -85,6 +90,8 @@ impl Command {
             Self::Join(arguments) => join::run(&arguments, context),
             Self::Hooks(arguments) => hooks::run(&arguments, context),
             Self::Policy(arguments) => policy::run(&arguments, context),
+            Self::Audit(arguments) => audit::run(&arguments, context),
+            Self::Access(arguments) => access::run(&arguments, context),
             Self::Agent(arguments) => agent::run(&arguments),
             Self::Demo(arguments) => demo::run(&arguments, context),
             Self::Scope(arguments) => scope::run(&arguments, context.output),
@@ -100,12 +107,14 @@ pub(crate) struct Context {
     pub(crate) output: Output,
     /// Where the agent is, if the command line says so.
     pub(crate) agent: Option<String>,
+    /// By what the agent knows who asks.
+    pub(crate) access: Access,
 }
 
 impl Context {
     /// A client for the agent.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
-        Client::new(self.agent.as_deref())
+        Client::new(self.agent.as_deref(), &self.access)
     }
 }
 

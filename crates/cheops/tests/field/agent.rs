@@ -130,6 +130,13 @@ impl Agent {
         self.start_with(command, Stdio::null(), log);
     }
 
+    /// Starts the agent with something secret in its environment, and a log of all that it can say.
+    pub(crate) fn start_traced(&mut self, secret: &str, log: impl Into<Stdio>) {
+        let mut command = self.command(env!("CARGO_BIN_EXE_cheops"));
+        command.env("CHEOPS_LOG", "trace").env("DATABASE_PASSWORD", secret);
+        self.start_with(command, Stdio::null(), log);
+    }
+
     fn start_as(&mut self, command: Command) {
         let log = self.directory.join("log");
         let log = File::options().create(true).append(true).open(log).unwrap();

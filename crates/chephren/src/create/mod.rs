@@ -8,12 +8,15 @@ mod matrix;
 
 use axum::{
     Router,
-    extract::{DefaultBodyLimit, Form, Multipart, State},
+    extract::{DefaultBodyLimit, Form},
     http::Method,
     routing::post,
 };
 use cheops_agent::{
-    api::model::{Problem, Resource, Sites, Submit, Submitted},
+    api::{
+        form::Parts,
+        model::{Problem, Resource, Sites, Submit, Submitted},
+    },
     shell,
 };
 use cheops_core::{
@@ -105,7 +108,7 @@ struct Typed {
 }
 
 /// Says where a resource would exist, while it is typed.
-async fn place(State(api): State<Api>, Form(typed): Form<Typed>) -> Answer<Markup> {
+async fn place(api: Api, Form(typed): Form<Typed>) -> Answer<Markup> {
     if typed.sites.trim().is_empty() {
         return Ok(html! {});
     }
@@ -166,7 +169,7 @@ fn wanted(filled: Filled) -> Answer<(String, Submit)> {
 }
 
 /// Creates it.
-async fn create(State(api): State<Api>, form: Multipart) -> Answer<Markup> {
+async fn create(api: Api, form: Parts) -> Answer<Markup> {
     let (id, submit) = wanted(form::read(&api, form).await?)?;
     let path = format!("/api/v1/resources/{}", segment(&id));
     // Somebody else's resource is not to be changed by who means to create one.

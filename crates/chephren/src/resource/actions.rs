@@ -7,11 +7,14 @@
 use std::collections::BTreeSet;
 
 use axum::{
-    extract::{Form, Multipart, Path, State},
+    extract::{Form, Path},
     http::Method,
 };
 use cheops_agent::{
-    api::model::{Operation, PlannedStep, Problem, Rehearsal, Run, Submit, Submitted},
+    api::{
+        form::Parts,
+        model::{Operation, PlannedStep, Problem, Rehearsal, Run, Submit, Submitted},
+    },
     shell,
 };
 use maud::{Markup, html};
@@ -69,22 +72,14 @@ fn operations(id: &str) -> String {
 }
 
 /// Runs an operation on all sites.
-pub(super) async fn run(
-    State(api): State<Api>,
-    Path(id): Path<String>,
-    form: Multipart,
-) -> Answer<Markup> {
+pub(super) async fn run(api: Api, Path(id): Path<String>, form: Parts) -> Answer<Markup> {
     let submit = wanted(form::read(&api, form).await?);
     let submitted: Submitted = api.send(Method::POST, &operations(&id), &submit).await?;
     Ok(html! { (answered(&submitted)) (layout::command(&line(&id, &submit))) })
 }
 
 /// Says what an operation would do.
-pub(super) async fn rehearse(
-    State(api): State<Api>,
-    Path(id): Path<String>,
-    form: Multipart,
-) -> Answer<Markup> {
+pub(super) async fn rehearse(api: Api, Path(id): Path<String>, form: Parts) -> Answer<Markup> {
     let submit = Submit { dry_run: true, ..wanted(form::read(&api, form).await?) };
     let rehearsal: Rehearsal = api.send(Method::POST, &operations(&id), &submit).await?;
     Ok(html! { (would(&rehearsal)) (layout::command(&line(&id, &submit))) })
@@ -92,7 +87,7 @@ pub(super) async fn rehearse(
 
 /// Sends a dropped operation again, as a new one.
 pub(super) async fn again(
-    State(api): State<Api>,
+    api: Api,
     Path((id, operation)): Path<(String, String)>,
     Form(wanted): Form<Wanted>,
 ) -> Answer<Markup> {
@@ -129,7 +124,7 @@ pub(super) async fn again(
 
 /// Deletes the resource.
 pub(super) async fn delete(
-    State(api): State<Api>,
+    api: Api,
     Path(id): Path<String>,
     Form(wanted): Form<Wanted>,
 ) -> Answer<Markup> {

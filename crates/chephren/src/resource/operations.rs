@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use axum::{
     body::Body,
-    extract::{Path, Query, State},
+    extract::{Path, Query},
     http::Method,
 };
 use cheops_agent::api::model::{Fate, Operation, Resource, Run, RunStatus};
@@ -127,7 +127,7 @@ pub(super) struct Knower {
 
 /// All of a long command, as much of it as a page takes.
 pub(super) async fn whole(
-    State(api): State<Api>,
+    api: Api,
     Path((id, operation)): Path<(String, String)>,
     Query(Knower { site }): Query<Knower>,
 ) -> Answer<Markup> {
@@ -243,7 +243,7 @@ pub(super) struct Wanted {
 
 /// What a run printed, as much of it as a page takes.
 pub(super) async fn output(
-    State(api): State<Api>,
+    api: Api,
     Path((id, operation)): Path<(String, String)>,
     Query(wanted): Query<Wanted>,
 ) -> Answer<Markup> {

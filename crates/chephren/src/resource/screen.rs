@@ -1,7 +1,7 @@
 //! The screen of a resource, and its part that is fetched again when something happens.
 
 use axum::{
-    extract::{Path, Query, State},
+    extract::{Path, Query},
     http::StatusCode,
     response::{IntoResponse, Response},
 };
@@ -41,7 +41,7 @@ const STOP: u16 = 286;
 const DRAWN: usize = 120;
 
 pub(super) async fn screen(
-    State(api): State<Api>,
+    api: Api,
     Path(id): Path<String>,
     Query(part): Query<Part>,
 ) -> Answer<Markup> {
@@ -49,6 +49,7 @@ pub(super) async fn screen(
     // Of what is not at this site its change feed says nothing.
     let every = if seen.is_here() { "15s" } else { "3s" };
     let page = Page {
+        who: api.who(),
         title: &id,
         here: &seen.here,
         at: "/resources/",
@@ -71,7 +72,7 @@ pub(super) async fn screen(
 }
 
 pub(super) async fn part(
-    State(api): State<Api>,
+    api: Api,
     Path(id): Path<String>,
     Query(part): Query<Part>,
 ) -> Answer<Response> {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use axum::{
-    extract::{Form, Path, State},
+    extract::{Form, Path},
     http::Method,
 };
 use cheops_agent::{
@@ -38,7 +38,7 @@ pub(super) struct Wanted {
 
 /// Runs the `Show` command, or another that changes nothing, at all sites.
 pub(super) async fn show(
-    State(api): State<Api>,
+    api: Api,
     Path(id): Path<String>,
     Form(wanted): Form<Wanted>,
 ) -> Answer<Markup> {

@@ -8,11 +8,7 @@ mod tree;
 
 use std::time::Duration;
 
-use axum::{
-    Router,
-    extract::{Query, State as From},
-    routing::get,
-};
+use axum::{Router, extract::Query, routing::get};
 use cheops_agent::{
     api::model::{Catalogue, SiteState, Sites},
     shell,
@@ -83,12 +79,13 @@ fn as_known(sites: &Sites, catalogue: &Catalogue) -> Known {
     known
 }
 
-async fn screen(From(api): From<Api>, Query(typed): Query<Typed>) -> Answer<Markup> {
+async fn screen(api: Api, Query(typed): Query<Typed>) -> Answer<Markup> {
     let (here, catalogue) = known(&api).await?;
     let text = typed.scope.trim();
     let names: Vec<&str> = catalogue.sites().take(3).map(SiteId::as_str).collect();
     let shown = if text.is_empty() { "image: site1 & site2" } else { text };
     let page = Page {
+        who: api.who(),
         title: "Scope",
         here: here.as_str(),
         at: "/scope",

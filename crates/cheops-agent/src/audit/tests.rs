@@ -1,0 +1,296 @@
+//! A record on a disk: written, broken, and gone on with.
+
+use std::{fs, io::Write as _, path::Path, time::Duration};
+
+use tempfile::TempDir;
+
+use super::{
+    chain::{Broken, Head},
+    read::parts,
+    *,
+};
+
+struct World {
+    data: TempDir,
+    identity: Arc<Identity>,
+    settings: config::Audit,
+}
+
+impl World {
+    fn new() -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let identity = Arc::new(Identity::open(data.path()).unwrap());
+        Self { data, identity, settings: config::Audit::default() }
+    }
+
+    fn directory(&self) -> PathBuf {
+        directory(self.data.path())
+    }
+
+    fn open_at(&self, now: Timestamp) -> Writer {
+        let (settings, identity) = (self.settings.clone(), self.identity.clone());
+        let site = "site1".parse().unwrap();
+        Writer::open(self.directory(), settings, identity, &site, now).unwrap().0
+    }
+
+    fn open(&self) -> Writer {
+        self.open_at(at(0))
+    }
+
+    /// Writes a record of so many requests, and signs where it ends.
+    fn written(&self, requests: u64) {
+        let mut writer = self.open();
+        for n in 0..requests {
+            writer.keep(at(n), asked(&format!("r{n}")));
+        }
+        writer.write().unwrap();
+        writer.settle().run().unwrap();
+    }
+
+    fn verify(&self) -> Verdict {
+        verify(&self.directory(), Some(&self.identity.public())).unwrap()
+    }
+
+    fn broken(&self) -> Broken {
+        self.verify().broken.unwrap().0
+    }
+
+    fn newest(&self) -> PathBuf {
+        parts(&self.directory()).unwrap().pop().unwrap().path
+    }
+
+    fn entries(&self, wanted: Wanted) -> Vec<Entry> {
+        entries(&self.directory(), &Wanted { limit: wanted.limit.max(1), ..wanted }).unwrap()
+    }
+
+    fn all(&self) -> Vec<Entry> {
+        self.entries(Wanted { after: Some(0), limit: 1_000_000, ..Wanted::default() })
+    }
+}
+
+fn at(second: u64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + i64::try_from(second).unwrap()).unwrap()
+}
+
+fn asked(resource: &str) -> Event {
+    Event {
+        author: Some("ada".into()),
+        resource: Some(resource.into()),
+        status: Some(200),
+        ..Event::of(What::Request)
+    }
+}
+
+fn change(path: &Path, change: impl FnOnce(&mut Vec<String>)) {
+    let text = fs::read_to_string(path).unwrap();
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    change(&mut lines);
+    fs::write(path, lines.join("\n") + "\n").unwrap();
+}
+
+#[test]
+fn a_record_goes_on_over_restarts() {
+    let world = World::new();
+    world.written(3);
+    world.written(2);
+    let verdict = world.verify();
+    assert_eq!((verdict.lines, verdict.first, verdict.last.n), (7, 1, 7));
+    assert_eq!((verdict.unsigned, verdict.headed, verdict.broken), (0, true, None));
+    let what: Vec<What> = world.all().into_iter().map(|entry| entry.event.what).collect();
+    assert_eq!((what[0], what[4]), (What::Started, What::Started));
+}
+
+#[test]
+fn whoever_touches_a_record_is_found() {
+    let cut = Broken::Cut { from: 5, to: 6 };
+    for (touch, expected) in [
+        (
+            Box::new(|lines: &mut Vec<String>| lines[2] = lines[2].replace("ada", "eve"))
+                as Box<dyn Fn(&mut Vec<String>)>,
+            Broken::Altered { n: 3 },
+        ),
+        (Box::new(|lines| drop(lines.remove(2))), Broken::Missing { from: 3, to: 3 }),
+        (Box::new(|lines| lines.swap(2, 3)), Broken::Missing { from: 3, to: 3 }),
+        (Box::new(|lines| lines.truncate(4)), cut),
+        (Box::new(|lines| lines[5] = lines[5].replace("ada", "eve")), Broken::Altered { n: 6 }),
+    ] {
+        let world = World::new();
+        world.written(5);
+        change(&world.newest(), |lines| touch(lines));
+        let (broken, place) = world.verify().broken.unwrap();
+        assert_eq!(broken, expected);
+        assert_eq!(place.file, world.newest());
+    }
+}
+
+#[test]
+fn a_record_written_anew_is_not_that_of_the_head() {
+    let (world, other) = (World::new(), World::new());
+    world.written(5);
+    other.written(5);
+    // All lines follow each other, and only the head knows that there were others.
+    change(&other.newest(), |lines| lines.truncate(4));
+    other.written(1);
+    fs::copy(other.newest(), world.newest()).unwrap();
+    assert!(matches!(world.broken(), Broken::Altered { .. } | Broken::Missing { .. }));
+    // The head of another site is none.
+    let [here, there] = [&world, &other].map(|world| world.directory().join("head"));
+    fs::copy(there, here).unwrap();
+    assert_eq!(world.broken(), Broken::Head);
+    fs::remove_file(world.directory().join("head")).unwrap();
+    assert!(!world.verify().headed, "nobody can tell whether the end is there");
+}
+
+#[test]
+fn what_a_crash_left_of_a_line_is_put_aside_and_said() {
+    let long = vec![255; 200_000];
+    for rest in [&b"{\"n\":7,\"at\":\"2023-"[..], b"\0\0\0\0", b"garbage\nmore {}\n", &long] {
+        let world = World::new();
+        world.written(5);
+        let path = world.newest();
+        fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(rest).unwrap();
+        drop(world.open());
+        let verdict = world.verify();
+        assert_eq!((verdict.broken, verdict.last.n), (None, 8), "{rest:?}");
+        let repaired = &world.all()[6].event;
+        assert_eq!(repaired.what, What::Repaired);
+        let aside = world.directory().join("00000000000000000006.broken");
+        assert_eq!(fs::read(aside).unwrap(), rest, "{repaired:?}");
+    }
+}
+
+#[test]
+fn an_end_that_was_cut_off_stays_missing() {
+    let world = World::new();
+    world.written(5);
+    change(&world.newest(), |lines| lines.truncate(4));
+    world.written(1);
+    assert_eq!(world.broken(), Broken::Missing { from: 5, to: 6 });
+    let said = world.all().into_iter().find(|entry| entry.event.what == What::Repaired).unwrap();
+    assert_eq!((said.n, said.event.why.unwrap().contains("lines 5 to 6")), (7, true));
+}
+
+#[test]
+fn full_and_old_files_are_followed_by_new_ones_and_the_oldest_goes() {
+    let mut world = World::new();
+    world.settings = config::Audit { bytes: 2_000, keep: 3, ..config::Audit::default() };
+    world.written(100);
+    let files = parts(&world.directory()).unwrap();
+    assert_eq!(files.len(), 3);
+    let verdict = world.verify();
+    assert_eq!((verdict.broken, verdict.first, verdict.last.n), (None, files[0].first, 101));
+    assert!(verdict.first > 1);
+    for file in &files {
+        assert!(fs::metadata(&file.path).unwrap().len() < 2_500);
+    }
+    // The chain goes on over files: one that is removed before its time is missed.
+    fs::remove_file(&files[0].path).unwrap();
+    let missing = Broken::Missing { from: files[0].first, to: files[1].first - 1 };
+    assert_eq!(world.broken(), missing);
+
+    let mut world = World::new();
+    world.settings.age = Duration::from_secs(100);
+    let mut writer = world.open();
+    for second in [1, 50, 99, 101, 150, 300] {
+        writer.keep(at(second), asked("r"));
+        writer.write().unwrap();
+    }
+    assert_eq!(parts(&world.directory()).unwrap().len(), 3);
+    // One that is opened again is as old as its first line.
+    drop(world.open_at(at(390)));
+    assert_eq!(parts(&world.directory()).unwrap().len(), 3);
+    drop(world.open_at(at(401)));
+    assert_eq!(parts(&world.directory()).unwrap().len(), 4);
+}
+
+#[test]
+fn lines_are_found_by_number_time_author_and_resource() {
+    let mut world = World::new();
+    world.settings.bytes = 1_000;
+    world.settings.keep = 100;
+    world.written(50);
+    let numbers = |wanted: Wanted| -> Vec<u64> {
+        world.entries(wanted).into_iter().map(|entry| entry.n).collect()
+    };
+    let any = Wanted { limit: 3, ..Wanted::default() };
+    assert_eq!(numbers(any.clone()), [49, 50, 51]);
+    assert_eq!(numbers(Wanted { after: Some(20), ..any.clone() }), [21, 22, 23]);
+    assert_eq!(numbers(Wanted { after: Some(51), ..any.clone() }), [0; 0]);
+    assert_eq!(numbers(Wanted { resource: Some("r7".into()), ..any.clone() }), [9]);
+    assert_eq!(numbers(Wanted { author: Some("eve".into()), ..any.clone() }), [0; 0]);
+    assert_eq!(numbers(Wanted { since: Some(at(48)), ..any.clone() }), [50, 51]);
+    let everything = Wanted { limit: 1_000, ..any };
+    assert_eq!(numbers(everything), (1..=51).collect::<Vec<u64>>());
+}
+
+#[test]
+fn a_head_says_no_more_than_was_synced() {
+    let world = World::new();
+    let mut writer = world.open();
+    writer.settle().run().unwrap();
+    writer.keep(at(1), asked("r"));
+    writer.write().unwrap();
+    let verdict = world.verify();
+    assert_eq!((verdict.broken, verdict.unsigned), (None, 1));
+    let head: Head =
+        serde_json::from_slice(&fs::read(world.directory().join("head")).unwrap()).unwrap();
+    assert_eq!((head.first, head.n), (1, 1));
+}
+
+#[test]
+fn what_can_not_be_written_waits_and_what_is_too_much_is_counted() {
+    let mut world = World::new();
+    world.settings.bytes = 1;
+    let mut writer = world.open();
+    // A new file can't be begun where there is a directory of its name.
+    let obstacle = world.directory().join("00000000000000000002.jsonl");
+    fs::create_dir(&obstacle).unwrap();
+    for n in 0..10_005 {
+        writer.keep(at(n), asked("r"));
+    }
+    assert!(writer.write().is_err());
+    assert_eq!((writer.lost(), writer.waits()), (5, true));
+    fs::remove_dir(&obstacle).unwrap();
+    writer.settings.bytes = 64 << 20;
+    assert_eq!(writer.write().unwrap(), 10_001);
+    writer.settle().run().unwrap();
+    assert_eq!(world.verify().broken, None);
+    let lost = world.entries(Wanted { limit: 1, ..Wanted::default() }).remove(0).event;
+    assert_eq!((lost.what, lost.more), (What::Lost, Some(5)));
+}
+
+#[tokio::test]
+async fn whoever_records_something_can_read_it_at_once() {
+    let world = World::new();
+    let (settings, site) = (world.settings.clone(), "site1".parse().unwrap());
+    let audit = Audit::open(world.data.path(), settings, world.identity.clone(), &site).unwrap();
+    for n in 0..20 {
+        audit.record(asked(&format!("r{n}"))).await;
+        let newest = audit.entries(Wanted { limit: 1, ..Wanted::default() }).await.unwrap();
+        assert_eq!(newest[0].event.resource, Some(format!("r{n}")));
+    }
+    audit.stop().await;
+    let verdict = world.verify();
+    assert_eq!((verdict.broken, verdict.unsigned, verdict.last.n), (None, 0, 21));
+    assert_eq!(audit.how().written, 20);
+}
+
+#[tokio::test]
+async fn refusals_do_not_fill_the_record_and_nothing_else_is_left_out() {
+    let world = World::new();
+    let (settings, site) = (world.settings.clone(), "site1".parse().unwrap());
+    let audit = Audit::open(world.data.path(), settings, world.identity.clone(), &site).unwrap();
+    for _ in 0..3_000 {
+        audit.record(Event { status: Some(403), ..asked("r") }).await;
+    }
+    for _ in 0..100 {
+        audit.record(asked("r")).await;
+    }
+    audit.stop().await;
+    let all = world.all();
+    let refused = all.iter().filter(|entry| entry.event.status == Some(403)).count();
+    let done = all.iter().filter(|entry| entry.event.status == Some(200)).count();
+    assert!((1_000..1_500).contains(&refused), "{refused}");
+    assert_eq!(done, 100);
+    assert_eq!(audit.how().unwritten, 3_000 - refused as u64);
+}

@@ -1,0 +1,135 @@
+//! How often one who asks may do so: buckets that fill with time.
+//!
+//! Arithmetic alone: whoever calls says what time it is. What must stay true: in any stretch of time
+//! nobody gets more than the burst and the rate times its length; who stays below both is never
+//! refused; and however many ask, the table of buckets is bounded.
+
+use std::{collections::HashMap, time::Duration};
+
+/// How many buckets a table has at most.
+const MOST: usize = 8_192;
+
+/// What one who asks has taken.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Bucket {
+    /// The moment at which it is full again, if nothing more is taken.
+    full_at: Duration,
+}
+
+impl Bucket {
+    /// Takes one, or says how long it is until there is one.
+    pub fn take(&mut self, rate: u32, burst: u32, now: Duration) -> Result<(), Duration> {
+        let each = Duration::from_secs(1) / rate.max(1);
+        let room = each * burst.max(1);
+        let full_at = self.full_at.max(now) + each;
+        let over = full_at.saturating_sub(now + room);
+        if over.is_zero() {
+            self.full_at = full_at;
+            Ok(())
+        } else {
+            Err(over)
+        }
+    }
+}
+
+/// A bucket for each one who asks. The ones who have asked least recently are forgotten first, which
+/// gives them a full bucket.
+#[derive(Debug)]
+pub struct Buckets {
+    rate: u32,
+    burst: u32,
+    /// Those who asked since the table was last turned over, and those who did before that.
+    young: HashMap<String, Bucket>,
+    old: HashMap<String, Bucket>,
+}
+
+impl Buckets {
+    /// A table without anyone in it.
+    pub fn new(rate: u32, burst: u32) -> Self {
+        Self { rate, burst, young: HashMap::new(), old: HashMap::new() }
+    }
+
+    /// Takes one from the bucket of somebody, or says how long it is until there is one.
+    pub fn take(&mut self, who: &str, now: Duration) -> Result<(), Duration> {
+        if let Some(bucket) = self.young.get_mut(who) {
+            return bucket.take(self.rate, self.burst, now);
+        }
+        if self.young.len() >= MOST / 2 {
+            self.old = std::mem::take(&mut self.young);
+        }
+        let mut bucket = self.old.remove(who).unwrap_or_default();
+        let taken = bucket.take(self.rate, self.burst, now);
+        self.young.insert(who.to_owned(), bucket);
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_burst_passes_and_then_the_rate() {
+        let mut bucket = Bucket::default();
+        let mut take = |at| bucket.take(10, 3, ms(at));
+        assert_eq!([take(0), take(0), take(0)], [Ok(()); 3]);
+        assert_eq!(take(0), Err(ms(100)));
+        assert_eq!(take(60), Err(ms(40)));
+        assert_eq!(take(100), Ok(()));
+        assert_eq!(take(100), Err(ms(100)));
+        // However long it is quiet, there is never more than a burst.
+        let later = 1_000_000;
+        assert_eq!([take(later), take(later), take(later)], [Ok(()); 3]);
+        assert_eq!(take(later), Err(ms(100)));
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_gets_more_than_the_burst_and_the_rate(
+            rate in 1_u32..50, burst in 1_u32..50, gaps in prop::collection::vec(0_u64..200, 1..300),
+        ) {
+            let (mut bucket, mut now, mut got) = (Bucket::default(), 0, Vec::new());
+            for gap in gaps {
+                now += gap;
+                match bucket.take(rate, burst, ms(now)) {
+                    Ok(()) => got.push(now),
+                    // And whoever waits for as long as it is told gets one.
+                    Err(wait) => {
+                        let mut later = bucket;
+                        prop_assert!(later.take(rate, burst, ms(now) + wait).is_ok());
+                    }
+                }
+            }
+            for (n, from) in got.iter().enumerate() {
+                for (count, to) in got[n..].iter().enumerate() {
+                    let allowed = u64::from(burst) * 1_000 + (to - from) * u64::from(rate);
+                    prop_assert!((count as u64 + 1) * 1_000 <= allowed + 1_000, "{from} to {to}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_pays_for_another_and_the_table_is_bounded() {
+        let mut buckets = Buckets::new(1, 1);
+        for n in 0..100_000 {
+            assert_eq!(buckets.take(&n.to_string(), ms(0)), Ok(()), "{n}");
+            assert!(buckets.young.len() + buckets.old.len() <= MOST);
+        }
+        // Who goes on asking is not forgotten.
+        let mut buckets = Buckets::new(1, 1);
+        assert_eq!(buckets.take("eve", ms(0)), Ok(()));
+        for n in 0..20_000 {
+            buckets.take(&n.to_string(), ms(0)).unwrap();
+            if n % 1_000 == 0 {
+                assert!(buckets.take("eve", ms(0)).is_err(), "after {n}");
+            }
+        }
+    }
+}
