@@ -214,7 +214,12 @@ async fn limits_really_limit() {
             "ended by signal 25",
             "dd if=/dev/zero of=small bs=1000 count=10",
         ),
-        ("open_files = 16", "ulimit -Sn 1000 && echo raised", "exit code 2", "ulimit -n | grep -x 16"),
+        (
+            "open_files = 16",
+            "ulimit -Sn 1000 && echo raised",
+            "exit code 2",
+            "ulimit -n | grep -x 16",
+        ),
     ] {
         let (_directory, site) = on_terms(&format!("limits = {{ {limits} }}"));
         let reply = exec(&site, "over", line).await;

@@ -310,6 +310,46 @@ fn what_a_site_denies_is_neither_run_again_nor_a_divergence() {
 }
 
 #[test]
+fn what_may_not_be_shown_is_no_difference_and_is_asked_for_again_after_a_change() {
+    let sites = [site(0), site(1)];
+    let mut replica = Replica::new(sites[0].clone(), Settings::default());
+    let mut seconds = 0;
+    let mut handle = |replica: &mut Replica, input| {
+        seconds += 10;
+        let now = Millis(1_000_000 + seconds * 1_000);
+        let mut inputs = VecDeque::from([input]);
+        let mut shows = 0;
+        while let Some(input) = inputs.pop_front() {
+            for effect in replica.handle(input, Now { wall: now, steady: now }) {
+                match effect {
+                    Effect::Run { run, .. } => {
+                        let output = "".into();
+                        let outcome = Outcome::Ok;
+                        let report = Report { outcome, took: Millis(1), output, made: None };
+                        inputs.push_back(Input::Ran { run, report });
+                    }
+                    Effect::Show { resource, block, .. } => {
+                        shows += 1;
+                        inputs.push_back(Input::NotShown { resource, block });
+                    }
+                    _ => {}
+                }
+            }
+        }
+        shows
+    };
+    let config = r#"{"Show": "cat x"}"#;
+    for round in 0..2 {
+        let asked = Input::Submit(Box::new(submission("do write", config)));
+        assert_eq!(handle(&mut replica, asked), 0);
+        let shows: Vec<usize> = (0..4).map(|_| handle(&mut replica, Input::Tick)).collect();
+        assert_eq!(shows, [1, 0, 0, 0], "round {round}");
+        let resource = replica.resource(&resource()).unwrap();
+        assert!(resource.shown(&sites[0]).is_none() && !resource.shows_differ());
+    }
+}
+
+#[test]
 fn what_one_site_alone_has_run_is_not_settled_by_what_failed_at_all() {
     let mut two = Two::new();
     two.submit(0, "PUT /m replace", NATURAL, BOTH);

@@ -90,7 +90,8 @@ fn what_one_site_denies_runs_at_the_other_and_is_not_tried_again() {
     assert!(submitted.runs.iter().all(|run| run.status == RunStatus::Ok), "{submitted:?}");
     for site in &sites {
         site.wait_for("r", "both have run the second", |r| {
-            r.operations.len() == 2 && r.operations[1].runs.iter().all(|r| r.status == RunStatus::Ok)
+            r.operations.len() == 2
+                && r.operations[1].runs.iter().all(|r| r.status == RunStatus::Ok)
         });
         let resource = site.resource("r").unwrap();
         assert!(is_denied(&resource), "{:?}", resource.summary);
@@ -201,8 +202,15 @@ fn a_rule_that_can_not_be_kept_here_keeps_the_agent_from_starting() {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("site.toml");
     let rule = "[[policy.rule]]\nname = 'r'\ndecision = 'allow'\nallow_any_shell_command = true\nuser = 'no such user'\n";
-    fs::write(&config, format!("site = 'a'\n[listen]\napi = '127.0.0.1:0'\npeers = '127.0.0.1:0'\n{rule}")).unwrap();
+    fs::write(
+        &config,
+        format!("site = 'a'\n[listen]\napi = '127.0.0.1:0'\npeers = '127.0.0.1:0'\n{rule}"),
+    )
+    .unwrap();
     let (code, text) = cheops(&["agent", "--config", config.to_str().unwrap()]);
     assert_eq!(code, Some(2), "{text}");
-    assert!(text.contains("the rule `r` of the policy can't be used here: there is no user"), "{text}");
+    assert!(
+        text.contains("the rule `r` of the policy can't be used here: there is no user"),
+        "{text}"
+    );
 }

@@ -677,8 +677,8 @@ pub struct Trouble {
     /// What it concerns, if it is a resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
-    /// What sort of trouble: `needs-decision`, `unknown`, `diverged`, `failed`, `damaged`, `disk`,
-    /// `stuck`, `clock`, `hook`, `refused`, `unreachable`, `unknown-site`, `paused`.
+    /// What sort of trouble: `needs-decision`, `unknown`, `denied`, `diverged`, `failed`, `damaged`,
+    /// `disk`, `stuck`, `landlock`, `clock`, `hook`, `refused`, `unreachable`, `unknown-site`, `paused`.
     pub what: String,
     /// What happened, as a sentence.
     pub text: String,

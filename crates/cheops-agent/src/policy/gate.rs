@@ -165,7 +165,8 @@ impl Gate {
             None => None,
             Some(name) => Some(self.user(name).map_err(|why| Denial { rule: rule.clone(), why })?),
         };
-        let agent = std::env::vars_os().filter_map(|(name, value)| {
+        let all = std::iter::once_with(std::env::vars_os).flatten();
+        let agent = all.filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
         let variables = terms.variables(agent, user.as_ref());

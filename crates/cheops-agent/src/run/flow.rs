@@ -243,6 +243,9 @@ impl Inner {
     ) {
         let Ok(_turn) = self.prints.acquire().await else { return };
         let report = self.look(&resource, line, self.timeout(timeout)).await;
+        if report.outcome == Outcome::Denied {
+            return self.tell(Input::NotShown { resource, block }).await;
+        }
         let print = (report.outcome == Outcome::Ok).then(|| {
             let mut print = Print::default();
             blake3::Hasher::new().update(report.output.as_bytes()).finalize_xof().fill(&mut print);

@@ -69,6 +69,14 @@ pub enum Input {
         /// A digest of what the `Show` command printed; nothing if it failed.
         print: Option<Print>,
     },
+    /// The answer to [`Effect::Show`] where the site's policy does not let the command run: it says
+    /// nothing of the resource.
+    NotShown {
+        /// The resource.
+        resource: ResourceId,
+        /// The block that it was asked about.
+        block: u64,
+    },
     /// A site can be reached.
     PeerUp(SiteId),
     /// A site can't be reached any more.

@@ -146,6 +146,15 @@ impl Replica {
         }
     }
 
+    /// `Show` may not be run here. It is asked for again when something has changed, and not before.
+    pub(super) fn was_not_shown(&mut self, id: &ResourceId, block: u64, now: Now) {
+        let Some(resource) = self.resources.get_mut(id) else { return };
+        let look = resource.looking.take_if(|look| look.block == block);
+        if look.is_none() || resource.to_show(&self.here) != look {
+            self.show_later(id, now);
+        }
+    }
+
     /// `Show` has ended. What it said counts if nothing has happened meanwhile.
     pub(super) fn was_shown(
         &mut self,

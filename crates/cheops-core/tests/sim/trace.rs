@@ -95,6 +95,7 @@ fn given(input: &Input) -> String {
         Input::Lost(run) => format!("{} is in doubt", name(run)),
         Input::Checked { run, happened } => format!("{} checked: {happened}", name(run)),
         Input::Cleared { resource, ok } => format!("Reset of {resource} ended: {ok}"),
+        Input::NotShown { resource, .. } => format!("{resource} may not be shown"),
         Input::Shown { resource, print, .. } => format!("{resource} shows {}", printed(*print)),
         Input::PeerUp(site) => format!("sees {site}"),
         Input::PeerDown(site) => format!("loses {site}"),
