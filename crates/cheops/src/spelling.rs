@@ -28,7 +28,9 @@ fn place(arguments: &[OsString]) -> Option<usize> {
             None => (argument, false),
         };
         match name {
-            "-o" | "--output" | "--agent" | "--token" | "--token-file" | "--cacert" => at += if has_value { 1 } else { 2 },
+            "-o" | "--output" | "--agent" | "--token" | "--token-file" | "--cacert" => {
+                at += if has_value { 1 } else { 2 }
+            }
             _ if name.starts_with("-o") => at += 1,
             _ => {
                 let long = name.strip_prefix("--")?;
