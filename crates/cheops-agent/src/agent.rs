@@ -169,7 +169,7 @@ impl Agent {
         mut config: Config,
         dress: impl FnOnce(Router) -> Router,
     ) -> Result<Self, StartError> {
-        let Entry { tokens_required, certificate, insecure } = config.entry.clone();
+        let Entry { certificate, insecure, .. } = config.entry.clone();
         if config.is_wide() && certificate.is_none() && !insecure {
             return Err(StartError::TooWide(config.api));
         }
@@ -193,7 +193,7 @@ impl Agent {
             None => Listener::Tcp(listener),
         };
         let kept = Kept::open(&config.data, people::now())?;
-        let access = Arc::new(Access::new(&config.site, Arc::new(kept), tokens_required, insecure));
+        let access = Arc::new(Access::new(&config.site, Arc::new(kept), &config.entry));
         let socket = unix_socket(&config)?;
         let doors = Doors::open(&config.mesh).await.map_err(|(address, error)| {
             StartError::Listen { address, what: "a service of the application", error }

@@ -402,7 +402,7 @@ fn certificate(directory: &Path, days: &str) -> (PathBuf, PathBuf) {
     let made = Command::new("openssl")
         .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
         .args(["-subj", "/CN=here", "-addext", "subjectAltName=IP:127.0.0.1,DNS:here.example"])
-        .args(["-days", days, "-out"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE", "-days", days, "-out"])
         .arg(&certificate)
         .arg("-keyout")
         .arg(&key)

@@ -18,9 +18,12 @@ use super::{
     error::{ApiError, ApiResult},
     who::{Door, Proof, Who},
 };
-use crate::trust::{
-    people::{Grants, Token, TokenError, now},
-    sessions::Sessions,
+use crate::{
+    config::Entry,
+    trust::{
+        people::{Grants, Token, TokenError, now},
+        sessions::Sessions,
+    },
 };
 
 /// Who may do what at this site.
@@ -35,20 +38,23 @@ pub struct Access {
     pub required: bool,
     /// Whether those who come from elsewhere need none.
     pub insecure: bool,
+    /// Whether the API speaks TLS: then no cookie travels without.
+    pub secure: bool,
     /// The user that the agent runs as.
     pub user: u32,
 }
 
 impl Access {
     /// The access to a site, with what was granted.
-    pub fn new(site: &SiteId, grants: Arc<dyn Grants>, required: bool, insecure: bool) -> Self {
+    pub fn new(site: &SiteId, grants: Arc<dyn Grants>, entry: &Entry) -> Self {
         let hash = blake3::hash(site.as_str().as_bytes()).to_hex();
         Self {
             grants,
             sessions: Sessions::default(),
             cookie: format!("cheops_{}", &hash[..8]),
-            required,
-            insecure,
+            required: entry.tokens_required,
+            insecure: entry.insecure,
+            secure: entry.certificate.is_some(),
             user: rustix::process::getuid().as_raw(),
         }
     }
@@ -192,8 +198,8 @@ mod tests {
 
     fn access(required: bool, insecure: bool) -> Access {
         let grants = Arc::new(InMemory(Mutex::default()));
-        let access = Access::new(&"site1".parse().unwrap(), grants, required, insecure);
-        Access { user: MINE, ..access }
+        let entry = Entry { tokens_required: required, insecure, certificate: None };
+        Access { user: MINE, ..Access::new(&"site1".parse().unwrap(), grants, &entry) }
     }
 
     async fn given(access: &Access, name: &str, expires: Millis) -> Token {
