@@ -5,6 +5,7 @@ mod agent;
 pub mod api;
 pub mod config;
 pub mod engine;
+mod entrances;
 pub mod files;
 pub mod hooks;
 mod hop;
@@ -23,4 +24,7 @@ mod socket;
 pub mod trust;
 pub mod wire;
 
-pub use self::agent::{Agent, SOCKET, StartError};
+pub use self::{
+    agent::{Agent, StartError},
+    entrances::SOCKET,
+};

@@ -78,11 +78,11 @@ pub(super) async fn create(
         return Err(ApiError::bad("bad-duration", detail, "say for how long: 12h, 30d"));
     }
     let issued = now();
-    let taken =
+    let is_taken =
         context.access.grants.all().into_iter().any(|(grant, revoked)| {
             grant.name == name && revoked.is_none() && grant.holds_at(issued)
         });
-    if taken {
+    if is_taken {
         return Err(ApiError::new(
             StatusCode::CONFLICT,
             "known-token",
@@ -161,7 +161,7 @@ pub(super) async fn login(
     who: Who,
     Json(asked): Json<Login>,
 ) -> ApiResult<Response> {
-    let token: Token = asked.token.parse().map_err(|error| token_error(&error))?;
+    let token: Token = asked.token.parse().map_err(token_error)?;
     let digest = token.digest();
     context.access.grant_of(&digest)?;
     if let Proof::Session { session, .. } = &who.proof {

@@ -84,10 +84,10 @@ impl Access {
         if let Some(given) = headers.get(header::AUTHORIZATION) {
             let given = given.to_str().ok().and_then(|text| text.split_once(' '));
             let bearer = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-            let (_, text) = bearer.ok_or_else(|| token_error(&TokenError::Other))?;
-            let token: Token = text.parse().map_err(|error| token_error(&error))?;
+            let (_, text) = bearer.ok_or_else(|| token_error(TokenError::Other))?;
+            let token: Token = text.parse().map_err(token_error)?;
             let digest = token.digest();
-            return Ok(self.known(door, self.grant_of(&digest)?, Proof::Token(digest)));
+            return Ok(Self::known(door, self.grant_of(&digest)?, Proof::Token(digest)));
         }
         if let Some((session, token)) = self.session(headers)
             && let Ok(grant) = self.grant_of(&token)
@@ -96,12 +96,12 @@ impl Access {
             if !reads && !same_origin {
                 return Err(forged());
             }
-            return Ok(self.known(door, grant, Proof::Session { session, token }));
+            return Ok(Self::known(door, grant, Proof::Session { session, token }));
         }
         Ok(self.unproved(door, name))
     }
 
-    fn known(&self, door: Door, grant: Grant, proof: Proof) -> Who {
+    fn known(door: Door, grant: Grant, proof: Proof) -> Who {
         Who { author: grant.name.author().clone(), role: Some(grant.role), door, proof }
     }
 
@@ -132,7 +132,7 @@ impl Access {
 }
 
 /// A text that is no token.
-pub(super) fn token_error(error: &TokenError) -> ApiError {
+pub(super) fn token_error(error: TokenError) -> ApiError {
     let hint = match error {
         TokenError::Other => "send `Authorization: Bearer TOKEN`; `cheops access create` makes one",
         TokenError::Broken => "copy all of it: 55 letters, from `cheops_` on",
