@@ -21,7 +21,7 @@ use cheops_agent::{
     engine::{Engine, EngineError, Reader, Seq},
     node::{self, Clock, Hands},
     peers::{Peers, State},
-    trust::Identity,
+    trust::{Identity, Ledger, Members},
     wire::{self, Names, frame::Frames},
 };
 use cheops_core::{
@@ -109,7 +109,9 @@ async fn start(n: usize, others: impl Iterator<Item = usize>) -> Peers {
         config.add_site(name(other), address(other).to_string(), key).unwrap();
     }
     let (handle, inbox) = node::channel(Clock::default());
-    let peers = Peers::bind(&config, &identity(n), handle).await.unwrap();
+    let ledger = Ledger::open(&config.data).unwrap();
+    let members = Members::new(&config, identity(n), ledger);
+    let peers = Peers::bind(&config, members, handle).await.unwrap();
     let replica = Replica::new(name(n), Settings::default());
     let hands = Sender(peers.clone());
     std::mem::forget(node::start(inbox, replica, Box::new(NoDisk), Box::new(hands), 0).unwrap());

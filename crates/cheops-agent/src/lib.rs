@@ -6,6 +6,7 @@ pub mod api;
 pub mod audit;
 pub mod config;
 pub mod engine;
+mod entrances;
 pub mod federation;
 pub mod files;
 pub mod hooks;
@@ -27,4 +28,7 @@ mod socket;
 pub mod trust;
 pub mod wire;
 
-pub use self::agent::{Agent, SOCKET, StartError};
+pub use self::{
+    agent::{Agent, StartError},
+    entrances::SOCKET,
+};

@@ -185,6 +185,7 @@ impl From<FederationError> for ApiError {
             FederationError::Ledger(_)
             | FederationError::Identity(_)
             | FederationError::Tokens(_)
+            | FederationError::Grants(_)
             | FederationError::Tls(_) => Self::new(
                 StatusCode::INSUFFICIENT_STORAGE,
                 "not-written",

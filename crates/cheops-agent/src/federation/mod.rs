@@ -5,6 +5,7 @@
 //!
 //! What must stay true:
 //! - a token is spent before the site is let in, so that it lets in no second one, whatever happens;
+//! - what a person may do, or may no more, is the same at all sites that have heard of it;
 //! - whoever hears that a site was removed says how far it knew it, so that all draw the same line.
 
 mod door;
@@ -23,17 +24,21 @@ use cheops_core::{
     id::{ResourceId, SiteId},
     replica::{Replica, Resource},
     time::Millis,
-    trust::{Claim, Fence, PublicKey, Roster, Standing},
+    trust::{
+        Claim, Fence, PublicKey, Roster, Standing,
+        people::{Digest, Invalid},
+    },
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
     api::model,
-    config,
+    config::{self, Config},
     node::{self, Stopping},
     peers::{Peers, VisitError},
     trust::{
         Identity, IdentityError, Ledger, LedgerError, Members,
+        people::{self, Grants, GrantsError},
         token::{Proof, Token, Tokens},
         word::Signed,
     },
@@ -59,6 +64,7 @@ struct Shared {
     members: Members,
     peers: Peers,
     node: node::Handle,
+    grants: Arc<dyn Grants>,
     tokens: Tokens,
     data: PathBuf,
     advertise: Option<String>,
@@ -108,6 +114,9 @@ pub enum FederationError {
     /// The agent is stopping.
     #[error(transparent)]
     Stopping(#[from] Stopping),
+    /// The list of tokens can't be written.
+    #[error(transparent)]
+    Grants(#[from] GrantsError),
     /// TLS does not take the key.
     #[error("the new key can't be used: {0}")]
     Tls(io::Error),
@@ -128,11 +137,13 @@ impl Federation {
         members: Members,
         peers: Peers,
         node: node::Handle,
-        data: PathBuf,
-        advertise: Option<String>,
+        grants: Arc<dyn Grants>,
+        config: &Config,
     ) -> io::Result<Self> {
+        let (data, advertise) = (config.data.clone(), config.advertise.clone());
         let tokens = Tokens::open(&data)?;
-        Ok(Self { shared: Arc::new(Shared { members, peers, node, tokens, data, advertise }) })
+        let shared = Shared { members, peers, node, grants, tokens, data, advertise };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Tells the others what is new, and hears what they say, for ever.
@@ -222,6 +233,40 @@ impl Federation {
         members.renew(next);
         tracing::info!(%key, "this site has a new key");
         Ok(key)
+    }
+
+    /// Tells the others who may do what and who may no more, and takes in what they have said about that.
+    pub async fn share_people(&self) -> Result<(), FederationError> {
+        let Some(said) = self.ledger().read(|roster| roster.people().clone()) else {
+            return Ok(());
+        };
+        let Shared { members, grants, .. } = &*self.shared;
+        let now = people::now();
+        let say = |claim| self.ledger().say(&members.identity(), self.now(), claim);
+        let known = grants.all();
+        for (grant, revoked) in &known {
+            let heard = said.find(&grant.digest, now);
+            if heard == Err(Invalid::Unknown) && revoked.is_none() && grant.holds_at(now) {
+                say(Claim::Grant(Box::new(grant.clone())))?;
+            }
+            if let Some(at) = *revoked
+                && heard.is_ok()
+            {
+                say(Claim::Revoke { digest: grant.digest, at })?;
+            }
+        }
+        let here = |digest: &Digest| known.iter().find(|(grant, _)| grant.digest == *digest);
+        for (grant, _) in said.all() {
+            if here(&grant.digest).is_none() && grant.holds_at(now) {
+                grants.grant(grant.clone()).await?;
+            }
+        }
+        for (digest, at) in said.revoked() {
+            if grants.find(digest, now).is_ok() {
+                grants.revoke(*digest, at).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Where others reach this site: where it says, where it listens, or, if it listens everywhere, the

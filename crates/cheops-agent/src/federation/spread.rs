@@ -41,6 +41,9 @@ pub(super) async fn run(federation: &Federation) {
         if federation.ledger().root().is_none() {
             continue;
         }
+        if let Err(error) = federation.share_people().await {
+            tracing::warn!("who may do what could not be shared: {error}");
+        }
         if let Err(error) = federation.vouch().await {
             tracing::warn!("what is known of a removed site could not be said: {error}");
         }

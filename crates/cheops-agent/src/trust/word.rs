@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 
 use cheops_core::{
     id::{ResourceId, SiteId},
-    time::Timestamp,
-    trust::{Claim, Fence, PublicKey, Statement},
+    time::{Millis, Timestamp},
+    trust::{Claim, Fence, PublicKey, Statement, people::Grant},
 };
 use ring::signature::{ED25519, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 
-use super::Identity;
+use super::{Identity, people::Rights};
 
 /// The longest word, in bytes: one that removes a site names all resources that it had a part in.
 pub const LONGEST: usize = 8 << 20;
@@ -157,6 +157,20 @@ enum Said<'a> {
         #[serde(borrow)]
         fence: Known<'a>,
     },
+    Grant {
+        name: &'a str,
+        digest: Bytes,
+        role: String,
+        resources: Vec<String>,
+        kinds: Vec<String>,
+        sites: Vec<String>,
+        issued: u64,
+        expires: u64,
+    },
+    Revoke {
+        digest: Bytes,
+        at: u64,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -215,6 +229,20 @@ impl<'a> Said<'a> {
             Claim::Vouch { key, fence } => {
                 Self::Vouch { key: *key.as_bytes(), fence: Known::of(fence) }
             }
+            Claim::Grant(grant) => {
+                let Rights { role, resources, kinds, sites } = Rights::of(&grant.role);
+                Self::Grant {
+                    name: grant.name.as_str(),
+                    digest: grant.digest,
+                    role,
+                    resources,
+                    kinds,
+                    sites,
+                    issued: grant.issued.0,
+                    expires: grant.expires.0,
+                }
+            }
+            Claim::Revoke { digest, at } => Self::Revoke { digest: *digest, at: at.0 },
         }
     }
 
@@ -233,6 +261,17 @@ impl<'a> Said<'a> {
             Self::Vouch { key, fence } => {
                 Claim::Vouch { key: PublicKey::from_bytes(key), fence: fence.read()? }
             }
+            Self::Grant { name, digest, role, resources, kinds, sites, issued, expires } => {
+                let rights = Rights { role, resources, kinds, sites };
+                Claim::Grant(Box::new(Grant {
+                    name: name.parse().map_err(malformed)?,
+                    digest,
+                    role: rights.role().map_err(malformed)?,
+                    issued: Millis(issued),
+                    expires: Millis(expires),
+                }))
+            }
+            Self::Revoke { digest, at } => Claim::Revoke { digest, at: Millis(at) },
         })
     }
 }
@@ -262,7 +301,10 @@ fn checked(address: &str) -> Result<Box<str>, WordError> {
 
 #[cfg(test)]
 mod tests {
-    use cheops_core::time::Millis;
+    use cheops_core::{
+        pattern::Pattern,
+        trust::people::{Reach, Role},
+    };
     use proptest::prelude::*;
 
     use super::*;
@@ -280,6 +322,17 @@ mod tests {
             Claim::Move { address: "elsewhere:8078".into() },
             Claim::Remove { key: two, fence: fence.clone() },
             Claim::Vouch { key: two, fence },
+            Claim::Grant(Box::new(Grant {
+                name: "vera".parse().unwrap(),
+                digest: [7; 32],
+                role: Role::Operator(Reach {
+                    resources: vec![Pattern::new("web-*")],
+                    ..Reach::default()
+                }),
+                issued: Millis(1),
+                expires: Millis(9),
+            })),
+            Claim::Revoke { digest: [7; 32], at: Millis(3) },
         ];
         let stated = |claim| {
             Word::Stated(Statement { by: one, number: 1, at: Timestamp::at(Millis(5)), claim })

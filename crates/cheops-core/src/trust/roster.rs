@@ -1,6 +1,6 @@
 //! Who belongs to a federation: what its sites have said about that, and what it amounts to at one of them.
 //!
-//! Sites make *statements*: they admit a site, or remove one. A statement is never changed and never
+//! Sites make *statements*: they admit a site, or remove one, or say what a person may do. A statement is never changed and never
 //! taken back, and each site passes on to all others what it has heard. The federation begins with one
 //! site, and is known by that site's key.
 //!
@@ -18,10 +18,13 @@
 
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 
-use super::PublicKey;
+use super::{
+    PublicKey,
+    people::{Digest, Grant, People},
+};
 use crate::{
     id::{ResourceId, SiteId},
-    time::Timestamp,
+    time::{Millis, Timestamp},
 };
 
 /// How many statements that do not count are kept, in case that they will.
@@ -75,6 +78,15 @@ pub enum Claim {
         key: PublicKey,
         /// What it knew.
         fence: Fence,
+    },
+    /// Somebody may do something, at all sites.
+    Grant(Box<Grant>),
+    /// Nobody may do anything with a token any more.
+    Revoke {
+        /// What the token is known by.
+        digest: Digest,
+        /// Since when.
+        at: Millis,
     },
 }
 
@@ -144,6 +156,7 @@ pub enum Standing {
 pub struct Roster {
     root: PublicKey,
     members: BTreeMap<PublicKey, Member>,
+    people: People,
     /// What counts, in the order in which it was heard.
     heard: Vec<Statement>,
     /// How far each key was heard.
@@ -159,6 +172,7 @@ impl Roster {
         Self {
             root,
             members: [(root, Member { site, address, since, standing })].into(),
+            people: People::default(),
             heard: Vec::new(),
             known: BTreeMap::new(),
             held: BTreeMap::new(),
@@ -196,6 +210,11 @@ impl Roster {
     /// The number of the last statement of a key that counts; 0 if there is none.
     pub fn heard_of(&self, key: &PublicKey) -> u64 {
         self.known.get(key).copied().unwrap_or(0)
+    }
+
+    /// Who may do what, at all sites.
+    pub fn people(&self) -> &People {
+        &self.people
     }
 
     /// All that ever belonged, by their keys.
@@ -271,6 +290,12 @@ impl Roster {
                 self.widen(key, fence);
             }
             Claim::Vouch { key, fence } => self.widen(key, fence),
+            Claim::Grant(grant) => {
+                self.people.grant((**grant).clone());
+            }
+            Claim::Revoke { digest, at } => {
+                self.people.revoke(*digest, *at);
+            }
         }
     }
 
@@ -314,7 +339,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::time::Millis;
 
     fn key(letter: char) -> PublicKey {
         PublicKey::from_bytes([u8::try_from(letter).unwrap_or_default(); 32])
