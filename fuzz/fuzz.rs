@@ -82,6 +82,13 @@ target!(
     &["9", ".", "h", "µs"],
     as_text(outside::duration_reads)
 );
+target!(tokens, outside::tokens(), &["-", "_", "=", " ", "é"], as_text(outside::token_reads));
+target!(
+    patterns,
+    ["web-*\nweb-1", "*a*b*c*\naaabbbccc"],
+    &["*", "a", "\n"],
+    as_text(outside::pattern_matches)
+);
 
 const PEM_WORDS: [&str; 4] = ["-----BEGIN PRIVATE KEY-----\n", "-----END", "=", "\n"];
 const FORM_WORDS: [&str; 8] =

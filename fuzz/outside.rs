@@ -22,11 +22,12 @@ use cheops_agent::{
     run::answer,
     trust::{
         Identity,
+        people::Token,
         seal::{self, Checker, Seal},
     },
     wire::frame::{Code, Frame, Frames, Hello},
 };
-use cheops_core::{duration, trust::PublicKey};
+use cheops_core::{duration, pattern::Pattern, trust::PublicKey};
 use hyper::header::{HeaderName, HeaderValue};
 
 static IDENTITY: LazyLock<Identity> = LazyLock::new(|| Identity::from_seed(&[7; 32]).unwrap());
@@ -279,6 +280,26 @@ pub(crate) const REPLIES: [&str; 2] = [
     "HTTP/1.1 201 Created\nlocation: /v2/images/7\ncontent-length: 2\n\n{}",
     "HTTP/2 500 \n\nbody\n",
 ];
+
+/// A token that can be read is written as the same.
+pub(crate) fn token_reads(text: &str) {
+    match text.parse::<Token>() {
+        Ok(token) => assert_eq!(token.reveal(), text.trim()),
+        Err(error) => assert!(!error.to_string().contains(text) || text.len() < 20),
+    }
+}
+
+pub(crate) fn tokens() -> [String; 1] {
+    [Token::make().unwrap().reveal()]
+}
+
+/// A pattern on the first line, and a text on the second: what is literally the same always matches.
+pub(crate) fn pattern_matches(text: &str) {
+    let (pattern, text) = text.split_once('\n').unwrap_or((text, text));
+    Pattern::new(pattern).matches(text);
+    assert!(Pattern::new("*").matches(text));
+    assert!(text.contains('*') || Pattern::new(text).matches(text));
+}
 
 /// A length of time is written as it was read.
 pub(crate) fn duration_reads(text: &str) {

@@ -329,7 +329,8 @@ impl Agent {
         self.context.peers.stop().await;
         self.context.node.stop();
         self.node.stopped().await;
-        self.context.audit.stop().await;
+        // A disk that hangs is no reason to.
+        let _ = time::timeout(FAREWELL, self.context.audit.stop()).await;
     }
 }
 

@@ -673,6 +673,13 @@ mod tests {
             [store]
             reserve = 40
             file = 50
+            [audit]
+            reads = true
+            bytes = 100000
+            age = "2h"
+            keep = 5
+            [limits]
+            rate = 60
             "#
             .replace("KEY", &key.to_string())
             .as_str(),
@@ -707,6 +714,9 @@ mod tests {
         assert_eq!(config.runs.show_after, None);
         assert_eq!(config.links.silence, Duration::from_secs(3));
         assert_eq!((config.store.reserve, config.store.file), (40, 50));
+        let age = Duration::from_hours(2);
+        assert_eq!(config.audit, Audit { reads: true, bytes: 100_000, age, keep: 5 });
+        assert_eq!(config.rates, Rates { rate: 60, burst: 120 });
     }
 
     #[test]
@@ -764,6 +774,11 @@ mod tests {
                 "site = 'a'\n[[policy.rule]]\nname = 'x'\ndecision = 'allow'",
                 "line 3: the rule `x` of the policy: it does not say what it allows",
             ),
+            ("site = 'a'\n[audit]\nkeep = 1", "line 3: `audit.keep` must be at least 2"),
+            ("site = 'a'\n[audit]\nbytes = 5", "line 3: `audit.bytes` must be at least 65536"),
+            ("site = 'a'\n[audit]\nage = '1ms'", "line 3: `audit.age` must be at least 1s"),
+            ("site = 'a'\n[audit]\nage = 'old'", "line 3: `audit.age`"),
+            ("site = 'a'\n[limits]\nrate = 0", "line 3: `limits.rate` and `limits.burst` must"),
             ("site = 'a'\n[hooks]\ntakeover = '0s'", "line 3: `hooks.takeover` must be longer"),
         ] {
             let error = read(text).unwrap_err();

@@ -86,6 +86,9 @@ async fn audit(State(context): State<Shared>, request: Request, next: Next) -> R
         learned: learned.clone(),
     };
     let response = LEARNED.scope(learned, next.run(request)).await;
+    if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        context.metrics.refused("size");
+    }
     line.answered(response.status()).await;
     response
 }

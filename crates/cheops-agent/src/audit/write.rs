@@ -107,7 +107,10 @@ impl Writer {
             lost: 0,
         };
         writer.events_of_start(site, now, repaired, &found);
-        writer.write()?;
+        // On a disk that is full they wait, like all others: the site can still be looked at.
+        if let Err(error) = writer.write() {
+            tracing::error!("the audit can't be written: {error}; lines wait");
+        }
         Ok((writer, found))
     }
 
@@ -303,13 +306,22 @@ fn last_of(directory: &Path, part: &Part) -> io::Result<(Option<Last>, Option<St
     }
     let rest = &tail[good..];
     let aside = directory.join(format!("{:020}.broken", found.map_or(part.first, |last| last.n)));
-    let mut kept = options().create(true).truncate(true).open(&aside)?;
-    kept.write_all(rest)?;
-    kept.sync_data()?;
+    let kept = set_aside(&aside, rest);
     file.set_len(from + good as u64)?;
     file.sync_data()?;
     let (count, name) = (rest.len(), aside.file_name().unwrap_or_default().to_string_lossy());
-    Ok((found, Some(format!("the last {count} bytes were not a whole line: they are in {name}"))))
+    let what = format!("the last {count} bytes were not a whole line");
+    let said = match kept {
+        Ok(()) => format!("{what}: they are in {name}"),
+        Err(error) => format!("{what}, and could not be kept: {error}"),
+    };
+    Ok((found, Some(said)))
+}
+
+fn set_aside(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = options().create(true).truncate(true).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_data()
 }
 
 /// The last line in the end of a file, and where it ends.

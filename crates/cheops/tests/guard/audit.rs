@@ -101,6 +101,34 @@ fn what_changes_something_or_is_refused_has_a_line() {
 }
 
 #[test]
+fn a_line_says_who_was_refused_and_what_it_may_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Agent::alone(directory.path());
+    let asked = serde_json::json!({"name": "eve", "role": "viewer"});
+    let (status, text) = site.post("/api/v1/access", &asked).unwrap();
+    assert_eq!(status, 201, "{text}");
+    let made: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let token = made["token"].as_str().unwrap();
+    let post = |token: &str| {
+        raw(
+            &site,
+            &format!(
+                "POST /api/v1/resources/web/operations HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}"
+            ),
+        )
+    };
+    assert!(post(token).starts_with("HTTP/1.1 403"));
+    assert!(post("cheops_nobody").starts_with("HTTP/1.1 401"));
+    let mut lines = entries(&site, "&resource=web");
+    let [viewer, nobody] = [lines.remove(0), lines.remove(0)].map(|line| line.event);
+    assert_eq!((viewer.author.as_deref(), viewer.role.as_deref()), (Some("eve"), Some("viewer")));
+    assert_eq!((viewer.status, viewer.why.as_deref()), (Some(403), Some("not-allowed")));
+    assert_eq!((nobody.author, nobody.role, nobody.status), (None, None, Some(401)));
+    let (_, audit) = site.ask("/api/v1/audit?limit=1000").unwrap();
+    assert!(!audit.contains(token) && !audit.contains("cheops_nobody"), "{audit}");
+}
+
+#[test]
 fn reads_have_a_line_if_the_configuration_says_so() {
     let directory = tempfile::tempdir().unwrap();
     let site = Agent::alone_with(directory.path(), "[audit]\nreads = true");
