@@ -48,7 +48,7 @@ use crate::{
     problems::Noted,
     replicants::Replicants,
     run::{self, Runner, Setup},
-    trust::{Identity, IdentityError},
+    trust::{Configured, Identity, IdentityError, Sealer},
 };
 
 /// How long requests may take to end when the agent stops.
@@ -146,14 +146,16 @@ impl Agent {
         })?;
 
         let (handle, inbox) = node::channel(Clock::default());
-        let identity = Identity::open(&config.data)?;
+        let identity = Arc::new(Identity::open(&config.data)?);
         let own = config.sites.iter().find(|(_, peer)| peer.key == identity.public());
         if let Some((site, _)) = own {
             return Err(StartError::OwnKey(site.clone()));
         }
-        let peers = Peers::bind(&config, &identity, handle.clone()).await.map_err(|error| {
-            StartError::Listen { address: config.peers, what: "other agents", error }
-        })?;
+        let signers = Arc::new(Configured::new(&config, identity.public()));
+        let peers =
+            Peers::bind(&config, &identity, signers, noted.clone(), handle.clone()).await.map_err(
+                |error| StartError::Listen { address: config.peers, what: "other agents", error },
+            )?;
         let directory = |path: PathBuf| move |error| StartError::Directory { path, error };
         let store = config.data.join("files");
         let files = Files::open(store.clone(), config.store.clone()).map_err(directory(store))?;
@@ -173,7 +175,8 @@ impl Agent {
         let hands =
             AgentHands { peers: peers.clone(), runner: runner.clone(), noted: noted.clone() };
         let reserve = config.store.reserve;
-        let node = node::start(inbox, replica, Box::new(engine), Box::new(hands), reserve)
+        let sealer = Sealer::new(identity.clone(), config.site.clone());
+        let node = node::start(inbox, replica, Box::new(engine), Box::new(hands), sealer, reserve)
             .map_err(StartError::Thread)?;
 
         let place = config.data.join("hooks");
@@ -364,7 +367,10 @@ impl Hands for AgentHands {
 
     fn tell(&mut self, event: &Event) {
         match event {
-            Event::Refused { from, resource, why } => self.noted.refused(from, resource, why),
+            Event::Refused { from, resource, why } => {
+                self.peers.refused(from);
+                self.noted.refused(from, resource, why);
+            }
             Event::Forgotten(resource) => self.runner.forget(resource),
             Event::Recorded { .. } | Event::NeedsDecision(_) | Event::Unknown(_) => {}
         }

@@ -1,7 +1,7 @@
 //! Requests for operations: how they may be written, and a site that takes one and falls silent.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
-use std::{convert::Infallible, net::SocketAddr, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, response::IntoResponse as _, routing::post};
 use bytes::Bytes;
@@ -10,7 +10,8 @@ use cheops_agent::{
     config::Config,
     node::{self, Clock},
     peers::{Peers, State},
-    trust::Identity,
+    problems::Noted,
+    trust::{Configured, Identity},
 };
 use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
@@ -241,7 +242,8 @@ async fn a_site_that_takes_a_request_and_falls_silent_is_not_waited_for_for_ever
     add(&mut other, "here", here.peers().to_string(), &directory);
     let (handle, _inbox) = node::channel(Clock::default());
     let identity = identity("there", &directory);
-    let there = Peers::bind(&other, &identity, handle).await.unwrap();
+    let signers = Arc::new(Configured::new(&other, identity.public()));
+    let there = Peers::bind(&other, &identity, signers, Noted::default(), handle).await.unwrap();
     there.serve(silent());
     let deadline = Instant::now() + PATIENCE;
     while there.view().iter().all(|peer| peer.state != State::Reachable) {

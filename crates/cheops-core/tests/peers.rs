@@ -60,7 +60,7 @@ fn operation(id: &str, at: u64, parents: &[&str], declares: Option<&[&str]>) -> 
 }
 
 fn records(from: &str, after: u64, op: Operation) -> Input {
-    let records = vec![Sent { after, record: Record::Operation(Arc::new(op)) }];
+    let records = vec![Sent { after, record: Record::Operation(Arc::new(op)), seal: None }];
     let message = Message::Records { resource: resource("r"), records, more: false };
     Input::Received { from: site(from), message }
 }

@@ -9,6 +9,7 @@
 //! - sending never blocks, and nothing is unbounded: what does not fit is dropped, and the two sites
 //!   compare when there is room again;
 //! - each link has tasks of its own: a site that is slow or gone delays no other;
+//! - no record reaches the node that its site has not sealed, whoever brings it;
 //! - nothing that a peer sends leads to a panic, or to memory in proportion to a number it names.
 
 mod dial;
@@ -28,7 +29,12 @@ use std::{
 };
 
 use axum::{Router, body::Body};
-use cheops_core::{id::SiteId, replica::Message, scope::Catalogue, trust::PublicKey};
+use cheops_core::{
+    id::SiteId,
+    replica::{Message, Record},
+    scope::Catalogue,
+    trust::PublicKey,
+};
 use futures_util::future::BoxFuture;
 use hyper::{Request, Response, Version};
 use tokio::{
@@ -47,8 +53,9 @@ use self::{
 use crate::{
     config::{self, Config, Links},
     node,
+    problems::Noted,
     trust::{
-        Identity, Tls,
+        Doubt, Identity, Signers, Tls,
         tls::{self, Known, UnknownKey},
     },
     wire::frame::{Code, Frame, Hello},
@@ -119,6 +126,8 @@ pub struct Peer {
     pub error: Option<String>,
     /// How many messages were dropped since the agent started because too much waited.
     pub dropped: u64,
+    /// How many records and messages of it were refused since the agent started.
+    pub refused: u64,
     /// How many links have broken, or ended because of what came over them.
     pub faults: u64,
     /// What was sent since the agent started.
@@ -218,6 +227,9 @@ pub(crate) struct Shared {
     life: u64,
     links: Links,
     node: node::Handle,
+    /// Whose records are let in.
+    signers: Arc<dyn Signers>,
+    noted: Noted,
     slots: BTreeMap<SiteId, Arc<Slot>>,
     tls: Tls,
     address: SocketAddr,
@@ -262,6 +274,28 @@ impl Shared {
         });
     }
 
+    /// A site has sent a record that its own site has not sealed, or that does not count.
+    fn doubted(&self, slot: &Slot, record: &Record, doubt: Doubt) {
+        let (from, origin) = (&slot.site, &record.id().site);
+        slot.refused();
+        let (why, next) = (doubt.says(origin), doubt.next(&self.here, from, origin));
+        if self.noted.doubted(from, Some(record.resource()), &why, &next) {
+            let (resource, id) = (record.resource(), record.id());
+            tracing::warn!(%from, %resource, %id, "a record was not taken in: {why}; {next}");
+            self.node.refused(from, resource, doubt.word());
+        }
+    }
+
+    /// A site has sent what is no message.
+    fn unreadable(&self, slot: &Slot, why: &str) {
+        slot.refused();
+        let next = format!(
+            "look at the versions of both agents; if they are the same, look at the machine of `{}`",
+            slot.site
+        );
+        self.noted.doubted(&slot.site, None, why, &next);
+    }
+
     fn say_once(&self, text: String) {
         let mut last = self.turned_away.lock().unwrap_or_else(PoisonError::into_inner);
         if *last != text {
@@ -285,6 +319,8 @@ impl Peers {
     pub async fn bind(
         config: &Config,
         identity: &Identity,
+        signers: Arc<dyn Signers>,
+        noted: Noted,
         node: node::Handle,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(config.peers).await?;
@@ -298,6 +334,8 @@ impl Peers {
             life: fastrand::u64(..),
             links: config.links.clone(),
             node,
+            signers,
+            noted,
             slots: config.sites.iter().map(slot).collect(),
             tls,
             address: listener.local_addr()?,
@@ -339,6 +377,13 @@ impl Peers {
     pub fn send(&self, to: &SiteId, message: Message) {
         if let Some(link) = self.shared.slots.get(to).and_then(|slot| slot.link()) {
             link.outbox.push(message);
+        }
+    }
+
+    /// Takes note that something a site has sent was refused.
+    pub fn refused(&self, site: &SiteId) {
+        if let Some(slot) = self.shared.slots.get(site) {
+            slot.refused();
         }
     }
 

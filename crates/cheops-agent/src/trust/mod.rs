@@ -4,14 +4,26 @@
 //! recognise each other by it, over TLS in which both prove that they have the private one. There are no
 //! certificates to issue or to renew.
 //!
+//! Each record is signed by the site that made it, in batches (`seal`): `sealer` does that for this site,
+//! `inspect` looks at what others bring, `signers` says whose key counts for what.
+//!
 //! What must stay true:
 //! - the private key never leaves its file and this process, and nobody else may read that file;
 //! - a connection belongs to the site whose key was proved on it, whatever is said on it;
+//! - a record counts as the word of a site if it is signed with that site's key, whoever brings it;
 //! - a key that is not known is refused before anything else is read from it.
 
 mod identity;
+mod inspect;
 pub mod seal;
+mod sealer;
+mod signers;
 pub(crate) mod tls;
 
-pub use self::identity::{FILE, Identity, IdentityError};
-pub use self::tls::{Known, Tls};
+pub use self::{
+    identity::{FILE, Identity, IdentityError},
+    inspect::{Doubt, Inspector},
+    sealer::Sealer,
+    signers::{Configured, Signers},
+    tls::{Known, Tls},
+};

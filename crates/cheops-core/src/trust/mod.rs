@@ -6,5 +6,9 @@
 
 mod key;
 pub mod roster;
+mod seal;
 
-pub use self::key::{KeyError, PublicKey};
+pub use self::{
+    key::{KeyError, PublicKey},
+    seal::Seal,
+};
