@@ -114,3 +114,80 @@ impl Inspector {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cheops_core::{
+        id::ResourceId,
+        replica::{Durable, Shown},
+        trust::Seal,
+    };
+
+    use super::*;
+    use crate::trust::{Identity, Sealer};
+
+    /// A site that has had two keys, of which the first counts for its first records alone.
+    struct Renewed([PublicKey; 2]);
+
+    impl Signers for Renewed {
+        fn counts(&self, key: &PublicKey, site: &SiteId, _: &ResourceId, number: u64) -> bool {
+            site.as_str() == "renewed" && (*key == self.0[1] || number <= 2)
+        }
+
+        fn keys(&self, site: &SiteId) -> Vec<PublicKey> {
+            if site.as_str() == "renewed" { self.0.into() } else { Vec::new() }
+        }
+    }
+
+    fn identity(seed: u8) -> Identity {
+        Identity::from_seed(&[seed; 32]).unwrap()
+    }
+
+    fn sent(seed: u8, site: &str, number: u64) -> Sent {
+        let record = Record::Shown(Arc::new(Shown {
+            id: format!("{site}:{number}").parse().unwrap(),
+            resource: "web".parse().unwrap(),
+            op: "other:1".parse().unwrap(),
+            block: 7,
+            print: None,
+        }));
+        let mut batch = [Durable::Record(record.clone(), None)];
+        Sealer::new(Arc::new(identity(seed)), site.parse().unwrap()).seal(&mut batch);
+        let [Durable::Record(_, seal)] = batch else { panic!("not a record") };
+        Sent { after: number - 1, record, seal }
+    }
+
+    #[test]
+    fn a_key_counts_for_its_own_site_and_as_far_as_it_counts() {
+        let keys = [identity(1).public(), identity(2).public()];
+        let mut inspector = Inspector::new(Arc::new(Renewed(keys)));
+        for (story, sent, expected) in [
+            ("the old key, before", sent(1, "renewed", 2), Ok(())),
+            ("the old key, after", sent(1, "renewed", 3), Err(Doubt::Fenced)),
+            ("the new key", sent(2, "renewed", 3), Ok(())),
+            ("a third key", sent(3, "renewed", 1), Err(Doubt::Forged)),
+            ("another site", sent(1, "other", 1), Err(Doubt::UnknownSite)),
+            ("no seal", Sent { seal: None, ..sent(1, "renewed", 1) }, Err(Doubt::Unsealed)),
+            (
+                "not a seal",
+                Sent { seal: Seal::new(b"anything"), ..sent(1, "renewed", 1) },
+                Err(Doubt::Forged),
+            ),
+        ] {
+            // What was found is remembered, and found again.
+            for _ in 0..2 {
+                assert_eq!(inspector.inspect(&sent), expected, "{story}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_doubt_names_the_site_and_says_what_to_do() {
+        let [here, from, origin]: [SiteId; 3] = ["h", "f", "o"].map(|name| name.parse().unwrap());
+        for doubt in [Doubt::Unsealed, Doubt::UnknownSite, Doubt::Forged, Doubt::Fenced] {
+            assert!(doubt.says(&origin).contains("`o`"), "{doubt:?}");
+            assert!(doubt.next(&here, &from, &origin).contains("`o`"), "{doubt:?}");
+            assert!(doubt.word().starts_with("a record"), "{doubt:?}");
+        }
+    }
+}

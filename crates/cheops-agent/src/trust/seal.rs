@@ -277,6 +277,22 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #[test]
+        fn what_is_read_as_a_seal_is_written_in_the_same_bytes(
+            signature: [u8; 32], sides: u8, hashes in 0..9_usize, cut in 0..3_usize
+        ) {
+            let bytes = [&signature[..], &signature, &[sides], &[9; 32].repeat(hashes)].concat();
+            let bytes = &bytes[..bytes.len() - cut];
+            if let Some(proof) = Proof::decode(&Seal::new(bytes).unwrap()) {
+                proptest::prop_assert_eq!(proof.bytes(), bytes);
+            } else {
+                let fits = sides != 0 && sides.ilog2() as usize == hashes && hashes <= DEEP;
+                proptest::prop_assert!(!fits || cut > 0);
+            }
+        }
+    }
+
     #[test]
     fn what_is_remembered_is_bounded() {
         let (identity, here) = (identity(1), site("a"));
