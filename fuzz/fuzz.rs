@@ -62,6 +62,18 @@ macro_rules! target {
 }
 
 target!(keys, outside::keys(), &["a", "2", "-", "1", "é", " "], as_text(outside::key_reads));
+target!(
+    join_tokens,
+    outside::join_tokens(),
+    &["a", "cheops-join-", "_"],
+    as_text(outside::join_token_reads)
+);
+target!(
+    federations,
+    outside::federations(),
+    &["a", "\n", " ", "="],
+    as_text(outside::federation_reads)
+);
 target!(seals, outside::seals(), &["\u{0}", "\u{1}", "\u{7f}"], outside::seal_reads);
 target!(private_keys, outside::private_keys(), &PEM_WORDS, outside::private_key_reads);
 target!(frames, outside::frames(), &["\u{0}", "\u{1}", "\u{7f}"], outside::frames_read);

@@ -21,13 +21,19 @@ use cheops_agent::{
     mesh::read::Reader,
     run::answer,
     trust::{
-        Identity,
+        Identity, Ledger, ledger,
         people::Token,
-        seal::{self, Checker, Seal},
+        seal::{self, Checker, Proof},
+        token,
     },
     wire::frame::{Code, Frame, Frames, Hello},
 };
-use cheops_core::{duration, pattern::Pattern, trust::PublicKey};
+use cheops_core::{
+    duration,
+    pattern::Pattern,
+    time::Millis,
+    trust::{Claim, PublicKey, Seal},
+};
 use hyper::header::{HeaderName, HeaderValue};
 
 static IDENTITY: LazyLock<Identity> = LazyLock::new(|| Identity::from_seed(&[7; 32]).unwrap());
@@ -46,8 +52,8 @@ pub(crate) fn keys() -> [String; 2] {
 
 /// What is read as a seal has no other form, and is good only for what was sealed.
 pub(crate) fn seal_reads(bytes: &[u8]) {
-    let Some(seal) = Seal::decode(bytes) else { return };
-    assert_eq!(seal.encode(), bytes);
+    let Some(seal) = Seal::new(bytes).and_then(|seal| Proof::decode(&seal)) else { return };
+    assert_eq!(seal.encode().unwrap().as_bytes(), bytes);
     let (site, mut checker) = ("site1".parse().unwrap(), Checker::default());
     assert!(!checker.check(&IDENTITY.public(), &site, b"another record", &seal));
 }
@@ -57,7 +63,46 @@ pub(crate) fn seals() -> Vec<Vec<u8>> {
     let records: Vec<[u8; 1]> = (0..64).map(|n| [n]).collect();
     let one = seal::seal(&IDENTITY, &site, &records[..1]);
     let many = seal::seal(&IDENTITY, &site, &records);
-    one.into_iter().chain(many).map(|seal| seal.encode()).collect()
+    let bytes = |seal: Proof| seal.encode().unwrap().as_bytes().to_vec();
+    one.into_iter().chain(many).map(bytes).collect()
+}
+
+/// What is read as a token by which a site joins is printed as it was read.
+pub(crate) fn join_token_reads(text: &str) {
+    match text.parse::<token::Token>() {
+        Ok(token) => assert_eq!(token.to_string(), text.trim()),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+pub(crate) fn join_tokens() -> [String; 1] {
+    let (data, now) = (tempfile::tempdir().unwrap(), Millis(1_700_000_000_000));
+    let (tokens, key) = (token::Tokens::open(data.path()).unwrap(), IDENTITY.public());
+    [tokens.make(key, key, "site1:8078".into(), now, now).unwrap().to_string()]
+}
+
+/// A list of who belongs can be read, and then says something that was signed, or it is said what is wrong.
+pub(crate) fn federation_reads(text: &str) {
+    thread_local! {
+        static DATA: tempfile::TempDir = tempfile::tempdir().unwrap();
+    }
+    DATA.with(|data| {
+        fs::write(data.path().join(ledger::FILE), text).unwrap();
+        match Ledger::open(data.path()) {
+            Ok(ledger) => assert_eq!(ledger.root().is_some(), !ledger.all().is_empty()),
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    });
+}
+
+pub(crate) fn federations() -> [String; 1] {
+    let data = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(data.path()).unwrap();
+    ledger.found(&IDENTITY, &"site1".parse().unwrap(), "site1:8078").unwrap();
+    let (site, key) = ("site2".parse().unwrap(), PublicKey::from_bytes([2; 32]));
+    let admit = Claim::Admit { site, key, address: "site2:8078".into() };
+    ledger.say(&IDENTITY, Millis(1), admit).unwrap();
+    [fs::read_to_string(data.path().join(ledger::FILE)).unwrap()]
 }
 
 /// What is in the file of a site's key is a key, or it is said what is wrong.

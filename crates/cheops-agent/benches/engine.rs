@@ -3,7 +3,8 @@
 //! Beside each rate stands that of a plain file that gets the same bytes with one write and one sync
 //! a batch: the limit of this disk at this minute. Rounds are interleaved and the median is taken,
 //! since machines are noisy. `cargo bench -p cheops-agent --bench engine`; with `-- 1000000` as the
-//! number of operations in the store that is opened (200,000 otherwise).
+//! number of operations in the store that is opened (200,000 otherwise); with `-- seals` for what signing
+//! and checking costs.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -17,17 +18,23 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::Path,
     process::{Command, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use cheops_agent::{
+    config::Config,
     engine::{
         Engine,
         embedded::{Embedded, Options},
     },
+    trust::{Identity, Inspector, Ledger, Members, Sealer},
     wire,
 };
-use cheops_core::replica::Durable;
+use cheops_core::{
+    id::SiteId,
+    replica::{Durable, Sent},
+};
 
 #[path = "../tests/storage/mod.rs"]
 mod storage;
@@ -41,9 +48,11 @@ fn main() {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["fill", directory, count] => fill(Path::new(directory), count.parse().unwrap()),
         ["open", directory] => open_once(Path::new(directory)),
+        ["seals"] => seals(),
         [count] => opening(count.parse().unwrap()),
         _ => {
             rates();
+            seals();
             opening(200_000);
         }
     }
@@ -76,6 +85,67 @@ fn rates() {
         let (ours, plain) = (median(ours), median(plain));
         let what = format!("{size} operations");
         println!("{what:<24} {ours:>10.0}/s {plain:>10.0}/s {:>8.2}", ours / plain);
+    }
+}
+
+/// What it costs that each record is signed where it is made and checked where it arrives: operations
+/// made durable in a second without that, and with both of it on the same core, one after the other.
+fn seals() {
+    let site: SiteId = "site1".parse().unwrap();
+    let config = Config::new(site, "/nowhere");
+    let ledger = Ledger::open(&config.data).unwrap();
+    let members = Members::new(&config, Identity::from_seed(&[7; 32]).unwrap(), ledger);
+    let (signers, sealer) = (Arc::new(members.clone()), Sealer::of(members));
+    let own = |number: u64| {
+        let resource = format!("resource-{}", number % RESOURCES).parse().unwrap();
+        storage::operation_of(number, "site1", &resource)
+    };
+    println!(
+        "\n{:<24} {:>12} {:>12} {:>8} {:>8} {:>10} {:>10} {:>8}",
+        "a batch", "not signed", "signed", "cost", "limit", "signing", "checking", "bytes"
+    );
+    for size in [64, 16, 1] {
+        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let mut engines = ["plain", "sealed"].map(|name| open(&directory.path().join(name)));
+        let mut inspector = Inspector::new(signers.clone());
+        let (mut next, mut bytes) = (1, 0);
+        let (mut signing, mut checking, mut count) = (Duration::ZERO, Duration::ZERO, 0_u32);
+        let (mut plain, mut sealed) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let mut batch = || {
+                next += size;
+                (next - size..next).map(own).collect::<Vec<_>>()
+            };
+            plain.push(rate(&mut batch, |batch| {
+                engines[0].append(batch).unwrap();
+            }));
+            sealed.push(rate(&mut batch, |batch| {
+                let mut batch = batch.to_vec();
+                let start = Instant::now();
+                sealer.seal(&mut batch);
+                signing += start.elapsed();
+                engines[1].append(&batch).unwrap();
+                let start = Instant::now();
+                for durable in batch {
+                    let Durable::Record(record, seal) = durable else { panic!("not a record") };
+                    bytes = bytes.max(seal.as_ref().map_or(0, |seal| seal.as_bytes().len()));
+                    inspector.inspect(&Sent { after: 0, record, seal }).unwrap();
+                    count += 1;
+                }
+                checking += start.elapsed();
+            }));
+        }
+        let (plain, sealed) = (median(plain), median(sealed));
+        let each =
+            |span: Duration| format!("{:.1} us", span.as_secs_f64() * 1e6 / f64::from(count));
+        println!(
+            "{:<24} {plain:>10.0}/s {sealed:>10.0}/s {:>6.1} % {:>8} {:>10} {:>10} {bytes:>8}",
+            format!("{size} operations"),
+            (1.0 - sealed / plain) * 100.0,
+            "< 25 %",
+            each(signing),
+            each(checking),
+        );
     }
 }
 

@@ -5,10 +5,16 @@
 //! Rounds are interleaved and the median is taken, since machines are noisy. The time of the link
 //! includes all that it does: encoding, framing, HTTP/2, decoding, and handing over to the node.
 //! `idle N`: what an agent uses that has nothing to do but to be linked to N others. `cargo bench -p cheops-agent --bench peers [-- idle 100]`.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a bench prints, and fails by panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a bench prints, and fails by panic"
+)]
 #![allow(clippy::cast_precision_loss, reason = "these are measurements")]
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -21,7 +27,8 @@ use cheops_agent::{
     engine::{Engine, EngineError, Reader, Seq},
     node::{self, Clock, Hands},
     peers::{Peers, State},
-    trust::{Identity, Ledger, Members},
+    problems::Noted,
+    trust::{Identity, Ledger, Members, Sealer},
     wire::{self, Names, frame::Frames},
 };
 use cheops_core::{
@@ -29,6 +36,7 @@ use cheops_core::{
     operation::{Action, Operation},
     replica::{Durable, Effect, Event, Message, Record, Replica, Sent, Settings, Stretch},
     time::{Millis, Timestamp},
+    trust::Seal,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -61,6 +69,14 @@ impl Engine for NoDisk {
 impl Reader for NoDisk {
     fn after(&self, _: Seq, _: usize) -> Result<Vec<(Seq, Durable)>, EngineError> {
         Ok(Vec::new())
+    }
+
+    fn seals(
+        &self,
+        _: &ResourceId,
+        _: &BTreeSet<OpId>,
+    ) -> Result<BTreeMap<OpId, Seal>, EngineError> {
+        Ok(BTreeMap::new())
     }
 
     fn last(&self) -> Seq {
@@ -111,10 +127,12 @@ async fn start(n: usize, others: impl Iterator<Item = usize>) -> Peers {
     let (handle, inbox) = node::channel(Clock::default());
     let ledger = Ledger::open(&config.data).unwrap();
     let members = Members::new(&config, identity(n), ledger);
-    let peers = Peers::bind(&config, members, handle).await.unwrap();
+    let peers = Peers::bind(&config, members.clone(), Noted::default(), handle).await.unwrap();
     let replica = Replica::new(name(n), Settings::default());
     let hands = Sender(peers.clone());
-    std::mem::forget(node::start(inbox, replica, Box::new(NoDisk), Box::new(hands), 0).unwrap());
+    let sealer = Sealer::of(members);
+    let node = node::start(inbox, replica, Box::new(NoDisk), Box::new(hands), sealer, 0);
+    std::mem::forget(node.unwrap());
     peers.serve(Router::new());
     peers
 }
@@ -330,10 +348,12 @@ fn message() -> Message {
         declares: None,
     };
     let line = "x".repeat(WEIGHT - operation("").weight());
-    let record = Record::Operation(Arc::new(operation(&line)));
+    let mut sealed = [Durable::Record(Record::Operation(Arc::new(operation(&line))), None)];
+    Sealer::new(Arc::new(identity(1)), name(1)).seal(&mut sealed);
+    let [Durable::Record(record, seal)] = sealed else { panic!("not a record") };
     Message::Records {
         resource: resource.clone(),
-        records: vec![Sent { after: 9_999, record }],
+        records: vec![Sent { after: 9_999, record, seal }],
         more: false,
     }
 }

@@ -104,6 +104,7 @@ fn batch() -> Message {
     let sent = |n| Sent {
         after: id(n).number - 1,
         record: Record::Operation(Arc::new(operation(n, &line))),
+        seal: None,
     };
     Message::Records {
         resource: resource.clone(),

@@ -58,7 +58,7 @@ use crate::{
     replicants::Replicants,
     run::{self, Runner, Setup},
     trust::{
-        Identity, IdentityError, Ledger, LedgerError, Members,
+        Identity, IdentityError, Ledger, LedgerError, Members, Sealer,
         certificate::CertificateError,
         kept::{Kept, KeptError},
         people,
@@ -194,10 +194,12 @@ impl Agent {
 
         let (handle, inbox) = node::channel(Clock::default());
         let members = members(&config)?;
-        let peers =
-            Peers::bind(&config, members.clone(), handle.clone()).await.map_err(|error| {
-                StartError::Listen { address: config.peers, what: "other agents", error }
-            })?;
+        let listening = Peers::bind(&config, members.clone(), noted.clone(), handle.clone()).await;
+        let peers = listening.map_err(|error| StartError::Listen {
+            address: config.peers,
+            what: "other agents",
+            error,
+        })?;
         let directory = |path: PathBuf| move |error| StartError::Directory { path, error };
         let federation = Federation::open(
             members.clone(),
@@ -224,8 +226,9 @@ impl Agent {
             .and_then(|setup| Runner::start(setup, files.clone(), fetch, handle.clone()))
             .map_err(directory(scratch))?;
         let place = audit::directory(&config.data);
-        let audit = Audit::open(&config.data, config.audit.clone(), members.identity(), &config.site)
-            .map_err(directory(place))?;
+        let audit =
+            Audit::open(&config.data, config.audit.clone(), members.identity(), &config.site)
+                .map_err(directory(place))?;
         let hands = AgentHands {
             peers: peers.clone(),
             runner: runner.clone(),
@@ -233,7 +236,8 @@ impl Agent {
             audit: audit.clone(),
         };
         let reserve = config.store.reserve;
-        let node = node::start(inbox, replica, Box::new(engine), Box::new(hands), reserve)
+        let sealer = Sealer::of(members.clone());
+        let node = node::start(inbox, replica, Box::new(engine), Box::new(hands), sealer, reserve)
             .map_err(StartError::Thread)?;
 
         let place = config.data.join("hooks");
@@ -506,6 +510,7 @@ impl Hands for AgentHands {
     fn tell(&mut self, event: &Event) {
         match event {
             Event::Refused { from, resource, why } => {
+                self.peers.refused(from);
                 self.noted.refused(from, resource, why);
                 self.audit.note(audit::Event::record(from.as_str(), resource.as_str(), *why));
             }

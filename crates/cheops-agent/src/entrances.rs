@@ -73,11 +73,7 @@ impl Entrances {
     }
 
     /// Serves whoever comes, until it is to stop.
-    pub(crate) fn serve(
-        self,
-        router: &Router,
-        context: &Shared,
-    ) -> Vec<JoinHandle<()>> {
+    pub(crate) fn serve(self, router: &Router, context: &Shared) -> Vec<JoinHandle<()>> {
         let (access, limits) = (&context.access, &context.config.serve);
         let Self { api, certificate, listener, socket } = self;
         let secure = certificate.is_some();

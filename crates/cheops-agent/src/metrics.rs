@@ -124,6 +124,7 @@ struct Links {
     clock_offset: Family<Site, Gauge<f64, std::sync::atomic::AtomicU64>>,
     queue_bytes: Family<Site, Gauge>,
     dropped: Family<Site, Gauge>,
+    refused: Family<Site, Gauge>,
 }
 
 impl Default for Metrics {
@@ -168,6 +169,8 @@ impl Default for Metrics {
         registry.register("site_queue_bytes", "What waits to be sent", links.queue_bytes.clone());
         let dropped = "Messages that were dropped because the queue was full";
         registry.register("site_dropped", dropped, links.dropped.clone());
+        let doubted = "What the site sent and was refused: forged, altered, or not to be read";
+        registry.register("site_refused", doubted, links.refused.clone());
         let hooks = HookGauges::default();
         for (name, help, family) in [
             ("hook_waiting", "Events that wait to be told", &hooks.waiting),
@@ -288,6 +291,7 @@ impl Metrics {
         }
         links.queue_bytes.get_or_create(&site).set(signed(peer.queue.bytes));
         links.dropped.get_or_create(&site).set(i64::try_from(peer.dropped).unwrap_or(i64::MAX));
+        links.refused.get_or_create(&site).set(i64::try_from(peer.refused).unwrap_or(i64::MAX));
     }
 }
 

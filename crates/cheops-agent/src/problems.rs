@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -39,52 +39,110 @@ pub struct Noted(Arc<Mutex<Notes>>);
 
 #[derive(Debug, Default)]
 struct Notes {
-    /// What each peer said that was not taken in, and how often; the oldest is forgotten first.
-    refused: BTreeMap<(SiteId, ResourceId, String), u64>,
-    order: VecDeque<(SiteId, ResourceId, String)>,
+    /// What each peer said that was not taken in, and how often.
+    refused: BTreeMap<Refused, u64>,
+    /// The same, the oldest first.
+    order: VecDeque<Refused>,
     /// What could not be read when the agent started.
     damage: Vec<String>,
+}
+
+/// Something that a peer said and that was not taken in.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Refused {
+    from: SiteId,
+    resource: Option<ResourceId>,
+    why: String,
+    urgency: Urgency,
+    next: String,
+}
+
+impl Notes {
+    /// Whether it is new.
+    fn refuse(&mut self, refused: Refused) -> bool {
+        if let Some(count) = self.refused.get_mut(&refused) {
+            *count += 1;
+            return false;
+        }
+        if self.order.len() == MAX_NOTED {
+            self.make_room();
+        }
+        self.order.push_back(refused.clone());
+        self.refused.insert(refused, 1);
+        true
+    }
+
+    /// Drops the oldest of the peer that most is noted of, so that nobody hides what others did.
+    fn make_room(&mut self) {
+        let mut counts: BTreeMap<&SiteId, usize> = BTreeMap::new();
+        for refused in &self.order {
+            *counts.entry(&refused.from).or_default() += 1;
+        }
+        let most = counts.into_iter().max_by_key(|&(_, count)| count);
+        let most = most.map(|(site, _)| site.clone());
+        let at = self.order.iter().position(|refused| Some(&refused.from) == most.as_ref());
+        if let Some(oldest) = at.and_then(|at| self.order.remove(at)) {
+            self.refused.remove(&oldest);
+        }
+    }
 }
 
 impl Noted {
     /// Notes that something a peer said was not taken in.
     pub fn refused(&self, from: &SiteId, resource: &ResourceId, why: &str) {
-        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (from.clone(), resource.clone(), why.to_owned());
-        if let Some(count) = notes.refused.get_mut(&key) {
-            *count += 1;
-            return;
-        }
-        if notes.order.len() == MAX_NOTED
-            && let Some(oldest) = notes.order.pop_front()
-        {
-            notes.refused.remove(&oldest);
-        }
-        notes.order.push_back(key.clone());
-        notes.refused.insert(key, 1);
+        self.lock().refuse(Refused {
+            from: from.clone(),
+            resource: Some(resource.clone()),
+            why: why.to_owned(),
+            urgency: Urgency::Medium,
+            next: REFUSED.to_owned(),
+        });
+    }
+
+    /// Notes that a peer said what it can't have meant well, and what to do. Whether it is the first time.
+    pub fn doubted(
+        &self,
+        from: &SiteId,
+        resource: Option<&ResourceId>,
+        why: &str,
+        next: &str,
+    ) -> bool {
+        self.lock().refuse(Refused {
+            from: from.clone(),
+            resource: resource.cloned(),
+            why: why.to_owned(),
+            urgency: Urgency::High,
+            next: next.to_owned(),
+        })
     }
 
     /// Notes that something in the store could not be read.
     pub fn damaged(&self, what: String) {
-        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = self.lock();
         if notes.damage.len() < MAX_NOTED {
             notes.damage.push(what);
         }
     }
 
-    fn troubles(&self, here: &SiteId) -> Vec<Trouble> {
-        let notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// All that was noted, as problems of this site.
+    pub fn troubles(&self, here: &SiteId) -> Vec<Trouble> {
+        let notes = self.lock();
         let damage = notes
             .damage
             .iter()
             .map(|what| trouble(Urgency::High, here, None, "damaged", what, DAMAGED));
-        let refused = notes.refused.iter().map(|((from, resource, why), count)| {
-            let text = format!(
-                "what `{from}` said of `{resource}` was not taken in, {count} times: {why}"
-            );
-            trouble(Urgency::Medium, here, Some(resource), "refused", text, REFUSED)
+        let refused = notes.refused.iter().map(|(refused, count)| {
+            let Refused { from, resource, why, urgency, next } = refused;
+            let of = resource.as_ref().map(|id| format!(" of `{id}`")).unwrap_or_default();
+            let times = if *count == 1 { "once" } else { &format!("{count} times") };
+            let text = format!("what `{from}` said{of} was not taken in, {times}: {why}");
+            trouble(*urgency, here, resource.as_ref(), "refused", text, next)
         });
         damage.chain(refused).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Notes> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -538,6 +596,7 @@ pub(crate) mod tests {
             queue: crate::peers::Queued::default(),
             error: None,
             dropped: 0,
+            refused: 0,
             faults: 0,
             sent: crate::peers::Traffic::default(),
             received: crate::peers::Traffic::default(),
@@ -629,8 +688,9 @@ pub(crate) mod tests {
         for (n, sent) in (1..).zip(requests) {
             let op = sent.operation(&id, n);
             let replies = sent.replies(&op, n).into_iter();
-            written.push(Durable::Record(Record::Operation(Arc::new(op))));
-            written.extend(replies.map(|reply| Durable::Record(Record::Reply(Arc::new(reply)))));
+            written.push(Durable::Record(Record::Operation(Arc::new(op)), None));
+            written
+                .extend(replies.map(|reply| Durable::Record(Record::Reply(Arc::new(reply)), None)));
         }
         let replica = Replica::restore(site(1), Settings::default(), written);
         assert_eq!(replica.resource(&id).unwrap().log().len(), requests.len());

@@ -415,7 +415,7 @@ fn round(replica: &Replica, from: Bound<ResourceId>) -> Read {
 /// The resource that something is about, if it can be a replicant.
 fn touches(told: &Told) -> Option<ResourceId> {
     let resource = match told {
-        Told::Wrote(_, Durable::Record(record)) => record.resource(),
+        Told::Wrote(_, Durable::Record(record, _)) => record.resource(),
         Told::Wrote(_, Durable::Forgotten { resource, .. } | Durable::Trimmed { resource, .. })
         | Told::Event(Event::Forgotten(resource)) => resource,
         Told::Wrote(..) | Told::Event(_) | Told::Link { .. } => return None,

@@ -5,12 +5,13 @@ mod storage;
 #[allow(dead_code, reason = "not every sort is written down")]
 mod support;
 
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path};
 
 use cheops_agent::engine::{Damage, Engine, Seq, embedded::Embedded};
 use cheops_core::{
     id::{OpId, ResourceId},
     replica::Durable,
+    trust::Seal,
 };
 use proptest::{prelude::*, test_runner::TestRunner};
 use storage::{broken, directory, number, open, operation, options, read};
@@ -48,6 +49,33 @@ fn what_is_appended_is_read_back_in_order_with_its_numbers() {
             Ok(())
         })
         .unwrap();
+}
+
+#[test]
+fn seals_are_found_by_the_records_that_they_are_of() {
+    let directory = directory();
+    let mut engine = open(directory.path());
+    let seal = |n: u64| Seal::new(&n.to_be_bytes());
+    let sealed = |n: u64| match operation(n) {
+        Durable::Record(record, _) => Durable::Record(record, seal(n).filter(|_| n != 5)),
+        other => panic!("{other:?}"),
+    };
+    let batch: Vec<Durable> = (1..=9).map(sealed).collect();
+    engine.append(&batch).unwrap();
+    for _ in 0..2 {
+        let reader = engine.reader();
+        for (n, durable) in (1..).zip(&batch) {
+            let Durable::Record(record, seal) = durable else { panic!("{durable:?}") };
+            let mut wanted = BTreeSet::from([record.id().clone()]);
+            wanted.insert(OpId { number: 77, ..record.id().clone() });
+            let found = reader.seals(record.resource(), &wanted).unwrap();
+            let expected = seal.iter().map(|seal| (record.id().clone(), seal.clone()));
+            assert_eq!(found, expected.collect(), "{n}");
+            assert!(reader.seals(&"nothing".parse().unwrap(), &wanted).unwrap().is_empty());
+        }
+        drop(engine);
+        engine = open(directory.path());
+    }
 }
 
 /// What is left of a list, with its numbers: a resource that is forgotten leaves nothing but that.

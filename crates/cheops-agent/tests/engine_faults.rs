@@ -103,7 +103,7 @@ fn check(engine: &mut Embedded, written: &[Durable], context: &str) -> (Vec<Dura
 }
 
 fn is_own(durable: &Durable, resource: &ResourceId) -> bool {
-    matches!(durable, Durable::Record(Record::Operation(op))
+    matches!(durable, Durable::Record(Record::Operation(op), _)
         if op.id.site.as_str() == "here" && op.resource == *resource)
 }
 

@@ -5,11 +5,12 @@
 #[path = "support/disk.rs"]
 mod disk;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use cheops_agent::{
     engine::Seq,
     node::{self, Busy, Clock, Handle, Hands, Health, Running, Told},
+    trust::{Identity, Sealer},
 };
 use cheops_core::{
     id::{ResourceId, SiteId, Sites},
@@ -71,8 +72,9 @@ fn world() -> World {
     let (to_done, done) = mpsc::unbounded_channel();
     let hands = Seen { disk: disk.clone(), done: to_done };
     let replica = Replica::new(site(1), Settings::default());
-    let running =
-        node::start(inbox, replica, Box::new(disk.clone()), Box::new(hands), RESERVE).unwrap();
+    let sealer = Sealer::new(Arc::new(Identity::from_seed(&[1; 32]).unwrap()), site(1));
+    let (engine, hands) = (Box::new(disk.clone()), Box::new(hands));
+    let running = node::start(inbox, replica, engine, hands, sealer, RESERVE).unwrap();
     World { disk, handle, running, done }
 }
 
@@ -121,7 +123,7 @@ async fn an_operation_is_durable_before_it_is_sent_run_or_accepted() {
     world.handle.tell(Input::Ran { run, report }).await.unwrap();
     assert!(matches!(soon(answers.recv()).await, Some(Answer::Reply(_))));
     let written = world.disk.written();
-    assert!(matches!(written[2], Durable::Record(Record::Reply(_))));
+    assert!(matches!(written[2], Durable::Record(Record::Reply(_), _)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -232,7 +234,7 @@ async fn the_feed_tells_what_is_durable_in_order() {
     }
     let mut told = Vec::new();
     for _ in 0..6 {
-        if let Told::Wrote(seq, Durable::Record(record)) = soon(feed.recv()).await.unwrap() {
+        if let Told::Wrote(seq, Durable::Record(record, _)) = soon(feed.recv()).await.unwrap() {
             told.push((record.resource().to_string(), seq));
         }
     }

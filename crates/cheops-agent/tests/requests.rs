@@ -1,7 +1,7 @@
 //! Requests for operations: how they may be written, and a site that takes one and falls silent.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
-use std::{convert::Infallible, net::SocketAddr, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, response::IntoResponse as _, routing::post};
 use bytes::Bytes;
@@ -10,7 +10,16 @@ use cheops_agent::{
     config::Config,
     node::{self, Clock},
     peers::{Peers, State},
+    problems::Noted,
     trust::{Identity, Ledger, Members},
+};
+use cheops_core::{
+    id::{OpId, ResourceId, Sites},
+    matrix::Config as MatrixConfig,
+    operation::{Action, Declaration, Operation},
+    replica::{Message, Record, Sent, Version},
+    time::{Millis, Timestamp},
+    trust::Seal,
 };
 use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
@@ -99,6 +108,72 @@ async fn reached(agent: &Agent) -> usize {
     let (_, sites) = get(agent, "/api/v1/sites").await;
     let sites = sites["sites"].as_array().unwrap();
     sites.iter().filter(|site| site["state"] == "reachable").count()
+}
+
+/// An operation that a site says another has asked for.
+fn made_up(origin: &str, sites: [&str; 2]) -> Message {
+    let resource: ResourceId = "x".parse().unwrap();
+    let op = Operation {
+        id: OpId { site: origin.parse().unwrap(), number: 1 },
+        resource: resource.clone(),
+        kind: "inc".parse().unwrap(),
+        author: "ana".parse().unwrap(),
+        at: Timestamp::at(Millis(1_800_000_000_000)),
+        parents: [].into(),
+        action: Action::command("touch /tmp/never"),
+        reset: false,
+        keep_going: false,
+        key: None,
+        declares: Some(Box::new(Declaration {
+            sites: Sites::new(sites.map(|site| site.parse().unwrap())).unwrap(),
+            config: MatrixConfig::default(),
+            base: Version::new(),
+        })),
+    };
+    let record = Record::Operation(Arc::new(op));
+    let records = vec![Sent { after: 0, record, seal: Seal::new(&[7; 65]) }];
+    Message::Records { resource, records, more: false }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_site_makes_up_is_counted_and_shown_where_it_was_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut here = config("here", &directory);
+    for other in ["there", "third"] {
+        add(&mut here, other, "127.0.0.1:1".into(), &directory);
+    }
+    let here = Agent::start(here).await.unwrap();
+    let mut other = config("there", &directory);
+    add(&mut other, "here", here.peers().to_string(), &directory);
+    let (handle, _inbox) = node::channel(Clock::default());
+    let ledger = Ledger::open(&other.data).unwrap();
+    let members = Members::new(&other, identity("there", &directory), ledger);
+    let there = Peers::bind(&other, members, Noted::default(), handle).await.unwrap();
+    there.serve(Router::new());
+    let deadline = Instant::now() + PATIENCE;
+    let shown = loop {
+        // Until there is a link, it is dropped.
+        there.send(&"here".parse().unwrap(), made_up("third", ["here", "third"]));
+        let (_, problems) = get(&here, "/api/v1/problems").await;
+        let problems = problems.to_string();
+        if problems.contains("a record of `third` that `third` has not signed") {
+            break problems;
+        }
+        assert!(Instant::now() < deadline, "{problems}");
+        sleep(Duration::from_millis(10)).await;
+    };
+    for word in ["what `there` said of `x` was not taken in", "treat `there` as taken over"] {
+        assert!(shown.contains(word), "{shown}");
+    }
+    let metrics = Request::get("/metrics").body(Body::empty()).unwrap();
+    let (_, metrics) = send(&here, metrics).await;
+    let metrics = String::from_utf8(metrics.to_vec()).unwrap();
+    let counted =
+        metrics.lines().find(|line| line.starts_with("cheops_site_refused{site=\"there\"} "));
+    assert!(counted.is_some_and(|line| !line.ends_with(" 0")), "{metrics}");
+    assert_eq!(get(&here, "/api/v1/resources/x?local=true").await.0, 404);
+    let body = json!({ "command": "true", "sites": "here" }).to_string();
+    assert_eq!(ask(&here, "y", body).await.0, 200, "others are served");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -243,7 +318,7 @@ async fn a_site_that_takes_a_request_and_falls_silent_is_not_waited_for_for_ever
     let (handle, _inbox) = node::channel(Clock::default());
     let ledger = Ledger::open(&other.data).unwrap();
     let members = Members::new(&other, identity("there", &directory), ledger);
-    let there = Peers::bind(&other, members, handle).await.unwrap();
+    let there = Peers::bind(&other, members, Noted::default(), handle).await.unwrap();
     there.serve(silent());
     let deadline = Instant::now() + PATIENCE;
     while there.view().iter().all(|peer| peer.state != State::Reachable) {

@@ -392,7 +392,7 @@ async fn a_post_that_went_well_is_not_sent_again_in_a_replay() {
         ..created.clone()
     };
     let record = Record::Operation(Arc::new(other));
-    let records = vec![Sent { after: 0, record }];
+    let records = vec![Sent { after: 0, record, seal: None }];
     let resource = "r".parse().unwrap();
     let message = Message::Records { resource, records, more: false };
     let from = "site2".parse().unwrap();

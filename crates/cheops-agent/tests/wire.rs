@@ -23,6 +23,7 @@ use cheops_core::{
     plan::Outcome,
     replica::{Durable, Message, Record, Reply, Sent, Shown, Stretch, Version},
     time::{Millis, Timestamp},
+    trust::Seal,
 };
 use proptest::{collection, prelude::*, sample::Index};
 
@@ -66,7 +67,7 @@ fn attachment() -> Attachment {
 }
 
 fn stored(op: Operation) -> Durable {
-    Durable::Record(Record::Operation(Arc::new(op)))
+    Durable::Record(Record::Operation(Arc::new(op)), None)
 }
 
 fn http() -> Action {
@@ -129,19 +130,27 @@ fn shown() -> Record {
     }))
 }
 
-fn messages() -> [(&'static str, Message); 7] {
+fn seal() -> Seal {
+    Seal::new(&[0x5e; 97]).unwrap()
+}
+
+fn messages() -> [(&'static str, Message); 8] {
     let counter = || "counter".parse().unwrap();
     let version =
         || Version::from([("site1".parse().unwrap(), 3), ("site2".parse().unwrap(), 300)]);
     let stretch = Stretch { from: Some(counter()), to: None };
     let op = Record::Operation(Arc::new(operation(Action::command("incr x"))));
     let records = vec![
-        Sent { after: 6, record: op },
-        Sent { after: 0, record: Record::Reply(Arc::new(reply())) },
+        Sent { after: 6, record: op, seal: None },
+        Sent { after: 0, record: Record::Reply(Arc::new(reply())), seal: None },
     ];
-    let shown = vec![Sent { after: 1, record: shown() }];
+    let shown = vec![Sent { after: 1, record: shown(), seal: None }];
+    let sealed = vec![
+        Sent { after: 0, record: Record::Reply(Arc::new(reply())), seal: Some(seal()) },
+        Sent { after: 1, record: self::shown(), seal: None },
+    ];
     let made = Reply { made: Some("8c2f".into()), ..reply() };
-    let made = vec![Sent { after: 0, record: Record::Reply(Arc::new(made)) }];
+    let made = vec![Sent { after: 0, record: Record::Reply(Arc::new(made)), seal: None }];
     [
         ("compare", Message::Compare(vec![(stretch.clone(), 0x0123_4567_89ab_cdef)])),
         ("have", Message::Have(stretch, vec![(counter(), version())], 0x0123_4567_89ab_cdef)),
@@ -150,6 +159,7 @@ fn messages() -> [(&'static str, Message); 7] {
         ("forgotten", Message::Forgotten(vec![(counter(), version())])),
         ("shown", Message::Records { resource: counter(), records: shown, more: false }),
         ("made", Message::Records { resource: counter(), records: made, more: false }),
+        ("sealed", Message::Records { resource: counter(), records: sealed, more: true }),
     ]
 }
 
@@ -186,8 +196,9 @@ fn durables() -> [(&'static str, Durable); 11] {
         ("forgotten", forgotten),
         ("trimmed", trimmed),
         ("withheld", Durable::Withheld { resource: "counter".parse().unwrap(), floor: 9 }),
-        ("shown", Durable::Record(shown())),
-        ("denied", Durable::Record(Record::Reply(Arc::new(denied)))),
+        ("shown", Durable::Record(shown(), None)),
+        ("denied", Durable::Record(Record::Reply(Arc::new(denied)), None)),
+        ("sealed", Durable::Record(shown(), Some(seal()))),
     ]
 }
 
@@ -238,7 +249,7 @@ fn names_are_shared() {
     let mut names = Names::default();
     let bytes = encode_durable(&stored(operation(Action::command("x")))).unwrap();
     let mut decode = || match decode_durable(&bytes, &mut names).unwrap() {
-        Durable::Record(Record::Operation(op)) => op,
+        Durable::Record(Record::Operation(op), _) => op,
         other => panic!("{other:?}"),
     };
     let (one, two) = (decode(), decode());
@@ -488,15 +499,15 @@ fn the_core_knows_about_how_long_an_encoding_is() {
         let record = Record::Operation(Arc::new(op));
         let one = Message::Records {
             resource: resource(),
-            records: vec![Sent { after: 6, record: record.clone() }],
+            records: vec![Sent { after: 6, record: record.clone(), seal: None }],
             more: false,
         };
         let many = Message::Records {
             resource: resource(),
-            records: vec![Sent { after: 6, record: record.clone() }; 100],
+            records: vec![Sent { after: 6, record: record.clone(), seal: None }; 100],
             more: false,
         };
-        let stored = encode_durable(&Durable::Record(record.clone())).unwrap();
+        let stored = encode_durable(&Durable::Record(record.clone(), None)).unwrap();
         assert!(record.weight() >= 200, "{what}");
         near(&format!("{what}, stored"), record.weight(), stored.len());
         near(&format!("{what}, sent"), one.weight(), encode_message(&one).unwrap().len());

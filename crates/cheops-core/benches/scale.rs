@@ -283,7 +283,7 @@ impl Federation {
                     records.extend(replies.map(|reply| Record::Reply(Arc::new(reply.clone()))));
                 }
             }
-            let records = records.into_iter().map(Durable::Record);
+            let records = records.into_iter().map(|record| Durable::Record(record, None));
             Replica::restore(site.name.clone(), Settings::default(), records)
         };
         self.world.sites.iter().map(rebuild).collect()

@@ -192,7 +192,9 @@ impl Two {
         }
         let own = |n: usize| {
             let record = move |durable: &Durable| match durable {
-                Durable::Record(record) if record.id().site == site(n) => Some(record.id().number),
+                Durable::Record(record, _) if record.id().site == site(n) => {
+                    Some(record.id().number)
+                }
                 _ => None,
             };
             self.places[n].disk.iter().filter_map(record).collect::<Vec<u64>>()

@@ -9,7 +9,7 @@ use cheops_core::{
     operation::{Action, Declaration, Operation},
     plan::Outcome,
     replica::{
-        Durable, Effect, Event, Input, Message, Record, Replica, Report, Sent, Settings,
+        Durable, Effect, Event, Input, Message, Record, Replica, Reply, Report, Sent, Settings,
         Submission, Ticket, Version,
     },
     time::{Millis, Now, Timestamp},
@@ -60,7 +60,7 @@ fn operation(id: &str, at: u64, parents: &[&str], declares: Option<&[&str]>) -> 
 }
 
 fn records(from: &str, after: u64, op: Operation) -> Input {
-    let records = vec![Sent { after, record: Record::Operation(Arc::new(op)) }];
+    let records = vec![Sent { after, record: Record::Operation(Arc::new(op)), seal: None }];
     let message = Message::Records { resource: resource("r"), records, more: false };
     Input::Received { from: site(from), message }
 }
@@ -201,6 +201,63 @@ fn one_that_breaks_a_rule_is_refused() {
         assert_eq!(refusals(&a.handle(records("b", after, op), now(1))), [why]);
         assert_eq!(known(&a), 1);
     }
+}
+
+#[test]
+fn a_site_that_dates_an_operation_long_before_its_earlier_ones_is_refused() {
+    const DAY: u64 = 24 * 60 * 60;
+    let at = |seconds: u64| Timestamp::at(Millis(seconds * 1_000)).to_bits();
+    let year = 365 * DAY;
+    for (back, refused) in [(0, false), (DAY / 2, false), (DAY + 2, true), (year, true)] {
+        let mut a = replica("a");
+        let both = Some(&["a", "b", "c"][..]);
+        // b:2 follows what b:1 does not, as if b had lost b:1.
+        let first = operation("c:1", at(1), &[], both);
+        let own = operation("b:1", at(2 * year), &["c:1"], None);
+        let next = operation("b:2", at(2 * year - back + 1), &["c:1"], None);
+        a.handle(records("b", 0, first), now(0));
+        a.handle(records("b", 0, own), now(0));
+        let effects = a.handle(records("b", 1, next), now(1));
+        let why = "an operation that is dated long before an earlier one of its site";
+        assert_eq!(refusals(&effects), if refused { vec![why] } else { vec![] }, "{back} s");
+        assert_eq!(known(&a), if refused { 2 } else { 3 });
+    }
+}
+
+#[test]
+fn a_record_that_comes_again_changes_nothing_and_another_under_its_number_is_refused() {
+    let mut a = replica("a");
+    let first = operation("b:1", 5, &[], Some(&["a", "b"]));
+    let reply = |output: &str| {
+        let reply = Reply {
+            id: "b:2".parse().unwrap(),
+            resource: resource("r"),
+            op: "b:1".parse().unwrap(),
+            attempt: 1,
+            outcome: Outcome::Ok,
+            era: 1,
+            took: Millis(1),
+            output: output.into(),
+            made: None,
+        };
+        let records = vec![Sent { after: 1, record: Record::Reply(Arc::new(reply)), seal: None }];
+        let message = Message::Records { resource: resource("r"), records, more: false };
+        Input::Received { from: site("b"), message }
+    };
+    a.handle(records("b", 0, first.clone()), now(0));
+    a.handle(reply("done"), now(0));
+    let before = a.clone();
+    for again in [records("b", 0, first.clone()), reply("done")] {
+        assert_eq!(a.handle(again, now(1)), vec![]);
+    }
+    assert_eq!(a, before);
+    let other = Operation { action: Action::command("inc 2"), ..first };
+    for (other, what) in [(records("b", 0, other), "operation"), (reply("not"), "reply")] {
+        let refused = refusals(&a.handle(other, now(2)));
+        let why = format!("its number stands for another {what}: was the site");
+        assert!(refused.len() == 1 && refused[0].starts_with(&why), "{refused:?}");
+    }
+    assert_eq!(a, before);
 }
 
 /// One operation from the end of time: its resource lives with it, the others don't notice.

@@ -233,7 +233,7 @@ fn ended(run: RunId, outcome: Outcome) -> Input {
 
 impl Place {
     fn write(&mut self, n: usize, durable: Durable) {
-        if let Durable::Record(record) = &durable
+        if let Durable::Record(record, _) = &durable
             && record.id().site == site(n)
             && *record.resource() == resource()
         {

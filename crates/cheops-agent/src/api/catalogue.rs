@@ -142,6 +142,7 @@ mod tests {
             queue: Queued::default(),
             error: None,
             dropped: 0,
+            refused: 0,
             faults: 0,
             sent: Traffic::default(),
             received: Traffic::default(),

@@ -318,17 +318,17 @@ pub(super) fn told(here: &SiteId, told: Told) -> Option<Change> {
 /// What something that was written down means to a reader of the feed, if anything.
 pub(super) fn wrote(here: &SiteId, seq: Seq, durable: &Durable) -> Option<Change> {
     let what = match durable {
-        Durable::Record(Record::Operation(op)) => Happened::Operation {
+        Durable::Record(Record::Operation(op), _) => Happened::Operation {
             id: op.id.to_string(),
             kind: op.kind.to_string(),
             author: op.author.to_string(),
             at: rfc3339(op.at.wall()),
             command: command(&op.action),
         },
-        Durable::Record(Record::Reply(reply)) => {
+        Durable::Record(Record::Reply(reply), _) => {
             Happened::Reply { operation: reply.op.to_string(), run: run(reply) }
         }
-        Durable::Record(Record::Shown(shown)) => Happened::Shown {
+        Durable::Record(Record::Shown(shown), _) => Happened::Shown {
             operation: shown.op.to_string(),
             peer: shown.id.site.to_string(),
             print: shown.print.as_ref().map(print),

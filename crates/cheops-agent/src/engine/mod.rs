@@ -10,9 +10,19 @@
 
 pub mod embedded;
 
-use std::{fmt, io, ops::RangeInclusive, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
+    ops::RangeInclusive,
+    path::Path,
+    sync::Arc,
+};
 
-use cheops_core::{id::ResourceId, replica::Durable};
+use cheops_core::{
+    id::{OpId, ResourceId},
+    replica::Durable,
+    trust::Seal,
+};
 
 /// The place of something in what a site has written, from 1.
 pub type Seq = u64;
@@ -36,6 +46,13 @@ pub trait Reader: Send + Sync + 'static {
     /// What was written after a number, in order: at most so many. Numbers can be missing: of what
     /// was forgotten, or can't be read.
     fn after(&self, seq: Seq, most: usize) -> Result<Vec<(Seq, Durable)>, EngineError>;
+
+    /// The seals of these records of a resource, of those that were written with one.
+    fn seals(
+        &self,
+        resource: &ResourceId,
+        records: &BTreeSet<OpId>,
+    ) -> Result<BTreeMap<OpId, Seal>, EngineError>;
 
     /// The number of the last value that is durable.
     fn last(&self) -> Seq;

@@ -133,7 +133,7 @@ impl Memory {
     pub(crate) fn wanted(&self, page: &Page, now: u64) -> Wanted {
         let mut wanted = Wanted::new();
         for (_, durable) in &page.written {
-            if let Durable::Record(record) = durable {
+            if let Durable::Record(record, _) = durable {
                 let want = wanted.entry(record.resource().clone()).or_default();
                 want.ops.insert(record.about().clone());
             }
@@ -190,16 +190,16 @@ impl Memory {
             let resource = durable.resource();
             let known = |op: &OpId| seen.get(resource).and_then(|seen| seen.ops.get(op));
             match durable {
-                Durable::Record(Record::Operation(op)) => {
+                Durable::Record(Record::Operation(op), _) => {
                     events.push(teller.accepted(resource, &op.id, &Asked::of(op)));
                     self.open(resource, &op.id);
                     self.touch(resource, true);
                 }
-                Durable::Record(Record::Reply(reply)) => {
+                Durable::Record(Record::Reply(reply), _) => {
                     events.push(teller.ran(reply, known(&reply.op)));
                     self.touch(resource, true);
                 }
-                Durable::Record(Record::Shown(_)) => self.touch(resource, false),
+                Durable::Record(Record::Shown(_), _) => self.touch(resource, false),
                 Durable::Forgotten { by, .. } => {
                     events.extend(self.forget(resource, by, teller, moment));
                 }

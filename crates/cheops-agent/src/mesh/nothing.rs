@@ -86,7 +86,7 @@ impl Shared {
     }
 
     fn asked_for(&self, told: &Told) -> Option<ResourceId> {
-        let Told::Wrote(_, Durable::Record(Record::Reply(reply))) = told else { return None };
+        let Told::Wrote(_, Durable::Record(Record::Reply(reply), _)) = told else { return None };
         let ours = reply.op.site == self.here && reply.made.is_none();
         (ours && reply.resource.as_str().contains('~')).then(|| reply.resource.clone())
     }

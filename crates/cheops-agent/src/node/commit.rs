@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Feed, Hands, Health, SharedReader, Told,
     decide::{Batch, Then},
+    sealing::Sealing,
 };
 use crate::engine::{Engine, Seq};
 
@@ -19,6 +20,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Committer {
     engine: Box<dyn Engine>,
     hands: Box<dyn Hands>,
+    sealing: Sealing,
     feed: Feed,
     health: Arc<watch::Sender<Health>>,
     stop: CancellationToken,
@@ -30,11 +32,12 @@ impl Committer {
     pub(super) fn new(
         engine: Box<dyn Engine>,
         hands: Box<dyn Hands>,
+        sealing: Sealing,
         feed: Feed,
         health: Arc<watch::Sender<Health>>,
         stop: CancellationToken,
     ) -> Self {
-        Self { engine, hands, feed, health, stop, waiting: VecDeque::new() }
+        Self { engine, hands, sealing, feed, health, stop, waiting: VecDeque::new() }
     }
 
     pub(super) fn work(mut self, mut batches: mpsc::Receiver<Batch>) {
@@ -44,9 +47,11 @@ impl Committer {
                 return;
             };
             if !batch.durables.is_empty() {
+                self.sealing.seal(&mut batch.durables);
                 let Some(last) = self.append(&mut batch, &mut batches) else { return };
                 self.feed.wrote(&batch.durables, last);
             }
+            self.sealing.put_on(&mut batch.then, &batch.durables);
             for then in batch.then {
                 self.carry_out(then);
             }

@@ -48,7 +48,7 @@ impl Batch {
     }
 
     fn persist(&mut self, durable: Durable) {
-        if let Durable::Record(record) = &durable {
+        if let Durable::Record(record, _) = &durable {
             self.bytes += record.weight();
         }
         self.durables.push(durable);

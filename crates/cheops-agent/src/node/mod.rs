@@ -9,6 +9,7 @@
 //!
 //! What must stay true:
 //! - only the decider touches the replica;
+//! - what is recorded here is sealed before it is written down (`sealing`);
 //! - nothing is sent, run, answered or shown before what it rests on is durable. The one exception
 //!   is a read while the disk fails: it is answered from memory, for there is nothing else to show;
 //! - a disk that fails stops what needs it, and nothing is lost: the batch is tried again until
@@ -17,6 +18,7 @@
 mod commit;
 mod decide;
 mod feed;
+mod sealing;
 
 use std::{
     io,
@@ -29,7 +31,7 @@ use std::{
 };
 
 use cheops_core::{
-    id::SiteId,
+    id::{ResourceId, SiteId},
     replica::{self, Answer, Effect, Event, Input, Replica, Resource, Submission, Ticket},
     time::{Millis, Now},
 };
@@ -37,7 +39,10 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use self::feed::{Feed, Told};
-use crate::engine::{Engine, Reader};
+use crate::{
+    engine::{Engine, Reader},
+    trust::Sealer,
+};
 
 /// How many inputs may wait for the decider. Whoever brings more waits.
 const INBOX: usize = 256;
@@ -151,13 +156,14 @@ pub fn channel(clock: Clock) -> (Handle, Inbox) {
     (handle, Inbox { inputs, requests, health: to_health, feed, clock, stop })
 }
 
-/// Starts the node. It stops when [`Handle::stop`] is called or all handles are gone, after the
+/// Starts the node, which seals what it records. It stops when [`Handle::stop`] is called or all handles are gone, after the
 /// last batch is durable.
 pub fn start(
     inbox: Inbox,
     replica: Replica,
     engine: Box<dyn Engine>,
     hands: Box<dyn Hands>,
+    sealer: Sealer,
     reserve: u64,
 ) -> io::Result<Running> {
     let Inbox { inputs, requests, health, feed, clock, stop } = inbox;
@@ -165,8 +171,9 @@ pub fn start(
     feed.reads_from(reader.clone());
     let (batches, work) = mpsc::channel(1);
     let health = Arc::new(health);
+    let sealing = sealing::Sealing::new(sealer, reader.clone());
     let committer =
-        commit::Committer::new(engine, hands, feed.clone(), health.clone(), stop.clone());
+        commit::Committer::new(engine, hands, sealing, feed.clone(), health.clone(), stop.clone());
     let thread =
         std::thread::Builder::new().name("commit".into()).spawn(move || committer.work(work))?;
     let decider = decide::Decider::new(replica, clock, batches, health.subscribe(), feed);
@@ -269,6 +276,12 @@ impl Handle {
     /// Tells the node what happened. Waits while the node has more to do than it can keep.
     pub async fn tell(&self, input: Input) -> Result<(), Stopping> {
         self.inputs.send(Letter::Input(input)).await.map_err(|_| Stopping)
+    }
+
+    /// Tells whoever watches that what another site said was refused before it got here.
+    pub fn refused(&self, from: &SiteId, resource: &ResourceId, why: &'static str) {
+        let (from, resource) = (from.clone(), resource.clone());
+        self.feed.tell(Told::Event(Event::Refused { from, resource, why }));
     }
 
     /// Whether the site can write.

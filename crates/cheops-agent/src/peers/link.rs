@@ -10,6 +10,7 @@
 //!   the last, once each and in this order, also when one link takes the place of another;
 //! - messages are handed over one after the other: while the node has no room the reader waits, and
 //!   HTTP/2 makes the other end wait. Pings have a stream of their own and do not wait for that;
+//! - the node hears of no record that its site has not sealed;
 //! - a link has one end, with a reason, whoever brings it about first. The connection outlives it
 //!   until the other end has read why, or some time has passed;
 //! - a task of a link that panics ends the link: half of one would look like a site that can be
@@ -26,7 +27,6 @@ use std::{
 };
 
 use axum::body::Body;
-use bytes::Bytes;
 use cheops_core::{
     duration,
     id::SiteId,
@@ -49,15 +49,20 @@ use super::{
     slot::Slot,
     transport::Meter,
 };
-use crate::wire::{
-    self, Names,
-    frame::{Code, Frame, FrameError, Frames, Hello, LINK_VERSION},
+use crate::{
+    trust::Inspector,
+    wire::{
+        self, Names,
+        frame::{Code, Frame, FrameError, Frames, Hello, LINK_VERSION},
+    },
 };
 
 /// How many pings, pongs and last words may wait for a site that does not read.
 const CONTROL: usize = 64;
 /// How many pings without an answer are remembered.
 const PINGS: usize = 64;
+/// How many signatures may be checked before others get a turn.
+const ROUND: usize = 32;
 /// How long a connection that was ended here is kept, so that the other end reads why.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
@@ -488,18 +493,27 @@ async fn feed(shared: &Shared, slot: &Slot, link: &Link) -> End {
     };
     let mut reading = Reading::messages(records);
     let mut names = Names::default();
+    let mut inspector = Inspector::new(Arc::new(shared.members.clone()));
     loop {
         let input = tokio::select! {
             biased;
             () = link.outbox.missed() => Input::PeerUp(slot.site.clone()),
             frame = reading.next(&shared.here) => match frame {
-                Ok(Frame::Message(bytes)) => match decode(shared, &bytes, &mut names) {
-                    Ok(message) => {
-                        link.received.fetch_add(1, Ordering::Relaxed);
-                        Input::Received { from: slot.site.clone(), message }
+                Ok(Frame::Message(bytes)) => {
+                    let message = match wire::decode_message(&bytes, &mut names) {
+                        Ok(message) => message,
+                        Err(error) => {
+                            let end = unreadable(&shared.here, &error);
+                            shared.unreadable(slot, &end.text);
+                            return end;
+                        }
+                    };
+                    link.received.fetch_add(1, Ordering::Relaxed);
+                    match vouched(shared, slot, &mut inspector, message).await {
+                        Some(message) => Input::Received { from: slot.site.clone(), message },
+                        None => continue,
                     }
-                    Err(end) => return end,
-                },
+                }
                 Ok(frame) => return unexpected(&shared.here, &frame),
                 Err(end) => return end,
             },
@@ -510,8 +524,26 @@ async fn feed(shared: &Shared, slot: &Slot, link: &Link) -> End {
     }
 }
 
-fn decode(shared: &Shared, bytes: &Bytes, names: &mut Names) -> Result<Message, End> {
-    wire::decode_message(bytes, names).map_err(|error| unreadable(&shared.here, &error))
+/// A message with the records that their sites have sealed; none if nothing is left of it.
+async fn vouched(
+    shared: &Shared,
+    slot: &Slot,
+    inspector: &mut Inspector,
+    message: Message,
+) -> Option<Message> {
+    let Message::Records { resource, records, more } = message else { return Some(message) };
+    let mut vouched = Vec::with_capacity(records.len());
+    for (n, sent) in records.into_iter().enumerate() {
+        if n % ROUND == ROUND - 1 {
+            tokio::task::yield_now().await;
+        }
+        match inspector.inspect(&sent) {
+            Ok(()) => vouched.push(sent),
+            Err(doubt) => shared.doubted(slot, &sent.record, doubt),
+        }
+    }
+    let records = vouched;
+    (!records.is_empty() || more).then_some(Message::Records { resource, records, more })
 }
 
 /// Compares the digest of each ping with our own.

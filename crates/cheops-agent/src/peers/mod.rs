@@ -11,6 +11,7 @@
 //! - sending never blocks, and nothing is unbounded: what does not fit is dropped, and the two sites
 //!   compare when there is room again;
 //! - each link has tasks of its own: a site that is slow or gone delays no other;
+//! - no record reaches the node that its site has not sealed, whoever brings it;
 //! - nothing that a peer sends leads to a panic, or to memory in proportion to a number it names.
 
 mod dial;
@@ -31,7 +32,12 @@ use std::{
 };
 
 use axum::{Router, body::Body};
-use cheops_core::{id::SiteId, replica::Message, scope::Catalogue, trust::PublicKey};
+use cheops_core::{
+    id::SiteId,
+    replica::{Message, Record},
+    scope::Catalogue,
+    trust::PublicKey,
+};
 use futures_util::future::BoxFuture;
 use hyper::{Request, Response, StatusCode, Version};
 use tokio::{
@@ -51,8 +57,9 @@ use self::{
 use crate::{
     config::{Config, Links},
     node,
+    problems::Noted,
     trust::{
-        Identity, Members, Tls,
+        Doubt, Identity, Members, Tls,
         tls::{self, UnknownKey},
     },
     wire::frame::{Code, Frame, Hello},
@@ -133,6 +140,8 @@ pub struct Peer {
     pub error: Option<String>,
     /// How many messages were dropped since the agent started because too much waited.
     pub dropped: u64,
+    /// How many records and messages of it were refused since the agent started.
+    pub refused: u64,
     /// How many links have broken, or ended because of what came over them.
     pub faults: u64,
     /// What was sent since the agent started.
@@ -236,6 +245,7 @@ pub(crate) struct Shared {
     slots: RwLock<BTreeMap<SiteId, Arc<Slot>>>,
     /// Counts how often a site was linked.
     linked: watch::Sender<u64>,
+    noted: Noted,
     tls: Tls,
     /// How many connections may be open.
     room: Arc<Semaphore>,
@@ -316,6 +326,28 @@ impl Shared {
         self.say_once(from, text);
     }
 
+    /// A site has sent a record that its own site has not sealed, or that does not count.
+    fn doubted(&self, slot: &Slot, record: &Record, doubt: Doubt) {
+        let (from, origin) = (&slot.site, &record.id().site);
+        slot.refused();
+        let (why, next) = (doubt.says(origin), doubt.next(&self.here, from, origin));
+        if self.noted.doubted(from, Some(record.resource()), &why, &next) {
+            let (resource, id) = (record.resource(), record.id());
+            tracing::warn!(%from, %resource, %id, "a record was not taken in: {why}; {next}");
+            self.node.refused(from, resource, doubt.word());
+        }
+    }
+
+    /// A site has sent what is no message.
+    fn unreadable(&self, slot: &Slot, why: &str) {
+        slot.refused();
+        let next = format!(
+            "look at the versions of both agents; if they are the same, look at the machine of `{}`",
+            slot.site
+        );
+        self.noted.doubted(&slot.site, None, why, &next);
+    }
+
     fn say_once(&self, from: SocketAddr, text: String) {
         if let Some(calls) = self.calls.get() {
             calls.turned_away(from, &text);
@@ -334,7 +366,12 @@ impl Shared {
 
 impl Peers {
     /// Binds the port for other agents. Nobody is answered and nobody dialled before [`Peers::serve`].
-    pub async fn bind(config: &Config, members: Members, node: node::Handle) -> io::Result<Self> {
+    pub async fn bind(
+        config: &Config,
+        members: Members,
+        noted: Noted,
+        node: node::Handle,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(config.peers).await?;
         let tls = Tls::new(&members.identity(), Arc::new(members.clone()));
         let shared = Arc::new(Shared {
@@ -343,6 +380,7 @@ impl Peers {
             links: config.links.clone(),
             node,
             members,
+            noted,
             slots: RwLock::default(),
             linked: watch::Sender::new(0),
             tls: tls.map_err(io::Error::other)?,
@@ -443,6 +481,13 @@ impl Peers {
     pub fn send(&self, to: &SiteId, message: Message) {
         if let Some(link) = self.shared.slot(to).and_then(|slot| slot.link()) {
             link.outbox.push(message);
+        }
+    }
+
+    /// Takes note that something a site has sent was refused.
+    pub fn refused(&self, site: &SiteId) {
+        if let Some(slot) = self.shared.slot(site) {
+            slot.refused();
         }
     }
 

@@ -56,6 +56,7 @@ struct Inner {
     agreement: Agreement,
     sampled: Option<u64>,
     dropped: u64,
+    refused: u64,
     faults: u64,
     sent: Traffic,
     received: Traffic,
@@ -90,6 +91,7 @@ impl Slot {
                 agreement: Agreement::default(),
                 sampled: None,
                 dropped: 0,
+                refused: 0,
                 faults: 0,
                 sent: Traffic::default(),
                 received: Traffic::default(),
@@ -154,6 +156,11 @@ impl Slot {
 
     pub(super) fn learned(&self) -> Option<Learned> {
         self.lock().learned.clone()
+    }
+
+    /// Something that the site has sent was not let in.
+    pub(super) fn refused(&self) {
+        self.lock().refused += 1;
     }
 
     pub(super) fn state(&self) -> watch::Receiver<State> {
@@ -346,6 +353,7 @@ impl Slot {
             queue,
             error: inner.error.clone(),
             dropped,
+            refused: inner.refused,
             faults: inner.faults,
             sent,
             received,

@@ -4,7 +4,7 @@
 //! site that was removed does not stay because somebody had once written it down.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{Arc, PoisonError, RwLock},
 };
 
@@ -13,7 +13,7 @@ use cheops_core::{
     trust::{PublicKey, Roster, Standing},
 };
 
-use super::{Identity, Known, Ledger};
+use super::{Identity, Known, Ledger, Signers};
 use crate::config::{Config, Peer};
 
 /// The sites that are known here. All clones are the same.
@@ -77,31 +77,25 @@ impl Members {
         });
         others
     }
+}
 
-    /// The keys by which the records of a site may be signed.
-    pub fn keys(&self, site: &SiteId) -> BTreeSet<PublicKey> {
+impl Signers for Members {
+    fn keys(&self, site: &SiteId) -> Vec<PublicKey> {
         let Shared { here, named, ledger, .. } = &*self.shared;
-        let mut keys: BTreeSet<PublicKey> =
-            named.get(site).map(|peer| peer.key).into_iter().collect();
-        if site == here {
-            keys.insert(self.identity().public());
-        }
-        let all = ledger.read(|roster| {
+        let keys = ledger.read(|roster| {
             let its = roster.members().iter().filter(|(_, member)| member.site == *site);
-            its.map(|(key, _)| *key).collect::<Vec<_>>()
+            let mut its: Vec<_> = its.map(|(key, member)| (&member.standing, *key)).collect();
+            its.sort_by_key(|(standing, _)| **standing != Standing::Belongs);
+            its.into_iter().map(|(_, key)| key).collect::<Vec<_>>()
         });
-        keys.extend(all.into_iter().flatten());
+        let mut keys = keys.unwrap_or_default();
+        let own = (site == here).then(|| self.identity().public());
+        let also = named.get(site).map(|peer| peer.key).into_iter().chain(own);
+        keys.extend(also.filter(|key| !keys.contains(key)).collect::<Vec<_>>());
         keys
     }
 
-    /// Whether a record of a site counts, if it was signed with this key.
-    pub fn counts(
-        &self,
-        key: &PublicKey,
-        site: &SiteId,
-        resource: &ResourceId,
-        number: u64,
-    ) -> bool {
+    fn counts(&self, key: &PublicKey, site: &SiteId, resource: &ResourceId, number: u64) -> bool {
         let Shared { here, named, ledger, .. } = &*self.shared;
         let said = ledger.read(|roster| {
             roster.members().contains_key(key).then(|| roster.counts(key, site, resource, number))

@@ -4,25 +4,37 @@
 //! recognise each other by it, over TLS in which both prove that they have the private one. There are no
 //! certificates to issue or to renew.
 //!
+//! Each record is signed by the site that made it, in batches (`seal`): `sealer` does that for this site,
+//! `inspect` looks at what others bring, `signers` says whose key counts for what.
+//!
 //! What must stay true:
 //! - the private key never leaves its file and this process, and nobody else may read that file;
 //! - a connection belongs to the site whose key was proved on it, whatever is said on it;
+//! - a record counts as the word of a site if it is signed with that site's key, whoever brings it;
 //! - a key that is not known is refused before anything else is read from it, but for a token or a
 //!   statement: those are believed for what is in them, whoever brings them.
 
 pub mod certificate;
 mod identity;
+mod inspect;
 pub mod kept;
 pub mod ledger;
 mod members;
 pub mod people;
 pub mod seal;
+mod sealer;
 pub mod sessions;
+mod signers;
 pub(crate) mod tls;
 pub mod token;
 pub mod word;
 
-pub use self::identity::{FILE, Identity, IdentityError};
-pub use self::ledger::{Ledger, LedgerError};
-pub use self::members::Members;
-pub use self::tls::{Arrived, Known, Tls};
+pub use self::{
+    identity::{FILE, Identity, IdentityError},
+    inspect::{Doubt, Inspector},
+    ledger::{Ledger, LedgerError},
+    members::Members,
+    sealer::Sealer,
+    signers::Signers,
+    tls::{Arrived, Known, Tls},
+};

@@ -16,7 +16,10 @@ use std::{
     sync::Arc,
 };
 
-use cheops_core::{id::SiteId, trust::PublicKey};
+use cheops_core::{
+    id::SiteId,
+    trust::{PublicKey, Seal},
+};
 use ring::signature::{ED25519, UnparsedPublicKey};
 
 use super::Identity;
@@ -39,9 +42,9 @@ const LEAF: &str = "Cheops: a record that is sealed";
 const PAIR: &str = "Cheops: two hashes in a seal";
 const ROOT: &[u8] = b"Cheops: the records of a site\0";
 
-/// A seal of one record.
+/// What a seal of one record says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seal {
+pub struct Proof {
     signature: [u8; SIGNATURE],
     /// The hashes beside the way, from the leaf up, and on which side of it each is.
     way: Vec<(Side, Hash)>,
@@ -53,9 +56,13 @@ enum Side {
     Right,
 }
 
-impl Seal {
-    /// As bytes: the signature, a bit for the side of each hash, and the hashes.
-    pub fn encode(&self) -> Vec<u8> {
+impl Proof {
+    /// As a seal: the signature, a bit for the side of each hash, and the hashes.
+    pub fn encode(&self) -> Option<Seal> {
+        Seal::new(&self.bytes())
+    }
+
+    fn bytes(&self) -> Vec<u8> {
         let sides = self.way.iter().enumerate();
         let sides = sides.fold(1_u8 << self.way.len(), |sides, (n, (side, _))| {
             sides | u8::from(*side == Side::Right) << n
@@ -64,9 +71,9 @@ impl Seal {
         self.signature.iter().chain([&sides]).chain(hashes).copied().collect()
     }
 
-    /// The seal that bytes stand for, if they are one.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (signature, rest) = bytes.split_first_chunk()?;
+    /// What a seal says, if it is one.
+    pub fn decode(seal: &Seal) -> Option<Self> {
+        let (signature, rest) = seal.as_bytes().split_first_chunk()?;
         let (&sides, hashes) = rest.split_first()?;
         // The highest bit that is set says how many there are.
         let length = usize::try_from(sides.checked_ilog2()?).ok()?;
@@ -89,11 +96,11 @@ impl Seal {
 }
 
 /// Seals records of a site, in their encoding.
-pub fn seal<R: AsRef<[u8]>>(identity: &Identity, site: &SiteId, records: &[R]) -> Vec<Seal> {
+pub fn seal<R: AsRef<[u8]>>(identity: &Identity, site: &SiteId, records: &[R]) -> Vec<Proof> {
     records.chunks(MOST).flat_map(|records| seal_few(identity, site, records)).collect()
 }
 
-fn seal_few<R: AsRef<[u8]>>(identity: &Identity, site: &SiteId, records: &[R]) -> Vec<Seal> {
+fn seal_few<R: AsRef<[u8]>>(identity: &Identity, site: &SiteId, records: &[R]) -> Vec<Proof> {
     let mut level: Vec<Hash> = records.iter().map(|record| leaf(record.as_ref())).collect();
     let mut ways: Vec<Vec<(Side, Hash)>> = vec![Vec::new(); records.len()];
     let mut places: Vec<usize> = (0..records.len()).collect();
@@ -115,7 +122,7 @@ fn seal_few<R: AsRef<[u8]>>(identity: &Identity, site: &SiteId, records: &[R]) -
     }
     let Some(root) = level.first() else { return Vec::new() };
     let signature = identity.sign(&statement(site, root));
-    ways.into_iter().map(|way| Seal { signature, way }).collect()
+    ways.into_iter().map(|way| Proof { signature, way }).collect()
 }
 
 fn leaf(record: &[u8]) -> Hash {
@@ -152,7 +159,7 @@ struct Signed {
 
 impl Checker {
     /// Whether a record, in its encoding, was sealed by a site that has this key.
-    pub fn check(&mut self, key: &PublicKey, site: &SiteId, record: &[u8], seal: &Seal) -> bool {
+    pub fn check(&mut self, key: &PublicKey, site: &SiteId, record: &[u8], seal: &Proof) -> bool {
         let root = seal.root(record);
         let signed = Signed { key: *key, site: site.clone(), root, signature: seal.signature };
         if self.good.contains(&signed) {
@@ -198,7 +205,7 @@ mod tests {
             let seals = seal(&identity, &site, &records);
             assert_eq!(seals.len(), count);
             for (record, seal) in records.iter().zip(&seals) {
-                let read = Seal::decode(&seal.encode()).unwrap();
+                let read = Proof::decode(&seal.encode().unwrap()).unwrap();
                 assert_eq!(read, *seal);
                 // Whether it is the first of its batch makes no difference.
                 assert!(Checker::default().check(&identity.public(), &site, record, &read));
@@ -238,13 +245,14 @@ mod tests {
         let (identity, here) = (identity(1), site("site1"));
         let records = records(3);
         let seals = seal(&identity, &here, &records);
-        let bytes = seals[1].encode();
+        let bytes = seals[1].bytes();
         let mut checker = Checker::default();
         assert!(checker.check(&identity.public(), &here, &records[1], &seals[1]));
         for bit in 0..bytes.len() * 8 {
             let mut changed = bytes.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
-            let holds = Seal::decode(&changed)
+            let changed = Seal::new(&changed).unwrap();
+            let holds = Proof::decode(&changed)
                 .is_some_and(|seal| checker.check(&identity.public(), &here, &records[1], &seal));
             assert!(!holds, "bit {bit}");
         }
@@ -252,8 +260,8 @@ mod tests {
 
     #[test]
     fn what_is_not_a_seal_is_not_read_as_one() {
-        let good = seal(&identity(1), &site("a"), &records(2))[0].encode();
-        assert!(Seal::decode(&good).is_some());
+        let good = seal(&identity(1), &site("a"), &records(2))[0].bytes();
+        assert!(Proof::decode(&Seal::new(&good).unwrap()).is_some());
         for bytes in [
             Vec::new(),
             vec![0; 64],
@@ -264,7 +272,24 @@ mod tests {
             // More hashes than any tree is high.
             [&[0; 64][..], &[1 << 7], &[0; 7 * 32]].concat(),
         ] {
-            assert_eq!(Seal::decode(&bytes), None, "{} bytes", bytes.len());
+            let seal = Seal::new(&bytes).unwrap();
+            assert_eq!(Proof::decode(&seal), None, "{} bytes", bytes.len());
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_read_as_a_seal_is_written_in_the_same_bytes(
+            signature: [u8; 32], sides: u8, hashes in 0..9_usize, cut in 0..3_usize
+        ) {
+            let bytes = [&signature[..], &signature, &[sides], &[9; 32].repeat(hashes)].concat();
+            let bytes = &bytes[..bytes.len() - cut];
+            if let Some(proof) = Proof::decode(&Seal::new(bytes).unwrap()) {
+                proptest::prop_assert_eq!(proof.bytes(), bytes);
+            } else {
+                let fits = sides != 0 && sides.ilog2() as usize == hashes && hashes <= DEEP;
+                proptest::prop_assert!(!fits || cut > 0);
+            }
         }
     }
 

@@ -1,12 +1,12 @@
 //! The twin of what a site writes down.
 
-use cheops_core::{id::ResourceId, replica, time::Timestamp};
+use cheops_core::{id::ResourceId, replica, time::Timestamp, trust};
 use serde::{Deserialize, Serialize};
 
 use super::{
     Names, Twin, WireError,
     error::At,
-    message::Version,
+    message::{Seal, Version},
     names::Text,
     record::{OpId, Record, attempt},
 };
@@ -52,6 +52,18 @@ enum Kind<'a> {
         resource: Text<'a, ResourceId>,
         floor: u64,
     },
+    /// A record with what proves it.
+    Sealed(#[serde(borrow)] Record<'a>, #[serde(borrow)] Seal<'a>),
+}
+
+impl Durable<'_> {
+    /// What proves a record, if this is one and was written with that.
+    pub(super) fn seal(self, names: &mut Names) -> Result<Option<trust::Seal>, WireError> {
+        match self.0 {
+            Kind::Sealed(_, seal) => seal.read(names).at("seal").map(Some),
+            _ => Ok(None),
+        }
+    }
 }
 
 impl<'a> Twin<'a> for Durable<'a> {
@@ -59,7 +71,13 @@ impl<'a> Twin<'a> for Durable<'a> {
 
     fn of(value: &'a replica::Durable) -> Result<Self, WireError> {
         Ok(Self(match value {
-            replica::Durable::Record(record) => Kind::Record(Record::of(record).at("record")?),
+            replica::Durable::Record(record, seal) => {
+                let record = Record::of(record).at("record")?;
+                match seal {
+                    None => Kind::Record(record),
+                    Some(seal) => Kind::Sealed(record, Seal::of(seal)?),
+                }
+            }
             replica::Durable::Intent { resource, op, attempt: n, fresh } => Kind::Intent {
                 resource: Text::of(resource)?,
                 op: OpId::of(op).at("op")?,
@@ -86,7 +104,13 @@ impl<'a> Twin<'a> for Durable<'a> {
 
     fn read(self, names: &mut Names) -> Result<replica::Durable, WireError> {
         Ok(match self.0 {
-            Kind::Record(record) => replica::Durable::Record(record.read(names).at("record")?),
+            Kind::Record(record) => {
+                replica::Durable::Record(record.read(names).at("record")?, None)
+            }
+            Kind::Sealed(record, seal) => {
+                let seal = seal.read(names).at("seal")?;
+                replica::Durable::Record(record.read(names).at("record")?, Some(seal))
+            }
             Kind::Intent { resource, op, attempt: n, fresh } => replica::Durable::Intent {
                 resource: resource.read(names).at("resource")?,
                 op: op.read(names).at("op")?,

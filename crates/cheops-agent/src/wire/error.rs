@@ -3,6 +3,7 @@
 use cheops_core::{
     id::{NameError, NoSite},
     matrix::{PartsError, TooManyKinds},
+    trust::Seal,
 };
 
 use super::{LAST_ATTEMPT, LAST_NUMBER, MAX_DEPTH, MAX_ITEMS, MAX_LENGTH, VERSION};
@@ -60,6 +61,9 @@ pub enum Problem {
     /// A run is counted as none is.
     #[error("{0} is not the number of a run: they go from 1 to {LAST_ATTEMPT}")]
     Attempt(u32),
+    /// More than a seal.
+    #[error("{0} bytes are not a seal; the limit is {most}", most = Seal::LONGEST)]
+    SealTooLong(usize),
     /// Steps in steps in steps.
     #[error("steps stand in each other more than {MAX_DEPTH} deep")]
     TooDeep,

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::MAX_LENGTH;
 
 /// The version of what agents say to each other over a link.
-pub const LINK_VERSION: u16 = 1;
+pub const LINK_VERSION: u16 = 2;
 /// The longest frame that is not a message. A site name and a sentence fit.
 const MAX_CONTROL: usize = 2 << 10;
 /// How many bytes of a text from another agent are kept.

@@ -2,11 +2,11 @@
 
 use cheops_core::{
     id::{ResourceId, SiteId},
-    replica,
+    replica, trust,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Names, Twin, WireError, error::At, list::List, names::Text, record::Record};
+use super::{Names, Problem, Twin, WireError, error::At, list::List, names::Text, record::Record};
 
 /// What one site tells another, as it is written.
 #[derive(Serialize, Deserialize)]
@@ -29,6 +29,14 @@ enum Kind<'a> {
     },
     #[serde(borrow)]
     Forgotten(List<Versioned<'a>>),
+    /// Records with what proves them.
+    Sealed {
+        #[serde(borrow)]
+        resource: Text<'a, ResourceId>,
+        #[serde(borrow)]
+        records: List<(Sent<'a>, Option<Seal<'a>>)>,
+        more: bool,
+    },
 }
 
 /// A resource, and how far it is known.
@@ -48,11 +56,21 @@ impl<'a> Twin<'a> for Message<'a> {
                 *digest,
             ),
             replica::Message::Want(versions) => Kind::Want(List::of(versions).at("want")?),
-            replica::Message::Records { resource, records, more } => Kind::Records {
-                resource: Text::of(resource)?,
-                records: List::of(records).at("records")?,
-                more: *more,
-            },
+            replica::Message::Records { resource, records, more } => {
+                let (resource, more) = (Text::of(resource)?, *more);
+                if records.iter().all(|sent| sent.seal.is_none()) {
+                    let records = List::of(records).at("records")?;
+                    Kind::Records { resource, records, more }
+                } else {
+                    let twin = |(n, sent): (usize, &'a replica::Sent)| {
+                        let seal = sent.seal.as_ref().map(Seal::of).transpose();
+                        Ok((Sent::of(sent).at_item(n)?, seal.at_item(n)?))
+                    };
+                    let records = records.iter().enumerate().map(twin);
+                    let records = records.collect::<Result<_, WireError>>().at("records")?;
+                    Kind::Sealed { resource, records: List::new(records).at("records")?, more }
+                }
+            }
             replica::Message::Forgotten(versions) => {
                 Kind::Forgotten(List::of(versions).at("forgotten")?)
             }
@@ -77,6 +95,17 @@ impl<'a> Twin<'a> for Message<'a> {
             },
             Kind::Forgotten(versions) => {
                 replica::Message::Forgotten(versions.read(names).at("forgotten")?)
+            }
+            Kind::Sealed { resource, records, more } => {
+                let resource = resource.read(names).at("resource")?;
+                let twins = records.items().at("records")?.into_iter().enumerate();
+                let read = |(n, (sent, seal)): (usize, (Sent<'a>, Option<Seal<'a>>))| {
+                    let sent = sent.read(names).at_item(n)?;
+                    let seal = seal.read(names).at("seal").at_item(n)?;
+                    Ok(replica::Sent { seal, ..sent })
+                };
+                let records = twins.map(read).collect::<Result<_, WireError>>().at("records")?;
+                replica::Message::Records { resource, records, more }
             }
         })
     }
@@ -124,6 +153,7 @@ impl<'a> Twin<'a> for Version<'a> {
     }
 }
 
+/// A record on its way, but for what proves it.
 #[derive(Serialize, Deserialize)]
 struct Sent<'a> {
     after: u64,
@@ -139,6 +169,23 @@ impl<'a> Twin<'a> for Sent<'a> {
     }
 
     fn read(self, names: &mut Names) -> Result<replica::Sent, WireError> {
-        Ok(replica::Sent { after: self.after, record: self.record.read(names)? })
+        Ok(replica::Sent { after: self.after, record: self.record.read(names)?, seal: None })
+    }
+}
+
+/// What proves a record.
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Seal<'a>(&'a [u8]);
+
+impl<'a> Twin<'a> for Seal<'a> {
+    type Value = trust::Seal;
+
+    fn of(value: &'a trust::Seal) -> Result<Self, WireError> {
+        Ok(Self(value.as_bytes()))
+    }
+
+    fn read(self, _: &mut Names) -> Result<trust::Seal, WireError> {
+        Ok(trust::Seal::new(self.0).ok_or(Problem::SealTooLong(self.0.len()))?)
     }
 }

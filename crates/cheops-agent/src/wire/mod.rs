@@ -15,6 +15,8 @@
 //!   in proportion to their number.
 //! - Values of the core are made through its own doors only: a peer can't bring in a name that is
 //!   none, an empty set of sites, or an operation without a number.
+//! - A record that was ever written is written in the same bytes for ever: seals are over them. What is
+//!   added to records leaves the bytes of those without it as they were.
 //! - An encoding has one end: bytes that are left over are an error.
 //! - Equal names of what was decoded with one [`Names`] share their text in memory.
 
@@ -29,7 +31,7 @@ mod names;
 mod record;
 mod twin;
 
-use cheops_core::replica;
+use cheops_core::{replica, trust::Seal};
 use serde::{Deserialize, Serialize};
 
 pub use self::{
@@ -68,6 +70,17 @@ pub fn encode_durable(durable: &replica::Durable) -> Result<Vec<u8>, WireError> 
 /// What the bytes on disk stand for.
 pub fn decode_durable(bytes: &[u8], names: &mut Names) -> Result<replica::Durable, WireError> {
     decode::<Durable<'_>>(bytes)?.read(names)
+}
+
+/// The seal of a record, from what a site has written down; none if it has none. Costs less than to
+/// decode all of it.
+pub fn decode_seal(bytes: &[u8], names: &mut Names) -> Result<Option<Seal>, WireError> {
+    decode::<Durable<'_>>(bytes)?.seal(names)
+}
+
+/// The bytes for a record alone: what its site seals.
+pub fn encode_record(record: &replica::Record) -> Result<Vec<u8>, WireError> {
+    encode(&record::Record::of(record)?)
 }
 
 fn encode(twin: &impl Serialize) -> Result<Vec<u8>, WireError> {

@@ -120,7 +120,7 @@ async fn another_version_is_refused_in_words() {
     let reason = fake.control.reason().await;
     assert_eq!(
         reason,
-        "an agent that speaks version 9 of the protocol for links met `site1`, which speaks version 1: update the older one"
+        "an agent that speaks version 9 of the protocol for links met `site1`, which speaks version 2: update the older one"
     );
 }
 

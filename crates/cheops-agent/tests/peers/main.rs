@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
 mod calls;
+mod cheats;
 #[path = "../support/disk.rs"]
 mod disk;
 mod fake;

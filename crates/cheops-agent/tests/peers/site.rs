@@ -16,7 +16,8 @@ use cheops_agent::{
     config::Config,
     node::{self, Clock, Hands, Running},
     peers::{Peer, Peers, State},
-    trust::{Identity, Ledger, Members},
+    problems::Noted,
+    trust::{Identity, Ledger, Members, Sealer},
 };
 use cheops_core::{
     id::{SiteId, Sites},
@@ -34,6 +35,7 @@ pub(crate) use crate::disk::{Disk, hold};
 
 struct TestHands {
     peers: Peers,
+    noted: Noted,
     node: node::Handle,
     runtime: Handle,
     /// How often each site was asked to compare all: once for each time that it came up.
@@ -60,7 +62,12 @@ impl Hands for TestHands {
         });
     }
 
-    fn tell(&mut self, _: &Event) {}
+    fn tell(&mut self, event: &Event) {
+        if let Event::Refused { from, resource, why } = event {
+            self.peers.refused(from);
+            self.noted.refused(from, resource, why);
+        }
+    }
 }
 
 /// What a site is started with.
@@ -76,6 +83,7 @@ pub(crate) struct Site {
     pub(crate) plan: Plan,
     pub(crate) peers: Peers,
     pub(crate) node: node::Handle,
+    pub(crate) noted: Noted,
     pub(crate) compared: Arc<Mutex<BTreeMap<SiteId, u64>>>,
     running: Running,
 }
@@ -131,20 +139,24 @@ impl Plan {
         let identity = identity(self.config.site.as_str());
         let ledger = Ledger::open(&self.config.data).unwrap();
         let members = Members::new(&self.config, identity, ledger);
-        let peers = Peers::bind(&self.config, members, node.clone()).await.unwrap();
+        let noted = Noted::default();
+        let peers = Peers::bind(&self.config, members.clone(), noted.clone(), node.clone()).await;
+        let peers = peers.unwrap();
         let compared: Arc<Mutex<BTreeMap<SiteId, u64>>> = Arc::default();
         let hands = TestHands {
             peers: peers.clone(),
+            noted: noted.clone(),
             node: node.clone(),
             runtime: Handle::current(),
             compared: compared.clone(),
         };
         let written = self.disk.written();
         let replica = Replica::restore(self.config.site.clone(), self.settings.clone(), written);
-        let running =
-            node::start(inbox, replica, Box::new(self.disk.clone()), Box::new(hands), 0).unwrap();
+        let sealer = Sealer::of(members);
+        let (engine, hands) = (Box::new(self.disk.clone()), Box::new(hands));
+        let running = node::start(inbox, replica, engine, hands, sealer, 0).unwrap();
         peers.serve(self.calls.clone());
-        Site { plan: self, peers, node, compared, running }
+        Site { plan: self, peers, node, noted, compared, running }
     }
 }
 

@@ -78,13 +78,13 @@ pub(crate) fn operation_of(number: u64, site: &str, resource: &ResourceId) -> Du
         declares: None,
     };
     let line = "x".repeat(500 - operation("").weight());
-    Durable::Record(Record::Operation(Arc::new(operation(&line))))
+    Durable::Record(Record::Operation(Arc::new(operation(&line))), None)
 }
 
 /// The number of such an operation.
 pub(crate) fn number(durable: &Durable) -> u64 {
     match durable {
-        Durable::Record(Record::Operation(op)) => op.id.number,
+        Durable::Record(Record::Operation(op), _) => op.id.number,
         other => panic!("{other:?}"),
     }
 }

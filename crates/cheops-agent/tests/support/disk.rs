@@ -4,6 +4,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs::{File, OpenOptions},
     io::{self, Read, Write},
     path::Path,
@@ -17,7 +18,11 @@ use cheops_agent::{
     engine::{Engine, EngineError, Reader, Seq},
     wire,
 };
-use cheops_core::replica::Durable;
+use cheops_core::{
+    id::{OpId, ResourceId},
+    replica::Durable,
+    trust::Seal,
+};
 
 /// A disk. All clones are one.
 #[derive(Clone)]
@@ -130,6 +135,21 @@ impl Reader for Disk {
         let written = self.written.lock().unwrap();
         let rest = (1..).zip(written.iter().cloned()).skip(usize::try_from(seq).unwrap());
         Ok(rest.take(most).collect())
+    }
+
+    fn seals(
+        &self,
+        resource: &ResourceId,
+        records: &BTreeSet<OpId>,
+    ) -> Result<BTreeMap<OpId, Seal>, EngineError> {
+        let written = self.written.lock().unwrap();
+        let seals = written.iter().filter_map(|durable| match durable {
+            Durable::Record(record, Some(seal)) if record.resource() == resource => {
+                Some((record.id().clone(), seal.clone()))
+            }
+            _ => None,
+        });
+        Ok(seals.filter(|(id, _)| records.contains(id)).collect())
     }
 
     fn last(&self) -> Seq {

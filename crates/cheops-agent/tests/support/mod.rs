@@ -10,6 +10,7 @@ use cheops_core::{
     plan::Outcome,
     replica::{Durable, Message, Record, Reply, Sent, Shown, Stretch, Version},
     time::{Millis, Timestamp},
+    trust::Seal,
 };
 use proptest::{collection, option, prelude::*, sample};
 
@@ -193,6 +194,11 @@ fn record() -> impl Strategy<Value = Record> {
     ]
 }
 
+fn seal() -> impl Strategy<Value = Seal> {
+    let bytes = collection::vec(any::<u8>(), 0..=Seal::LONGEST);
+    bytes.prop_filter_map("within its limit", |bytes| Seal::new(&bytes))
+}
+
 fn stretch() -> impl Strategy<Value = Stretch> {
     (option::of(resource()), option::of(resource())).prop_map(|(from, to)| Stretch { from, to })
 }
@@ -203,8 +209,8 @@ fn version() -> impl Strategy<Value = Version> {
 
 pub(crate) fn message() -> impl Strategy<Value = Message> {
     let versions = || collection::vec((resource(), version()), 0..5);
-    let sent =
-        (number(0, LAST_NUMBER), record()).prop_map(|(after, record)| Sent { after, record });
+    let sent = (number(0, LAST_NUMBER), record(), option::of(seal()))
+        .prop_map(|(after, record, seal)| Sent { after, record, seal });
     prop_oneof![
         collection::vec((stretch(), any::<u64>()), 0..5).prop_map(Message::Compare),
         (stretch(), versions(), any::<u64>())
@@ -218,7 +224,8 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
 
 pub(crate) fn durable() -> impl Strategy<Value = Durable> {
     prop_oneof![
-        4 => record().prop_map(Durable::Record),
+        4 => (record(), option::of(seal()))
+            .prop_map(|(record, seal)| Durable::Record(record, seal)),
         1 => (resource(), op_id(), attempt(), any::<bool>()).prop_map(
             |(resource, op, attempt, fresh)| Durable::Intent { resource, op, attempt, fresh }
         ),

@@ -17,6 +17,7 @@ use cheops_agent::{
     files::{Fetch, Files},
     node::{self, Clock, Handle, Hands, Running},
     run::{Runner, Setup},
+    trust::{Identity, Sealer},
 };
 use cheops_core::{
     id::{ResourceId, SiteId, Sites},
@@ -98,8 +99,10 @@ impl Plan {
         let settings = Settings::default();
         let replica = Replica::restore(config.site.clone(), settings, log.written());
         let hands = Box::new(OnlyRuns(runner.clone()));
-        let running =
-            OnceLock::from(node::start(inbox, replica, Box::new(log.clone()), hands, 0).unwrap());
+        let identity = Identity::from_seed(&[1; 32]).unwrap();
+        let sealer = Sealer::new(Arc::new(identity), config.site.clone());
+        let running = node::start(inbox, replica, Box::new(log.clone()), hands, sealer, 0);
+        let running = OnceLock::from(running.unwrap());
         Site { config, log, files, node, runner, running }
     }
 }

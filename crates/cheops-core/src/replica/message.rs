@@ -16,6 +16,7 @@ use crate::{
     operation::SharedOperation,
     plan::Outcome,
     time::{Millis, Timestamp},
+    trust::Seal,
 };
 
 /// One thing that a site has recorded about a resource.
@@ -120,6 +121,17 @@ pub struct Sent<R = Record> {
     pub after: u64,
     /// The record.
     pub record: R,
+    /// What proves it; none for one of the sender's own that is about to be sealed, or that is read again
+    /// from where it was written down with its seal.
+    pub seal: Option<Seal>,
+}
+
+impl Sent {
+    /// About how many bytes it takes on the wire.
+    fn weight(&self) -> usize {
+        let seal = self.seal.as_ref().map_or(0, |seal| seal.as_bytes().len());
+        self.record.weight() + seal + 3
+    }
 }
 
 /// A stretch of resource ids: from the first to before the last; open where there is none.
@@ -193,8 +205,7 @@ impl Message {
             }
             Self::Want(versions) | Self::Forgotten(versions) => versions.iter().map(version).sum(),
             Self::Records { resource, records, .. } => {
-                resource.as_str().len()
-                    + records.iter().map(|sent| sent.record.weight() + 3).sum::<usize>()
+                resource.as_str().len() + records.iter().map(Sent::weight).sum::<usize>()
             }
         }
     }
@@ -203,8 +214,8 @@ impl Message {
 /// What a site writes down before anything of it can be seen, and reads when it starts again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Durable {
-    /// A record, its own or another site's.
-    Record(Record),
+    /// A record, its own or another site's, with what proves it if that came with it.
+    Record(Record, Option<Seal>),
     /// A run is about to start.
     Intent {
         /// The resource.
@@ -254,7 +265,7 @@ impl Durable {
     /// The resource that it is about.
     pub fn resource(&self) -> &ResourceId {
         match self {
-            Self::Record(record) => record.resource(),
+            Self::Record(record, _) => record.resource(),
             Self::Intent { resource, .. }
             | Self::Clearing(resource)
             | Self::Cleared(resource)

@@ -57,6 +57,7 @@ use crate::{
     matrix::Config,
     operation::{Declaration, Operation, SharedOperation},
     time::{Clock, Millis, Now, Timestamp},
+    trust::Seal,
 };
 
 /// How often and how much; all of it bounded.
@@ -216,13 +217,13 @@ impl Replica {
         if let Durable::Withheld { floor, .. } = durable {
             return self.withhold(id, *floor);
         }
-        if let Durable::Record(Record::Operation(op)) = durable
+        if let Durable::Record(Record::Operation(op), _) = durable
             && let Some(declared) = &op.declares
         {
             self.open(id, declared);
         }
         let goes_on = match durable {
-            Durable::Record(record) => {
+            Durable::Record(record, _) => {
                 record.id().site == self.here && record.id().number > self.floor(id)
             }
             Durable::Intent { .. } | Durable::Clearing(_) => true,
@@ -233,7 +234,7 @@ impl Replica {
         }
         let Some(resource) = self.resources.get_mut(id) else { return };
         resource.restore(&self.here, durable);
-        if let Durable::Record(record) = durable {
+        if let Durable::Record(record, _) = durable {
             resource.take(record);
         }
         self.release(id);
@@ -361,7 +362,7 @@ impl Replica {
         let after = self.last_number(&id);
         let record = Record::Operation(Arc::new(op));
         self.goes_on(&id);
-        self.admit(&id, &record, now, out);
+        self.admit(&id, &record, None, now, out);
         self.accepted(ticket, &id, record.id(), out);
         self.publish(&record, after, out);
         self.proceed(&id, now, out);
@@ -451,7 +452,14 @@ impl Replica {
     }
 
     /// Takes in a record that fits, and writes it down.
-    fn admit(&mut self, id: &ResourceId, record: &Record, now: Now, out: &mut Outbox) {
+    fn admit(
+        &mut self,
+        id: &ResourceId,
+        record: &Record,
+        seal: Option<&Seal>,
+        now: Now,
+        out: &mut Outbox,
+    ) {
         if let Record::Operation(op) = record
             && let Some(declared) = &op.declares
         {
@@ -468,7 +476,7 @@ impl Replica {
             resource.journal.reach(reply.era);
         }
         self.digest_changed(id, before);
-        Self::recorded(record, out);
+        Self::recorded(record, seal, out);
     }
 
     /// Begins a resource, if it is not here, where an earlier life of it ended.
@@ -490,8 +498,8 @@ impl Replica {
     }
 
     /// Writes down a record that was taken in.
-    fn recorded(record: &Record, out: &mut Outbox) {
-        out.persist(Durable::Record(record.clone()));
+    fn recorded(record: &Record, seal: Option<&Seal>, out: &mut Outbox) {
+        out.persist(Durable::Record(record.clone(), seal.cloned()));
         out.tell(Event::Recorded { resource: record.resource().clone(), id: record.id().clone() });
     }
 

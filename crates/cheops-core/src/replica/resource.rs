@@ -24,16 +24,19 @@ use crate::{
     id::{Key, OpId, ResourceId, SiteId, Sites},
     log::{Ix, Log},
     matrix::Config,
-    operation::{Declaration, SharedOperation},
+    operation::{Declaration, Operation, SharedOperation},
     plan::Journal,
     resolve::{Account, Fate, Resolution},
     rules::Rules,
-    time::Timestamp,
+    time::{Millis, Timestamp},
 };
 
 /// Beyond these a site would soon run out of numbers, so whoever sends them is broken.
 pub(super) const LAST_NUMBER: u64 = u64::MAX >> 1;
 pub(super) const LAST_ATTEMPT: u32 = u32::MAX >> 1;
+
+/// By how much the clock of a site that has lost records may have been set back since.
+const BACKDATED: Millis = Millis(24 * 60 * 60 * 1_000);
 
 /// A resource, as this site knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -244,14 +247,24 @@ impl Resource {
         let id = sent.record.id();
         let high = self.streams.high(&id.site);
         if id.number <= high {
-            let contradicts = matches!(&sent.record, Record::Operation(op)
-                if self.log.find(id).is_some_and(|ix| self.log.op(ix) != op));
-            return if contradicts {
-                Fit::Wrong(
-                    "its number stands for another operation: was the site restored from an old backup?",
-                )
-            } else {
-                Fit::Known
+            return match &sent.record {
+                Record::Operation(op)
+                    if self.log.find(id).is_some_and(|ix| self.log.op(ix) != op) =>
+                {
+                    Fit::Wrong(
+                        "its number stands for another operation: was the site restored from an old backup?",
+                    )
+                }
+                Record::Reply(reply)
+                    if self
+                        .reply(&reply.op, &id.site)
+                        .is_some_and(|known| known.id == *id && *known != **reply) =>
+                {
+                    Fit::Wrong(
+                        "its number stands for another reply: was the site restored from an old backup?",
+                    )
+                }
+                Record::Operation(_) | Record::Reply(_) | Record::Shown(_) => Fit::Known,
             };
         }
         if sent.record.resource() != &self.id {
@@ -302,6 +315,8 @@ impl Resource {
         let followed = followed.map(|ix| self.log.timestamp(ix)).max().unwrap_or_default();
         if !op.at.is_plausible_after(followed) {
             Fit::Wrong("an operation from the far future")
+        } else if self.is_backdated(op) {
+            Fit::Wrong("an operation that is dated long before an earlier one of its site")
         } else if declares.is_none() && op.parents.iter().all(|p| self.log.find(p).is_none()) {
             Fit::Wrong("a first operation that does not say where the resource exists")
         } else if !sites.contains(&op.id.site) && !self.sites.contains(&op.id.site) {
@@ -309,6 +324,14 @@ impl Resource {
         } else {
             Fit::Now
         }
+    }
+
+    /// Whether an operation is dated long before one that its site has recorded earlier. What a site
+    /// records follows what it has recorded, unless that was lost there; a clock that was set back since
+    /// is set back by less.
+    fn is_backdated(&self, op: &Operation) -> bool {
+        let earlier = self.streams.last_operation(&op.id.site).map(|ix| self.log.timestamp(ix));
+        earlier.is_some_and(|earlier| op.at.wall().plus(BACKDATED) < earlier.wall())
     }
 
     /// Takes in a record that fits.

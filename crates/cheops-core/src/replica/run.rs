@@ -199,7 +199,7 @@ impl Resource {
                 self.work = Work::Idle;
                 self.journal.cleared();
             }
-            Durable::Record(Record::Reply(reply)) if reply.id.site == *here => {
+            Durable::Record(Record::Reply(reply), _) if reply.id.site == *here => {
                 if let Work::Running(pending) = self.work
                     && self.log.op(pending.op).id == reply.op
                     && pending.attempt == reply.attempt
@@ -211,7 +211,7 @@ impl Resource {
                 }
             }
             Durable::Trimmed { version, .. } => self.trim_again(version),
-            Durable::Record(_) | Durable::Forgotten { .. } | Durable::Withheld { .. } => {}
+            Durable::Record(..) | Durable::Forgotten { .. } | Durable::Withheld { .. } => {}
         }
     }
 }
@@ -225,7 +225,7 @@ impl Replica {
         let before = resource.digest();
         let reply = resource.finish(id, pending, report);
         self.digest_changed(&run.resource, before);
-        Self::recorded(&reply, out);
+        Self::recorded(&reply, None, out);
         self.publish(&reply, after, out);
         self.proceed(&run.resource, now, out);
     }

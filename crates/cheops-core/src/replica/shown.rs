@@ -183,7 +183,7 @@ impl Replica {
             block: look.block,
             print,
         }));
-        self.admit(id, &record, now, out);
+        self.admit(id, &record, None, now, out);
         self.publish(&record, after, out);
     }
 }

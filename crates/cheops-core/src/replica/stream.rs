@@ -80,6 +80,15 @@ impl Streams {
         })
     }
 
+    /// The last operation of a site.
+    pub(super) fn last_operation(&self, site: &SiteId) -> Option<Ix> {
+        let entries = self.streams.get(site).map_or(&[][..], |stream| &stream.entries);
+        entries.iter().rev().find_map(|entry| match entry.item {
+            Item::Operation(op) => Some(op),
+            Item::Reply(_) | Item::Stray | Item::Shown => None,
+        })
+    }
+
     /// Whether all that a version covers is known here.
     pub(super) fn covers(&self, version: &Version) -> bool {
         version.iter().all(|(site, &number)| self.high(site) >= number)

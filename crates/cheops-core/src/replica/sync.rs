@@ -37,7 +37,7 @@ impl Replica {
         let id = record.resource();
         let Some(resource) = self.resources.get(id) else { return };
         for site in resource.sites().iter().filter(|site| self.up.contains(site)) {
-            let records = vec![Sent { after, record: record.clone() }];
+            let records = vec![Sent { after, record: record.clone(), seal: None }];
             out.send(site, Message::Records { resource: id.clone(), records, more: false });
         }
     }
@@ -229,7 +229,7 @@ impl Replica {
             }
             let after = known.insert(site.clone(), number).unwrap_or(0);
             weight += record.weight();
-            records.push(Sent { after, record });
+            records.push(Sent { after, record, seal: None });
             if weight >= self.settings.message_bytes {
                 sent += weight;
                 weight = 0;
@@ -319,7 +319,7 @@ impl Replica {
                 Fit::Known => {}
                 Fit::Now => {
                     self.suspect(&sent.record, out);
-                    self.admit(id, &sent.record, now, out);
+                    self.admit(id, &sent.record, sent.seal.as_ref(), now, out);
                     self.tell_trimmed(&sent.record, out);
                     todo.extend(self.woken(id, &sent));
                     changed = true;

@@ -7,8 +7,10 @@
 mod key;
 pub mod people;
 mod roster;
+mod seal;
 
 pub use self::{
     key::{KeyError, PublicKey},
     roster::{Claim, Fence, Member, Roster, Standing, Statement},
+    seal::Seal,
 };

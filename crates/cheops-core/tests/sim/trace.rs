@@ -140,7 +140,7 @@ fn done(effect: &Effect) -> String {
 
 fn written(durable: &Durable) -> String {
     match durable {
-        Durable::Record(record) => record_words(record),
+        Durable::Record(record, _) => record_words(record),
         Durable::Intent { resource, op, attempt, fresh } => {
             format!("intent {resource} {op} #{attempt}{}", if *fresh { " fresh" } else { "" })
         }

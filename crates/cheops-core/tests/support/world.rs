@@ -396,7 +396,7 @@ impl<A: App, W: Watch> World<A, W> {
             }
             met += 1;
             match durable {
-                Durable::Record(record) if record.id().site == site.name => {
+                Durable::Record(record, _) if record.id().site == site.name => {
                     floor = floor.max(record.id().number);
                 }
                 Durable::Withheld { floor: earlier, .. } => floor = floor.max(*earlier),

@@ -17,7 +17,7 @@ use crate::engine::Seq;
 pub(super) fn forgets(durable: &Durable) -> Option<&ResourceId> {
     match durable {
         Durable::Forgotten { resource, .. } => Some(resource),
-        Durable::Record(_)
+        Durable::Record(..)
         | Durable::Intent { .. }
         | Durable::Clearing(_)
         | Durable::Cleared(_)
@@ -31,7 +31,7 @@ pub(super) fn forgets(durable: &Durable) -> Option<&ResourceId> {
 pub(super) fn resumes(durable: &Durable) -> Option<&ResourceId> {
     match durable {
         Durable::Withheld { resource, .. } => Some(resource),
-        Durable::Record(_)
+        Durable::Record(..)
         | Durable::Intent { .. }
         | Durable::Clearing(_)
         | Durable::Cleared(_)
@@ -65,9 +65,9 @@ enum What {
 impl Entry {
     pub(super) fn of(durable: &Durable) -> Self {
         let (what, id) = match durable {
-            Durable::Record(Record::Operation(op)) => (What::Operation, Some(&op.id)),
-            Durable::Record(Record::Reply(reply)) => (What::Reply, Some(&reply.id)),
-            Durable::Record(Record::Shown(shown)) => (What::Shown, Some(&shown.id)),
+            Durable::Record(Record::Operation(op), _) => (What::Operation, Some(&op.id)),
+            Durable::Record(Record::Reply(reply), _) => (What::Reply, Some(&reply.id)),
+            Durable::Record(Record::Shown(shown), _) => (What::Shown, Some(&shown.id)),
             Durable::Intent { op, .. } => (What::Intent, Some(op)),
             Durable::Clearing(_) => (What::Clearing, None),
             Durable::Cleared(_) => (What::Cleared, None),
@@ -78,10 +78,15 @@ impl Entry {
         Self { resource: durable.resource().clone(), what, id: id.cloned() }
     }
 
+    /// The id of the record that it is, if it is one.
+    pub(super) fn record(&self) -> Option<&OpId> {
+        let record = matches!(self.what, What::Operation | What::Reply | What::Shown);
+        self.id.as_ref().filter(|_| record)
+    }
+
     /// The number that it has in the stream of a site, if it is a record of that site.
     pub(super) fn number(&self, site: &SiteId) -> Option<u64> {
-        let record = matches!(self.what, What::Operation | What::Reply | What::Shown);
-        self.id.as_ref().filter(|id| record && id.site == *site).map(|id| id.number)
+        self.record().filter(|id| id.site == *site).map(|id| id.number)
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

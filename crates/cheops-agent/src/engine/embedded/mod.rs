@@ -20,7 +20,7 @@ mod store;
 mod tests;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     io,
     ops::RangeInclusive,
@@ -33,7 +33,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cheops_core::{id::SiteId, replica::Durable};
+use cheops_core::{
+    id::{OpId, ResourceId, SiteId},
+    replica::Durable,
+    trust::Seal,
+};
 
 pub use self::read::Written;
 use self::{
@@ -397,6 +401,23 @@ impl Reader for Shared {
             }
         }
         Ok(records)
+    }
+
+    fn seals(
+        &self,
+        resource: &ResourceId,
+        records: &BTreeSet<OpId>,
+    ) -> Result<BTreeMap<OpId, Seal>, EngineError> {
+        let guard = self.store();
+        let store = guard.as_ref().ok_or_else(|| self.closed())?;
+        let (mut seals, mut names) = (BTreeMap::new(), Names::default());
+        for entry in store.of_resource(resource) {
+            let (seq, entry) = entry.map_err(|trouble| self.fail(&trouble))?;
+            let Some(id) = entry.record().filter(|id| records.contains(id)) else { continue };
+            let seal = store.seal(seq, &mut names).map_err(|trouble| self.fail(&trouble))?;
+            seals.extend(seal.map(|seal| (id.clone(), seal)));
+        }
+        Ok(seals)
     }
 
     fn last(&self) -> Seq {

@@ -9,7 +9,7 @@
 
 use std::{io, path::Path, thread, time::Duration};
 
-use cheops_core::{id::ResourceId, replica::Durable};
+use cheops_core::{id::ResourceId, replica::Durable, trust::Seal};
 use fjall::{
     AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Slice,
     config::{FilterPolicy, PinningPolicy},
@@ -239,6 +239,12 @@ impl Store {
         }
     }
 
+    /// The seal of the record that has a number, if it has one.
+    pub(super) fn seal(&self, seq: Seq, names: &mut Names) -> Result<Option<Seal>, Trouble> {
+        let Some(value) = self.value(seq)? else { return Ok(None) };
+        wire::decode_seal(body(seq, &value)?, names).map_err(|error| Trouble::Unknown(seq, error))
+    }
+
     /// The bytes that have a number.
     pub(super) fn value(&self, seq: Seq) -> Result<Option<Slice>, Trouble> {
         self.log.get(seq.to_be_bytes()).map_err(cannot_read)
@@ -281,11 +287,16 @@ fn number(key: &[u8]) -> Result<Seq, Trouble> {
 
 /// What a value of the log is, if it belongs to that number.
 fn decode(seq: Seq, value: &[u8], names: &mut Names) -> Result<Durable, Trouble> {
+    wire::decode_durable(body(seq, value)?, names).map_err(|error| Trouble::Unknown(seq, error))
+}
+
+/// What a value of the log holds, if it belongs to that number.
+fn body(seq: Seq, value: &[u8]) -> Result<&[u8], Trouble> {
     let frame = open(value, Kind::Log)?;
     if frame.seq != seq {
         return Err(Trouble::Broken(format!("number {seq} is not what it should be")));
     }
-    wire::decode_durable(frame.body, names).map_err(|error| Trouble::Unknown(seq, error))
+    Ok(frame.body)
 }
 
 fn open(value: &[u8], kind: Kind) -> Result<Frame<'_>, Trouble> {

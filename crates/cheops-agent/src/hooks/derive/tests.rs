@@ -23,33 +23,39 @@ fn op(origin: u8, number: u64, parents: &[(u8, u64)]) -> Durable {
         config: Config::default(),
         base: Version::new(),
     };
-    Durable::Record(Record::Operation(std::sync::Arc::new(Operation {
-        id: id((origin, number)),
-        parents: parents.iter().copied().map(id).collect(),
-        at: Timestamp::at(Millis(1_000 * number)),
-        resource: "web".parse().unwrap(),
-        kind: "exec".parse().unwrap(),
-        author: "ada".parse().unwrap(),
-        action: Action::command("echo hi"),
-        keep_going: false,
-        reset: false,
-        key: None,
-        declares: parents.is_empty().then(|| Box::new(declares)),
-    })))
+    Durable::Record(
+        Record::Operation(std::sync::Arc::new(Operation {
+            id: id((origin, number)),
+            parents: parents.iter().copied().map(id).collect(),
+            at: Timestamp::at(Millis(1_000 * number)),
+            resource: "web".parse().unwrap(),
+            kind: "exec".parse().unwrap(),
+            author: "ada".parse().unwrap(),
+            action: Action::command("echo hi"),
+            keep_going: false,
+            reset: false,
+            key: None,
+            declares: parents.is_empty().then(|| Box::new(declares)),
+        })),
+        None,
+    )
 }
 
 fn reply(at: u8, number: u64, to: (u8, u64), outcome: Outcome) -> Durable {
-    Durable::Record(Record::Reply(std::sync::Arc::new(Reply {
-        id: OpId { site: site(at), number },
-        resource: "web".parse().unwrap(),
-        op: OpId { site: site(to.0), number: to.1 },
-        attempt: 1,
-        outcome,
-        era: 1,
-        took: Millis(1),
-        output: "no\nroom\n".into(),
-        made: None,
-    })))
+    Durable::Record(
+        Record::Reply(std::sync::Arc::new(Reply {
+            id: OpId { site: site(at), number },
+            resource: "web".parse().unwrap(),
+            op: OpId { site: site(to.0), number: to.1 },
+            attempt: 1,
+            outcome,
+            era: 1,
+            took: Millis(1),
+            output: "no\nroom\n".into(),
+            made: None,
+        })),
+        None,
+    )
 }
 
 /// A site that writes one thing after the other, and hooks that follow.

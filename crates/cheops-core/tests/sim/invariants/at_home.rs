@@ -19,7 +19,7 @@ pub struct AtHome {
 impl AtHome {
     pub fn see(&mut self, site: &SiteId, seen: Seen<'_>) {
         match seen {
-            Seen::Done(Effect::Persist(Durable::Record(record))) => {
+            Seen::Done(Effect::Persist(Durable::Record(record, _))) => {
                 if let Record::Operation(op) = record
                     && let Some(declared) = &op.declares
                 {

@@ -28,7 +28,9 @@ pub struct Buried {
 impl Buried {
     pub fn see(&mut self, site: &SiteId, seen: Seen<'_>) {
         match seen {
-            Seen::Done(Effect::Persist(Durable::Record(record))) if record.id().site == *site => {
+            Seen::Done(Effect::Persist(Durable::Record(record, _)))
+                if record.id().site == *site =>
+            {
                 let key = (record.resource().clone(), record.id().clone());
                 if let Record::Operation(op) = record {
                     let ops = self.ops.entry(op.resource.clone()).or_default();

@@ -77,7 +77,7 @@ impl Disk {
 
     fn write(&mut self, durable: &replica::Durable) {
         match durable {
-            replica::Durable::Record(record) => {
+            replica::Durable::Record(record, _) => {
                 self.records.insert((record.resource().clone(), record.id().clone()));
             }
             replica::Durable::Intent { resource, op, attempt, .. } => {
@@ -98,7 +98,7 @@ impl Disk {
     fn lose(&mut self, gone: &[replica::Durable]) {
         for durable in gone {
             match durable {
-                replica::Durable::Record(record) => {
+                replica::Durable::Record(record, _) => {
                     self.records.remove(&(record.resource().clone(), record.id().clone()));
                 }
                 replica::Durable::Intent { resource, op, attempt, .. } => {

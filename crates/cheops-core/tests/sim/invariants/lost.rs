@@ -29,7 +29,7 @@ impl Lost {
                 self.losses += 1;
                 self.unknown.insert((site.clone(), resource.clone()));
                 let ops = gone.iter().filter_map(|durable| match durable {
-                    Durable::Record(Record::Operation(op)) if op.id.site == *site => Some(op),
+                    Durable::Record(Record::Operation(op), _) if op.id.site == *site => Some(op),
                     _ => None,
                 });
                 self.ops.extend(ops.map(|op| (op.resource.clone(), op.id.clone())));
@@ -41,7 +41,7 @@ impl Lost {
             Seen::Done(Effect::Persist(durable)) => {
                 let anew = match durable {
                     Durable::Cleared(resource) => Some(resource),
-                    Durable::Record(Record::Reply(reply)) if reply.id.site == *site => {
+                    Durable::Record(Record::Reply(reply), _) if reply.id.site == *site => {
                         (reply.outcome == cheops_core::plan::Outcome::Ok).then_some(&reply.resource)
                     }
                     _ => None,
