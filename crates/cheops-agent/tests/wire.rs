@@ -163,7 +163,7 @@ fn messages() -> [(&'static str, Message); 8] {
     ]
 }
 
-fn durables() -> [(&'static str, Durable); 11] {
+fn durables() -> [(&'static str, Durable); 12] {
     let steps = Action::Steps([Action::command("incr x"), http()].into());
     let first = Operation {
         parents: Box::default(),
