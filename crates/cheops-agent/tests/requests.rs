@@ -172,8 +172,8 @@ async fn what_a_site_makes_up_is_counted_and_shown_where_it_was_refused() {
         metrics.lines().find(|line| line.starts_with("cheops_site_refused{site=\"there\"} "));
     assert!(counted.is_some_and(|line| !line.ends_with(" 0")), "{metrics}");
     assert_eq!(get(&here, "/api/v1/resources/x?local=true").await.0, 404);
-    let body = json!({ "command": "true", "sites": "here" }).to_string();
-    assert_eq!(ask(&here, "y", body).await.0, 200, "others are served");
+    let body = json!({ "command": "true", "sites": "here", "wait": "0s" }).to_string();
+    assert_eq!(ask(&here, "y", body).await.0, 202, "others are served");
 }
 
 #[tokio::test(flavor = "multi_thread")]
