@@ -153,9 +153,9 @@ mod tests {
             ("10", "{split 10}", true),
             ("é*", "éa", true),
         ] {
-            let words = split(argument, &["a"]).unwrap();
+            let words = split(&format!("program {argument}"), &["a"]).unwrap();
             let known = Known { id: "web*", share: None };
-            let found = Pattern::new(pattern).matches(&words[0], known);
+            let found = Pattern::new(pattern).matches(&words[1], known);
             assert_eq!(found, expected, "{pattern} {argument}");
         }
     }
