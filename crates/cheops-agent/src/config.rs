@@ -490,9 +490,17 @@ fn of_rule(text: &str, problem: &str) -> Option<usize> {
         let value = line.trim().strip_prefix("name")?.trim_start().strip_prefix('=')?.trim();
         Some(value.get(1..value.len().checked_sub(1)?)? == name)
     };
-    // Of two with one name the second is the one too many.
-    let found = text.lines().enumerate().filter(|(_, line)| names(line) == Some(true)).last();
-    found.map(|(number, _)| number + 1)
+    let (mut of_policy, mut found) = (false, None);
+    for (number, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("[[") {
+            of_policy = line.contains("policy.rule");
+        }
+        // Of two with one name the second is the one too many.
+        if of_policy && names(line) == Some(true) {
+            found = Some(number + 1);
+        }
+    }
+    found
 }
 
 fn set<T>(setting: &mut T, value: Option<T>) {

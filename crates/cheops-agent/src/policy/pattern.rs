@@ -140,9 +140,9 @@ mod tests {
             ("--file=*", "--file=../x", false),
             ("*:*", "a:..", false),
             ("{id}", "{id}", true),
-            ("{id}", "web*", true),
+            ("{id}", "'web*'", true),
             ("{id}", "web-1", false),
-            ("key:{id}", "key:web*", true),
+            ("key:{id}", "'key:web*'", true),
             ("key:{id}", "key:webs", false),
             ("{file}", "{a}", true),
             ("{file}", "/etc/shadow", false),
@@ -153,9 +153,9 @@ mod tests {
             ("10", "{split 10}", true),
             ("é*", "éa", true),
         ] {
-            let words = split(argument, &["a"]).unwrap();
+            let words = split(&format!("program {argument}"), &["a"]).unwrap();
             let known = Known { id: "web*", share: None };
-            let found = Pattern::new(pattern).matches(&words[0], known);
+            let found = Pattern::new(pattern).matches(&words[1], known);
             assert_eq!(found, expected, "{pattern} {argument}");
         }
     }

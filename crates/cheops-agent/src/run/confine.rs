@@ -19,7 +19,10 @@ use landlock::{
 };
 use rustix::{
     process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit},
-    thread::{set_no_new_privs, set_thread_gid, set_thread_groups, set_thread_uid},
+    thread::{
+        CapabilitySet, remove_capability_from_bounding_set, set_no_new_privs, set_thread_gid,
+        set_thread_groups, set_thread_uid,
+    },
 };
 
 use crate::policy::{Confine, Identity, Landlock, Limits, Paths};
@@ -80,6 +83,10 @@ fn become_user(user: &Identity) -> io::Result<()> {
 }
 
 fn limit(limits: Limits) -> io::Result<()> {
+    if limits != Limits::default() && rustix::process::geteuid().is_root() {
+        // Or root could raise them again.
+        remove_capability_from_bounding_set(CapabilitySet::SYS_RESOURCE)?;
+    }
     let Limits { cpu, memory, processes, file_size, open_files } = limits;
     for (resource, most) in [
         (Resource::Fsize, file_size),

@@ -66,7 +66,7 @@ fn said(shown: &Shown) -> Markup {
             p.notice.warn role="status" { "Not all sites have answered; those that have print the same." }
         }
         @for (site, at) in silent {
-            @let colour = if at.status == "KO" { "bad" } else { "warn" };
+            @let colour = if matches!(at.status.as_str(), "KO" | "DENIED") { "bad" } else { "warn" };
             div.problem {
                 p { strong { (site) } " " (badge((&at.status, colour))) }
                 pre { (at.output) }
