@@ -97,7 +97,7 @@ fn tokens_are_made_at_the_socket_shown_by_who_has_them_and_taken_back() {
     }
     for token in [&token, operator] {
         let said = refused(&cheops(&agent.url, &["get", "sites"], &[("CHEOPS_TOKEN", token)]));
-        assert!(said.contains("the token was revoked"), "{said}");
+        assert!(said.contains("The token was revoked"), "{said}");
     }
     let unknown = refused(&cheops(&socket, &["access", "revoke", "nobody"], &[]));
     assert!(unknown.contains("cheops access list"), "{unknown}");

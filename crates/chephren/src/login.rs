@@ -120,16 +120,26 @@ fn page(next: &str, why: Option<&Problem>) -> Markup {
     }
 }
 
+/// Whether this is where somebody logs in.
+pub(crate) fn is_at(path: &str) -> bool {
+    path == HERE
+}
+
 /// Whether somebody has to say first who it is, to see this.
 pub(crate) fn is_needed(request: &Request) -> bool {
     let path = request.uri().path();
-    let open = path == HERE || path == "/logout" || path.starts_with("/assets/");
+    let open = is_at(path) || path == "/logout" || path.starts_with("/assets/");
     let who = request.extensions().get::<Who>();
     !open && who.is_some_and(|who| who.role.is_none())
 }
 
 /// Leads somebody here, and back after.
 pub(crate) fn ask(method: &Method, path: &str, headers: &HeaderMap) -> Response {
+    let foreign =
+        headers.get("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none");
+    if foreign && *method == Method::GET {
+        return again(own(path)).into_response();
+    }
     let next = if *method == Method::GET { path } else { "/" };
     let to = address(HERE, &[("next", next)]);
     let to = HeaderValue::from_str(&to).unwrap_or(HeaderValue::from_static(HERE));
@@ -139,6 +149,22 @@ pub(crate) fn ask(method: &Method, path: &str, headers: &HeaderMap) -> Response 
         return (StatusCode::UNAUTHORIZED, [("hx-redirect", to)]).into_response();
     }
     (StatusCode::SEE_OTHER, [(header::LOCATION, to)]).into_response()
+}
+
+/// Has the browser ask again. It keeps the cookie back where a link of another page was followed; from this page
+/// it sends it, if there is one.
+fn again(path: &str) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                title { "Cheops" }
+                meta http-equiv="refresh" content={ "0;url=" (path) };
+            }
+            body { p { a href=(path) { "Go on" } } }
+        }
+    }
 }
 
 /// Who is logged in, for the head of each page.
@@ -181,6 +207,10 @@ mod tests {
         assert_eq!(answer.status(), StatusCode::SEE_OTHER);
         let to = answer.headers().get(header::LOCATION).unwrap().to_str().unwrap();
         assert_eq!(to, "/login?next=%2Fresources%2Fa%3Fb%3Dc%26d");
+        // A link of another page is followed once more from here, and the cookie with it.
+        headers.insert("sec-fetch-site", HeaderValue::from_static("cross-site"));
+        assert_eq!(ask(&Method::GET, "/resources/a", &headers).status(), StatusCode::OK);
+        headers.insert("sec-fetch-site", HeaderValue::from_static("same-origin"));
         headers.insert("hx-request", HeaderValue::from_static("true"));
         let answer = ask(&Method::GET, "/part/sites", &headers);
         assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);

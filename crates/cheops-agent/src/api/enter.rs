@@ -125,7 +125,7 @@ impl Access {
                 let name = name.map_or_else(|| uid.to_string(), str::to_owned);
                 Who::at(door, &format!("unix:{name}"))
             }
-            Door::Wide { .. } if self.insecure => Who::at(door, "anyone"),
+            Door::Wide { .. } if self.insecure && !self.required => Who::at(door, "anyone"),
             door => Who::nobody(door),
         }
     }
@@ -237,6 +237,7 @@ mod tests {
             (true, false, socket(0), Some("unix:ada")),
             (false, false, secure, None),
             (false, false, insecure.clone(), None),
+            (true, true, insecure.clone(), None),
             (false, true, insecure, Some("anyone")),
         ] {
             let who = ask(&access(required, anyone), door.clone(), &[]).unwrap();

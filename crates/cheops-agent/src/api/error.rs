@@ -132,6 +132,10 @@ impl IntoResponse for ApiError {
         let mut response = (self.status(), body).into_response();
         let kind = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        if self.status() == StatusCode::UNAUTHORIZED {
+            let bearer = HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
+        }
         if self.0.kind.starts_with("too-many-") {
             response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
         }

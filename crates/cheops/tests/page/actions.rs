@@ -119,7 +119,7 @@ fn a_problem_leads_to_its_repair(browser: &Browser) {
     browser.is_accessible();
     browser.shot("problems");
     browser.choose(".find select", "site3");
-    browser.wait_for("#list", |text| text.contains("1 problem,") && !text.contains("`ops`"));
+    browser.wait_for("#list", |text| text.contains("2 problems,") && !text.contains("`ops`"));
     browser.wait_for("#command code", |text| text.contains("grep -w site3"));
     assert!(browser.is_still_there());
     // The way to the form is one click, and it is open.
