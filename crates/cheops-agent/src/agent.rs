@@ -173,14 +173,7 @@ impl Agent {
         mut config: Config,
         dress: impl FnOnce(Router) -> Router,
     ) -> Result<Self, StartError> {
-        Entrances::allow(&config)?;
-        afford(&mut config);
-        let shell = config.runs.shell.clone();
-        run::can_run(&shell).map_err(|why| StartError::Shell { path: shell, why })?;
-        for path in [&config.data, &config.work] {
-            let failed = |error| StartError::Directory { path: path.clone(), error };
-            tokio::fs::create_dir_all(path).await.map_err(failed)?;
-        }
+        prepare(&mut config).await?;
         let noted = Noted::default();
         let (replica, engine) = restore(&config, &noted).await?;
         let wary = engine.lost_unknown().is_some();
@@ -188,19 +181,15 @@ impl Agent {
         let (api, certificate) = (entrances.api, entrances.certificate.clone());
         let kept = Kept::open(&config.data, people::now())?;
         let access = Arc::new(Access::new(&config.site, Arc::new(kept), &config.entry));
-        let doors = Doors::open(&config.mesh).await.map_err(|(address, error)| {
-            StartError::Listen { address, what: "a service of the application", error }
-        })?;
+        let doors = Doors::open(&config.mesh)
+            .await
+            .map_err(|(address, error)| unheard(address, "a service of the application", error))?;
 
         let (handle, inbox) = node::channel(Clock::default());
         let members = members(&config)?;
-        let listening = Peers::bind(&config, members.clone(), noted.clone(), handle.clone()).await;
-        let peers = listening.map_err(|error| StartError::Listen {
-            address: config.peers,
-            what: "other agents",
-            error,
-        })?;
-        let directory = |path: PathBuf| move |error| StartError::Directory { path, error };
+        let peers = Peers::bind(&config, members.clone(), noted.clone(), handle.clone())
+            .await
+            .map_err(|error| unheard(config.peers, "other agents", error))?;
         let federation = Federation::open(
             members.clone(),
             peers.clone(),
@@ -212,19 +201,7 @@ impl Agent {
         let store = config.data.join("files");
         let files = Files::open(store.clone(), config.store.clone()).map_err(directory(store))?;
         let gate = gate(&config, members.clone())?;
-        let scratch = config.data.join("runs");
-        let setup = Setup::new(
-            config.runs.clone(),
-            config.site.clone(),
-            config.work.clone(),
-            scratch.clone(),
-        );
-        let fetch = Arc::new(FromPeers(peers.clone()));
-        let services = config.mesh.services.clone();
-        let runner = setup
-            .map(|setup| Setup { services, gate: gate.clone(), ..setup })
-            .and_then(|setup| Runner::start(setup, files.clone(), fetch, handle.clone()))
-            .map_err(directory(scratch))?;
+        let runner = runner(&config, &gate, &files, &peers, &handle)?;
         let place = audit::directory(&config.data);
         let audit =
             Audit::open(&config.data, config.audit.clone(), members.identity(), &config.site)
@@ -336,6 +313,45 @@ impl Agent {
         // A disk that hangs is no reason to.
         let _ = time::timeout(FAREWELL, self.context.audit.stop()).await;
     }
+}
+
+/// Looks whether an agent can work as it is told to, and makes its directories.
+async fn prepare(config: &mut Config) -> Result<(), StartError> {
+    Entrances::allow(config)?;
+    afford(config);
+    let shell = config.runs.shell.clone();
+    run::can_run(&shell).map_err(|why| StartError::Shell { path: shell, why })?;
+    for path in [&config.data, &config.work] {
+        tokio::fs::create_dir_all(path).await.map_err(directory(path.clone()))?;
+    }
+    Ok(())
+}
+
+fn directory(path: PathBuf) -> impl FnOnce(io::Error) -> StartError {
+    move |error| StartError::Directory { path, error }
+}
+
+fn unheard(address: SocketAddr, what: &'static str, error: io::Error) -> StartError {
+    StartError::Listen { address, what, error }
+}
+
+/// What runs commands, as far as the gate lets them through.
+fn runner(
+    config: &Config,
+    gate: &Gate,
+    files: &Files,
+    peers: &Peers,
+    node: &node::Handle,
+) -> Result<Runner, StartError> {
+    let scratch = config.data.join("runs");
+    let setup =
+        Setup::new(config.runs.clone(), config.site.clone(), config.work.clone(), scratch.clone());
+    let (services, gate) = (config.mesh.services.clone(), gate.clone());
+    let fetch = Arc::new(FromPeers(peers.clone()));
+    setup
+        .map(|setup| Setup { services, gate, ..setup })
+        .and_then(|setup| Runner::start(setup, files.clone(), fetch, node.clone()))
+        .map_err(directory(scratch))
 }
 
 /// Who this site is, and whom it knows.
