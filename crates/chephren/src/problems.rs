@@ -276,7 +276,10 @@ impl Step {
                 Some(of_site("See the hook, and send a sample", "#hooks", "cheops hooks list"))
             }
             ("paused", _) => Some(of_site("See its links", "", "cheops get sites")),
-            ("failed" | "denied" | "diverged" | "needs-decision" | "unknown" | "damaged", Some(id)) => {
+            (
+                "failed" | "denied" | "diverged" | "needs-decision" | "unknown" | "damaged",
+                Some(id),
+            ) => {
                 let verb = if trouble.what == "diverged" { "diff" } else { "describe" };
                 // One that is made of requests has no form to run something.
                 let (place, text) = match trouble.what.as_str() {
