@@ -2,6 +2,7 @@
 //! limits and paths.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+#![allow(clippy::print_stderr, reason = "what is skipped is said")]
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 

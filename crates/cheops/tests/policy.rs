@@ -148,10 +148,10 @@ fn a_policy_says_what_it_would_do_and_how() {
     let file = directory.path().join("site2/site.toml");
     let (file, url) = (file.to_str().unwrap(), sites[1].url.as_str());
     for source in [["--config", file], ["--agent", url]] {
-        let ask = |rest: &[&str]| {
+        let tried = |rest: &[&str]| {
             cheops(&[&["policy", "test", "--id", "r"][..], &source[..], rest].concat())
         };
-        let (code, text) = ask(&["--origin", "site1", "--command", "echo 'a b' {id}"]);
+        let (code, text) = tried(&["--origin", "site1", "--command", "echo 'a b' {id}"]);
         assert_eq!(code, Some(0), "{text}");
         for words in [
             "allowed at site2 by rule `echo alone`",
@@ -168,16 +168,16 @@ fn a_policy_says_what_it_would_do_and_how() {
             &["--origin", "site1", "--type", "@show", "--command", "echo a"],
             &["--author", "guest", "--service", "image"],
         ] {
-            let (code, text) = ask(rest);
+            let (code, text) = tried(rest);
             assert_eq!(code, Some(1), "{rest:?}: {text}");
             assert!(text.starts_with("DENIED at site2 by rule `"), "{rest:?}: {text}");
         }
         let (code, text) =
-            ask(&["--service", "image", "--method", "PUT", "--path", "/a", "-o", "json"]);
+            tried(&["--service", "image", "--method", "PUT", "--path", "/a", "-o", "json"]);
         assert_eq!(code, Some(0), "{text}");
         let verdict: PolicyVerdict = serde_json::from_str(&text).unwrap();
         assert_eq!((verdict.rule.as_str(), verdict.steps[0].how.as_str()), ("default", "request"));
-        assert_eq!(ask(&[]).0, Some(2), "there is nothing to ask about");
+        assert_eq!(tried(&[]).0, Some(2), "there is nothing to ask about");
     }
     // An operation that there is.
     let operation = sites[0].exec("r", &on_both("echo a; echo b", "ops")).operation;
