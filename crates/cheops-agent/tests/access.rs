@@ -233,6 +233,10 @@ async fn a_token_that_does_not_count_says_why() {
     let token = site.token(made.clone()).await;
     let (status, refused) = site.ask_as_user(post("/api/v1/access", &made)).await;
     assert_eq!((status, &refused["type"]), (409, &json!("known-token")));
+    // What is misspelt is no limit, and no token either.
+    let misspelt = json!({ "name": "eve", "role": "operator", "resource": ["web-*"] });
+    let (status, refused) = site.ask_as_user(post("/api/v1/access", &misspelt)).await;
+    assert_eq!(status, 400, "{refused}");
     let short = site.token(json!({ "name": "bob", "role": "viewer", "ttl": "1ms" })).await;
     let unknown = Token::make().unwrap().reveal();
     let revoke = Request::delete("/api/v1/access/ada").body(Body::empty()).unwrap();

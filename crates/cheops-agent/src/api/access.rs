@@ -71,8 +71,9 @@ pub(super) async fn create(
 ) -> ApiResult<(StatusCode, axum::Json<AccessMade>)> {
     let name: Name = asked.name.parse()?;
     let bad = |why: String| ApiError::bad("bad-role", why, "see docs/access.md for the roles");
-    let role = asked.rights.role().map_err(bad)?;
-    let ttl = asked.ttl.as_deref().map(lasting).transpose()?.unwrap_or(TTL);
+    let AccessRequest { role, resources, kinds, sites, ttl, .. } = asked;
+    let role = Rights { role, resources, kinds, sites }.role().map_err(bad)?;
+    let ttl = ttl.as_deref().map(lasting).transpose()?.unwrap_or(TTL);
     if ttl.is_zero() || ttl > MAX_TTL {
         let detail = "a token is good for longer than nothing and at most 366 days";
         return Err(ApiError::bad("bad-duration", detail, "say for how long: 12h, 30d"));

@@ -95,17 +95,15 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
 fn request(create: &Create) -> AccessRequest {
     AccessRequest {
         name: create.name.clone(),
-        rights: Rights {
-            role: match create.role {
-                Role::Viewer => "viewer",
-                Role::Operator => "operator",
-                Role::Admin => "admin",
-            }
-            .to_owned(),
-            resources: create.resources.clone(),
-            kinds: create.kinds.clone(),
-            sites: create.sites.clone(),
-        },
+        role: match create.role {
+            Role::Viewer => "viewer",
+            Role::Operator => "operator",
+            Role::Admin => "admin",
+        }
+        .to_owned(),
+        resources: create.resources.clone(),
+        kinds: create.kinds.clone(),
+        sites: create.sites.clone(),
         ttl: create.ttl.clone(),
     }
 }

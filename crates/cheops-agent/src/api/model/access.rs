@@ -7,12 +7,22 @@ use crate::trust::people::Rights;
 
 /// A token to be made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+// A list that is misspelt would be no limit at all.
+#[serde(deny_unknown_fields)]
 pub struct AccessRequest {
     /// Whom it is for. It stands as the author of what is asked for with it.
     pub name: String,
-    /// What it allows.
-    #[serde(flatten)]
-    pub rights: Rights,
+    /// `viewer`, `operator` or `admin`.
+    pub role: String,
+    /// An operator's resources: patterns in which `*` stands for any text. All, if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resources: Vec<String>,
+    /// The kinds of an operator's operations.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kinds: Vec<String>,
+    /// An operator's sites: all sites of a resource have to be among them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sites: Vec<String>,
     /// For how long it is good: `30d`, the default, and at most 366 days.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<String>,
@@ -58,6 +68,7 @@ pub struct AccessList {
 
 /// A token, to begin a session with.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Login {
     /// The token.
     pub token: String,
