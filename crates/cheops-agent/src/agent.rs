@@ -6,10 +6,8 @@
 
 use std::{
     collections::BTreeSet,
-    fs::Permissions,
     io,
     net::SocketAddr,
-    os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -32,20 +30,20 @@ use futures_util::{
     stream::BoxStream,
 };
 use tokio::{
-    net::{TcpListener, UnixListener},
     sync::{Semaphore, watch},
     task::JoinHandle,
     time,
 };
 
 use crate::{
-    api::{self, Access, Context, Listener, Place, Shared},
+    api::{self, Access, Context, Shared},
     audit::{self, Audit},
-    config::{Config, Entry, Serve, Socket},
+    config::Config,
     engine::{
         Damage, Engine, EngineError,
         embedded::{Embedded, LostUnknown, Options},
     },
+    entrances::Entrances,
     files::{Content, Fetch, Files},
     hooks::Hooks,
     limits::Buckets,
@@ -59,7 +57,7 @@ use crate::{
     run::{self, Runner, Setup},
     trust::{
         Identity, IdentityError,
-        certificate::{Certificate, CertificateError},
+        certificate::CertificateError,
         kept::{Kept, KeptError},
         people,
     },
@@ -69,10 +67,6 @@ use crate::{
 const FAREWELL: Duration = Duration::from_secs(3);
 /// How long a file that no operation names is kept: it may have been sent for one that comes.
 const UNUSED: Duration = Duration::from_hours(1);
-/// The Unix socket of the API, in the data directory.
-pub const SOCKET: &str = "api.sock";
-/// How many connections it has, besides those of the API, so that somebody can still ask what is wrong.
-const BY_SOCKET: usize = 64;
 /// How often unused files are looked for.
 const SWEEP: Duration = Duration::from_mins(10);
 
@@ -171,10 +165,7 @@ impl Agent {
         mut config: Config,
         dress: impl FnOnce(Router) -> Router,
     ) -> Result<Self, StartError> {
-        let Entry { tokens_required, certificate, insecure } = config.entry.clone();
-        if config.is_wide() && certificate.is_none() && !insecure {
-            return Err(StartError::TooWide(config.api));
-        }
+        Entrances::allow(&config)?;
         afford(&mut config);
         let shell = config.runs.shell.clone();
         run::can_run(&shell).map_err(|why| StartError::Shell { path: shell, why })?;
@@ -185,18 +176,10 @@ impl Agent {
         let noted = Noted::default();
         let (replica, engine) = restore(&config, &noted).await?;
         let wary = engine.lost_unknown().is_some();
-        let certificate = certificate
-            .map(|(certificate, key)| Certificate::open(&certificate, &key))
-            .transpose()?;
-        let listener = listen(config.api, "the API").await?;
-        let api = listener.local_addr().unwrap_or(config.api);
-        let listener = match &certificate {
-            Some(certificate) => Listener::Tls(listener, certificate.acceptor()?),
-            None => Listener::Tcp(listener),
-        };
+        let entrances = Entrances::open(&config).await?;
+        let (api, certificate) = (entrances.api, entrances.certificate.clone());
         let kept = Kept::open(&config.data, people::now())?;
-        let access = Arc::new(Access::new(&config.site, Arc::new(kept), tokens_required, insecure));
-        let socket = unix_socket(&config)?;
+        let access = Arc::new(Access::new(&config.site, Arc::new(kept), &config.entry));
         let doors = Doors::open(&config.mesh).await.map_err(|(address, error)| {
             StartError::Listen { address, what: "a service of the application", error }
         })?;
@@ -226,9 +209,7 @@ impl Agent {
             .map(|setup| Setup { services, ..setup })
             .and_then(|setup| Runner::start(setup, files.clone(), fetch, handle.clone()))
             .map_err(directory(scratch))?;
-        let place = audit::directory(&config.data);
-        let audit = Audit::open(&config.data, config.audit.clone(), identity.clone(), &config.site)
-            .map_err(directory(place))?;
+        let audit = open_audit(&config, &identity)?;
         let hands = AgentHands {
             peers: peers.clone(),
             runner: runner.clone(),
@@ -249,11 +230,10 @@ impl Agent {
         // Before any door is open: what is not known yet would pass as if it were at this site only.
         let feed = replicants.start(&handle).await;
         let follower = tokio::spawn(replicants.clone().follow(handle.clone(), feed));
-        let rates = Buckets::new(config.rates.rate, config.rates.burst);
         let context = Arc::new(Context {
+            rates: Mutex::new(Buckets::new(config.rates.rate, config.rates.burst)),
             config,
             audit: audit.clone(),
-            rates: Mutex::new(rates),
             started: Instant::now(),
             replicants,
             node: handle,
@@ -274,27 +254,9 @@ impl Agent {
         let mesh = Mesh::start(&context, doors);
         let from_peers = api::audited(api::limited(router.clone(), &context), &context);
         context.peers.serve(Answers { router: from_peers, mesh: mesh.clone(), audit });
-        let place = match api.ip().is_loopback() {
-            true => Place::Loopback,
-            false => Place::Wide { secure: certificate.is_some() },
-        };
-        if insecure && place == (Place::Wide { secure: false }) {
-            tracing::warn!(
-                "`api.insecure_anyone_may_do_anything` is set: whoever reaches {api} may run commands at all sites"
-            );
-        }
+        let socket = entrances.socket();
         let dressed = api::limited(dress(router), &context);
-        let (socket, by_socket) = socket.unzip();
-        let few = Serve { connections: limits.connections.min(BY_SOCKET), ..limits.clone() };
-        let doors = [(listener, place, limits)]
-            .into_iter()
-            .chain(by_socket.map(|unix| (Listener::Unix(unix), Place::Socket, few)));
-        let servers = doors.map(|(listener, place, limits)| {
-            let router = api::guard(dressed.clone(), place, access.clone());
-            let (router, counts) = (api::audited(router, &context), context.metrics.clone());
-            tokio::spawn(api::serve(listener, router, limits, counts, stopping.clone()))
-        });
-        let servers = servers.collect();
+        let servers = entrances.serve(&dressed, &access, &limits, &context, &stopping);
         let sweeper = tokio::spawn(sweep(context.clone()));
         let learner = tokio::spawn(api::learn(context.clone()));
         let renewer = certificate.map(|certificate| tokio::spawn(certificate.follow()));
@@ -364,52 +326,10 @@ fn afford(config: &mut Config) {
     }
 }
 
-/// Listens on the Unix socket, if there is to be one.
-fn unix_socket(config: &Config) -> Result<Option<(PathBuf, UnixListener)>, StartError> {
-    let (path, needed) = match &config.socket {
-        Socket::Off => return Ok(None),
-        Socket::At(path) => (path.clone(), true),
-        Socket::InData => (config.data.join(SOCKET), false),
-    };
-    match bind(&path) {
-        Ok(unix) => Ok(Some((path, unix))),
-        Err(error) if needed => Err(StartError::Socket { path, error }),
-        // Most often its path is longer than the system allows.
-        Err(error) => {
-            tracing::warn!(
-                "can't listen on {}: {error}; name a shorter path in `listen.socket`",
-                path.display()
-            );
-            Ok(None)
-        }
-    }
-}
-
-/// Makes a socket for its owner and its group, in the place of one that an agent has left.
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    match std::fs::symlink_metadata(path) {
-        Ok(about) if !about.file_type().is_socket() => {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is another file"));
-        }
-        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another agent listens there"));
-        }
-        _ => {}
-    }
-    // It gets its name when it is for these only.
-    let mut draft = path.to_owned().into_os_string();
-    draft.push(".n");
-    let draft = PathBuf::from(draft);
-    let _ = std::fs::remove_file(&draft);
-    let unix = UnixListener::bind(&draft)?;
-    std::fs::set_permissions(&draft, Permissions::from_mode(0o660))?;
-    std::fs::rename(&draft, path)?;
-    Ok(unix)
-}
-
-async fn listen(address: SocketAddr, what: &'static str) -> Result<TcpListener, StartError> {
-    let failed = |error| StartError::Listen { address, what, error };
-    TcpListener::bind(address).await.map_err(failed)
+fn open_audit(config: &Config, identity: &Arc<Identity>) -> Result<Audit, StartError> {
+    let (data, settings) = (&config.data, config.audit.clone());
+    let failed = |error| StartError::Directory { path: audit::directory(data), error };
+    Audit::open(data, settings, identity.clone(), &config.site).map_err(failed)
 }
 
 /// Opens the store, and makes the replica as it was.

@@ -6,6 +6,7 @@ pub mod api;
 pub mod audit;
 pub mod config;
 pub mod engine;
+mod entrances;
 pub mod files;
 pub mod hooks;
 mod hop;
@@ -25,4 +26,7 @@ mod socket;
 pub mod trust;
 pub mod wire;
 
-pub use self::agent::{Agent, SOCKET, StartError};
+pub use self::{
+    agent::{Agent, StartError},
+    entrances::SOCKET,
+};

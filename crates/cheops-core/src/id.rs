@@ -91,6 +91,13 @@ name! {
     /// Who asked for an operation.
     Author, "author", label
 }
+impl Author {
+    /// Somebody who has not said who it is.
+    pub fn anonymous() -> Self {
+        Self("anonymous".into())
+    }
+}
+
 name! {
     /// A requester's own name for a request, so that asking twice makes one operation.
     Key, "idempotency key", label

@@ -40,7 +40,7 @@ struct Arguments {
     /// How to write the result
     #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// Where the agent is: http://HOST:PORT, https://HOST:PORT or unix:/PATH; without it `CHEOPS_AGENT`,
+    /// Where the agent is: `http://HOST:PORT`, `https://HOST:PORT` or `unix:/PATH`; without it `CHEOPS_AGENT`,
     /// or the one on this machine
     #[arg(long, global = true, value_name = "URL")]
     agent: Option<String>,

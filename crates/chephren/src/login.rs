@@ -120,10 +120,15 @@ fn page(next: &str, why: Option<&Problem>) -> Markup {
     }
 }
 
+/// Whether this is where somebody logs in.
+pub(crate) fn is_at(path: &str) -> bool {
+    path == HERE
+}
+
 /// Whether somebody has to say first who it is, to see this.
 pub(crate) fn is_needed(request: &Request) -> bool {
     let path = request.uri().path();
-    let open = path == HERE || path == "/logout" || path.starts_with("/assets/");
+    let open = is_at(path) || path == "/logout" || path.starts_with("/assets/");
     let who = request.extensions().get::<Who>();
     !open && who.is_some_and(|who| who.role.is_none())
 }

@@ -65,7 +65,12 @@ pub(crate) async fn show(State(api): State<Api>, request: Request, next: Next) -
         return login::ask(request.method(), whole, request.headers());
     }
     let api = api.for_who(request.extensions());
+    // It says itself what is wrong with a token, where it is typed again.
+    let is_login = login::is_at(&path);
     let answer = next.run(request).await;
+    if is_login {
+        return answer;
+    }
     if !answer.status().is_client_error() && !answer.status().is_server_error() {
         return answer;
     }

@@ -22,7 +22,7 @@ use super::{
     model::{AccessGrant, AccessList, AccessMade, AccessRequest, Login, Problem, Session},
     sites::span,
     view::rfc3339,
-    who::{Door, Proof, Who},
+    who::{Proof, Who},
 };
 use crate::trust::{
     people::{GrantsError, NoRandomness, Rights, Token, now},
@@ -78,11 +78,11 @@ pub(super) async fn create(
         return Err(ApiError::bad("bad-duration", detail, "say for how long: 12h, 30d"));
     }
     let issued = now();
-    let taken =
+    let is_taken =
         context.access.grants.all().into_iter().any(|(grant, revoked)| {
             grant.name == name && revoked.is_none() && grant.holds_at(issued)
         });
-    if taken {
+    if is_taken {
         return Err(ApiError::new(
             StatusCode::CONFLICT,
             "known-token",
@@ -161,14 +161,14 @@ pub(super) async fn login(
     who: Who,
     Json(asked): Json<Login>,
 ) -> ApiResult<Response> {
-    let token: Token = asked.token.parse().map_err(|error| token_error(&error))?;
+    let token: Token = asked.token.parse().map_err(token_error)?;
     let digest = token.digest();
     context.access.grant_of(&digest)?;
     if let Proof::Session { session, .. } = &who.proof {
         context.access.sessions.end(session);
     }
     let id = context.access.sessions.begin(digest, Instant::now())?;
-    let cookie = cookie(&context.access, &who.door, &id.reveal(), sessions::LONGEST);
+    let cookie = cookie(&context.access, &id.reveal(), sessions::LONGEST);
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
 
@@ -179,13 +179,13 @@ pub(super) async fn logout(State(context): State<Shared>, who: Who) -> Response 
     if let Proof::Session { session, .. } = &who.proof {
         context.access.sessions.end(session);
     }
-    let cookie = cookie(&context.access, &who.door, "", Duration::ZERO);
+    let cookie = cookie(&context.access, "", Duration::ZERO);
     (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response()
 }
 
 /// The cookie of a session.
-fn cookie(access: &Access, door: &Door, id: &str, age: Duration) -> HeaderValue {
-    let secure = if matches!(door, Door::Wide { secure: true }) { "; Secure" } else { "" };
+fn cookie(access: &Access, id: &str, age: Duration) -> HeaderValue {
+    let secure = if access.secure { "; Secure" } else { "" };
     let (name, age) = (&access.cookie, age.as_secs());
     let cookie = format!("{name}={id}; HttpOnly; SameSite=Strict; Path=/; Max-Age={age}{secure}");
     HeaderValue::from_str(&cookie).unwrap_or_else(|_| HeaderValue::from_static(""))

@@ -17,7 +17,7 @@ use axum::{
     body::{Body, HttpBody as _},
     extract::Request,
     http::{
-        HeaderMap, Method, StatusCode, Uri, header,
+        HeaderMap, HeaderValue, Method, StatusCode, Uri, header,
         uri::{Authority, Scheme},
     },
     middleware::{self, Next},
@@ -120,7 +120,7 @@ fn unknown_user() -> ApiError {
 /// Whether a browser says that a request comes from a page of this agent. That it does not come from another
 /// has been seen already; this tells a page from what says nothing.
 fn says_same_origin(headers: &HeaderMap) -> bool {
-    let site = headers.get(SEC_FETCH_SITE).map(|value| value.as_bytes());
+    let site = headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
     site == Some(b"same-origin") || headers.contains_key(header::ORIGIN)
 }
 

@@ -18,9 +18,12 @@ use super::{
     error::{ApiError, ApiResult},
     who::{Door, Proof, Who},
 };
-use crate::trust::{
-    people::{Grants, Token, TokenError, now},
-    sessions::Sessions,
+use crate::{
+    config::Entry,
+    trust::{
+        people::{Grants, Token, TokenError, now},
+        sessions::Sessions,
+    },
 };
 
 /// Who may do what at this site.
@@ -35,20 +38,23 @@ pub struct Access {
     pub required: bool,
     /// Whether those who come from elsewhere need none.
     pub insecure: bool,
+    /// Whether the API speaks TLS: then no cookie travels without.
+    pub secure: bool,
     /// The user that the agent runs as.
     pub user: u32,
 }
 
 impl Access {
     /// The access to a site, with what was granted.
-    pub fn new(site: &SiteId, grants: Arc<dyn Grants>, required: bool, insecure: bool) -> Self {
+    pub fn new(site: &SiteId, grants: Arc<dyn Grants>, entry: &Entry) -> Self {
         let hash = blake3::hash(site.as_str().as_bytes()).to_hex();
         Self {
             grants,
             sessions: Sessions::default(),
             cookie: format!("cheops_{}", &hash[..8]),
-            required,
-            insecure,
+            required: entry.tokens_required,
+            insecure: entry.insecure,
+            secure: entry.certificate.is_some(),
             user: rustix::process::getuid().as_raw(),
         }
     }
@@ -78,10 +84,10 @@ impl Access {
         if let Some(given) = headers.get(header::AUTHORIZATION) {
             let given = given.to_str().ok().and_then(|text| text.split_once(' '));
             let bearer = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-            let (_, text) = bearer.ok_or_else(|| token_error(&TokenError::Other))?;
-            let token: Token = text.parse().map_err(|error| token_error(&error))?;
+            let (_, text) = bearer.ok_or_else(|| token_error(TokenError::Other))?;
+            let token: Token = text.parse().map_err(token_error)?;
             let digest = token.digest();
-            return Ok(self.known(door, self.grant_of(&digest)?, Proof::Token(digest)));
+            return Ok(Self::known(door, self.grant_of(&digest)?, Proof::Token(digest)));
         }
         if let Some((session, token)) = self.session(headers)
             && let Ok(grant) = self.grant_of(&token)
@@ -90,12 +96,12 @@ impl Access {
             if !reads && !same_origin {
                 return Err(forged());
             }
-            return Ok(self.known(door, grant, Proof::Session { session, token }));
+            return Ok(Self::known(door, grant, Proof::Session { session, token }));
         }
         Ok(self.unproved(door, name))
     }
 
-    fn known(&self, door: Door, grant: Grant, proof: Proof) -> Who {
+    fn known(door: Door, grant: Grant, proof: Proof) -> Who {
         Who { author: grant.name.author().clone(), role: Some(grant.role), door, proof }
     }
 
@@ -126,7 +132,7 @@ impl Access {
 }
 
 /// A text that is no token.
-pub(super) fn token_error(error: &TokenError) -> ApiError {
+pub(super) fn token_error(error: TokenError) -> ApiError {
     let hint = match error {
         TokenError::Other => "send `Authorization: Bearer TOKEN`; `cheops access create` makes one",
         TokenError::Broken => "copy all of it: 55 letters, from `cheops_` on",
@@ -192,8 +198,8 @@ mod tests {
 
     fn access(required: bool, insecure: bool) -> Access {
         let grants = Arc::new(InMemory(Mutex::default()));
-        let access = Access::new(&"site1".parse().unwrap(), grants, required, insecure);
-        Access { user: MINE, ..access }
+        let entry = Entry { tokens_required: required, insecure, certificate: None };
+        Access { user: MINE, ..Access::new(&"site1".parse().unwrap(), grants, &entry) }
     }
 
     async fn given(access: &Access, name: &str, expires: Millis) -> Token {

@@ -77,7 +77,7 @@ pub enum Proof {
 impl Who {
     /// Somebody who has not said who it is.
     pub fn nobody(door: Door) -> Self {
-        Self { author: author("anonymous"), role: None, door, proof: Proof::Door }
+        Self { author: Author::anonymous(), role: None, door, proof: Proof::Door }
     }
 
     /// Somebody who is known by the door alone, and may do everything.
@@ -166,11 +166,7 @@ struct Vouched {
 
 /// A name of an author that is one of ours, and so well formed.
 fn author(name: &str) -> Author {
-    let anonymous = || "anonymous".parse();
-    match name.parse().or_else(|_| anonymous()) {
-        Ok(author) => author,
-        Err(_) => unreachable!("the word is a well-formed name"),
-    }
+    name.parse().unwrap_or_else(|_| Author::anonymous())
 }
 
 /// Whoever asks has to say who it is.

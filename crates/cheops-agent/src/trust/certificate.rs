@@ -70,7 +70,7 @@ pub enum CertificateError {
 
 /// A certificate and its key, as they are in their files.
 pub struct Certificate {
-    certificate: PathBuf,
+    chain: PathBuf,
     key: PathBuf,
     now: Mutex<Now>,
 }
@@ -91,7 +91,7 @@ impl Certificate {
         let (pair, expires) = read(certificate, key)?;
         let now = Now { pair, expires, stamps, failure: None };
         Ok(Arc::new(Self {
-            certificate: certificate.to_owned(),
+            chain: certificate.to_owned(),
             key: key.to_owned(),
             now: Mutex::new(now),
         }))
@@ -123,11 +123,11 @@ impl Certificate {
 
     /// Reads the files again if they have changed.
     pub fn look(&self) {
-        let stamps = stamps(&self.certificate, &self.key);
+        let stamps = stamps(&self.chain, &self.key);
         if self.lock().stamps == stamps {
             return;
         }
-        let read = read(&self.certificate, &self.key);
+        let read = read(&self.chain, &self.key);
         let mut now = self.lock();
         now.stamps = stamps;
         match read {
@@ -154,9 +154,7 @@ impl Certificate {
 
 impl fmt::Debug for Certificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Certificate")
-            .field("certificate", &self.certificate)
-            .finish_non_exhaustive()
+        f.debug_struct("Certificate").field("chain", &self.chain).finish_non_exhaustive()
     }
 }
 

@@ -95,7 +95,7 @@ fn an_agent_that_hangs_is_given_up_soon_and_another_is_named() {
 #[test]
 fn the_address_is_checked() {
     for (line, variable, expected) in [
-        (&["get", "sites", "--agent", "https://a"][..], None, "in `--agent`"),
+        (&["get", "sites", "--agent", "ftp://a"][..], None, "in `--agent`"),
         (&["get", "sites"], Some("http://a/b"), "in CHEOPS_AGENT"),
     ] {
         let mut command = cheops(line);

@@ -35,6 +35,9 @@ pub(crate) struct Field {
     directory: tempfile::TempDir,
 }
 
+/// Nobody but the test is in the network of these hosts, and it looks from outside.
+const OPEN: &str = "[api]\ninsecure_anyone_may_do_anything = true\n";
+
 impl Field {
     /// A network with so many sites, and an agent at each.
     pub(crate) fn new(count: usize) -> Self {
@@ -60,7 +63,7 @@ impl Field {
             });
             let ip = net.ip(n);
             let config = format!(
-                "site = '{name}'\nwork = 'work'\n{}{}\n[listen]\napi = '{ip}:8079'\npeers = '{ip}:8078'\n",
+                "site = '{name}'\nwork = 'work'\n{}{}\n{OPEN}[listen]\napi = '{ip}:8079'\npeers = '{ip}:8078'\n",
                 peers.collect::<String>(),
                 settings(n, &ip)
             );

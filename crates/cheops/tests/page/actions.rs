@@ -67,7 +67,7 @@ fn operations_are_rehearsed_and_run(field: &Field, browser: &Browser) {
     let ran = browser.wait_for("#new-answer", |text| text.matches("OK").count() == 3);
     assert!(ran.contains("is accepted") && ran.matches("done").count() >= 3, "{ran}");
     browser.wait_for_count("tr[id^=op]", 2);
-    browser.wait_for("#seen", |text| text.contains("by ada") && text.contains("settled"));
+    browser.wait_for("#seen", |text| text.contains("by anyone:ada") && text.contains("settled"));
     assert_eq!(read(&field.sites[2].work().join("web")).as_deref(), Some("two\n"));
     // Whoever works with the keyboard is where they were.
     let focus = "return document.activeElement.textContent";

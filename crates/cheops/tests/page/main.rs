@@ -9,6 +9,7 @@ mod field;
 mod actions;
 mod browser;
 mod federation;
+mod login;
 mod resource;
 mod safe;
 mod scale;

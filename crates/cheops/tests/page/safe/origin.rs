@@ -170,7 +170,7 @@ fn every_answer_tells_the_browser_the_rules() {
         for rule in [
             "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
             "x-content-type-options: nosniff",
-            "referrer-policy: no-referrer",
+            "referrer-policy: same-origin",
             "cross-origin-resource-policy: same-origin",
             "cache-control: ",
         ] {

@@ -1,0 +1,146 @@
+//! Where the API listens: an address, and a Unix socket for users of this machine.
+//!
+//! What must stay true: an address that others can reach has TLS, unless the configuration says in so many words
+//! that anyone may do anything; the socket is for its owner and its group from the moment that it has its name; a file
+//! that is not a socket is never replaced.
+
+use std::{
+    fs::{self, Permissions},
+    io,
+    net::SocketAddr,
+    os::unix::{
+        fs::{FileTypeExt as _, PermissionsExt as _},
+        net::UnixStream,
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use axum::Router;
+use tokio::{
+    net::{TcpListener, UnixListener},
+    sync::watch,
+    task::JoinHandle,
+};
+
+use crate::{
+    agent::StartError,
+    api::{self, Access, Listener, Place, Shared},
+    config::{Config, Serve, Socket},
+    trust::certificate::Certificate,
+};
+
+/// The Unix socket of the API, in the data directory.
+pub const SOCKET: &str = "api.sock";
+/// How many connections it has, besides those of the API, so that somebody can still ask what is wrong.
+const BY_SOCKET: usize = 64;
+
+/// What listens.
+pub(crate) struct Entrances {
+    pub(crate) api: SocketAddr,
+    pub(crate) certificate: Option<Arc<Certificate>>,
+    listener: Listener,
+    socket: Option<(PathBuf, UnixListener)>,
+}
+
+impl Entrances {
+    /// Whether a configuration protects what others can reach.
+    pub(crate) fn allow(config: &Config) -> Result<(), StartError> {
+        let protected = config.entry.certificate.is_some() || config.entry.insecure;
+        if config.is_wide() && !protected {
+            return Err(StartError::TooWide(config.api));
+        }
+        Ok(())
+    }
+
+    /// Listens; nobody is served yet.
+    pub(crate) async fn open(config: &Config) -> Result<Self, StartError> {
+        let files = config.entry.certificate.as_ref();
+        let certificate =
+            files.map(|(certificate, key)| Certificate::open(certificate, key)).transpose()?;
+        let failed = |error| StartError::Listen { address: config.api, what: "the API", error };
+        let tcp = TcpListener::bind(config.api).await.map_err(failed)?;
+        let api = tcp.local_addr().unwrap_or(config.api);
+        let listener = match &certificate {
+            Some(certificate) => Listener::Tls(tcp, certificate.acceptor()?),
+            None => Listener::Tcp(tcp),
+        };
+        Ok(Self { api, certificate, listener, socket: unix_socket(config)? })
+    }
+
+    /// The path of the Unix socket, if there is one.
+    pub(crate) fn socket(&self) -> Option<PathBuf> {
+        self.socket.as_ref().map(|(path, _)| path.clone())
+    }
+
+    /// Serves whoever comes, until it is to stop.
+    pub(crate) fn serve(
+        self,
+        router: &Router,
+        access: &Arc<Access>,
+        limits: &Serve,
+        context: &Shared,
+        stopping: &watch::Receiver<bool>,
+    ) -> Vec<JoinHandle<()>> {
+        let Self { api, certificate, listener, socket } = self;
+        let secure = certificate.is_some();
+        let place = if api.ip().is_loopback() { Place::Loopback } else { Place::Wide { secure } };
+        if access.insecure && place == (Place::Wide { secure: false }) {
+            tracing::warn!(
+                "`api.insecure_anyone_may_do_anything` is set: whoever reaches {api} may run commands at all sites"
+            );
+        }
+        let few = Serve { connections: limits.connections.min(BY_SOCKET), ..limits.clone() };
+        let socket = socket.map(|(_, unix)| (Listener::Unix(unix), Place::Socket, few));
+        let entrances = [(listener, place, limits.clone())].into_iter().chain(socket);
+        let served = entrances.map(|(listener, place, limits)| {
+            let router = api::guard(router.clone(), place, access.clone());
+            let (router, counts) = (api::audited(router, context), context.metrics.clone());
+            tokio::spawn(api::serve(listener, router, limits, counts, stopping.clone()))
+        });
+        served.collect()
+    }
+}
+
+/// Listens on the Unix socket, if there is to be one.
+fn unix_socket(config: &Config) -> Result<Option<(PathBuf, UnixListener)>, StartError> {
+    let (path, needed) = match &config.socket {
+        Socket::Off => return Ok(None),
+        Socket::At(path) => (path.clone(), true),
+        Socket::InData => (config.data.join(SOCKET), false),
+    };
+    match bind(&path) {
+        Ok(unix) => Ok(Some((path, unix))),
+        Err(error) if needed => Err(StartError::Socket { path, error }),
+        // Most often its path is longer than the system allows.
+        Err(error) => {
+            tracing::warn!(
+                "can't listen on {}: {error}; name a shorter path in `listen.socket`",
+                path.display()
+            );
+            Ok(None)
+        }
+    }
+}
+
+/// Makes a socket for its owner and its group, in the place of one that an agent has left.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    match fs::symlink_metadata(path) {
+        Ok(about) if !about.file_type().is_socket() => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is another file"));
+        }
+        Ok(_) if UnixStream::connect(path).is_ok() => {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another agent listens there"));
+        }
+        _ => {}
+    }
+    // It gets its name when it is for these only.
+    let mut draft = path.to_owned().into_os_string();
+    draft.push(".n");
+    let draft = PathBuf::from(draft);
+    let _ = fs::remove_file(&draft);
+    let unix = UnixListener::bind(&draft)?;
+    fs::set_permissions(&draft, Permissions::from_mode(0o660))?;
+    fs::rename(&draft, path)?;
+    Ok(unix)
+}
