@@ -202,10 +202,7 @@ impl Agent {
         let files = Files::open(store.clone(), config.store.clone()).map_err(directory(store))?;
         let gate = gate(&config, members.clone())?;
         let runner = runner(&config, &gate, &files, &peers, &handle)?;
-        let place = audit::directory(&config.data);
-        let audit =
-            Audit::open(&config.data, config.audit.clone(), members.identity(), &config.site)
-                .map_err(directory(place))?;
+        let audit = open_audit(&config, members.identity())?;
         let hands = AgentHands {
             peers: peers.clone(),
             runner: runner.clone(),
@@ -227,11 +224,10 @@ impl Agent {
         // Before any door is open: what is not known yet would pass as if it were at this site only.
         let feed = replicants.start(&handle).await;
         let follower = tokio::spawn(replicants.clone().follow(handle.clone(), feed));
-        let rates = Buckets::new(config.rates.rate, config.rates.burst);
         let context = Arc::new(Context {
+            rates: Mutex::new(Buckets::new(config.rates.rate, config.rates.burst)),
             config,
             audit: audit.clone(),
-            rates: Mutex::new(rates),
             started: Instant::now(),
             replicants,
             node: handle,
@@ -410,6 +406,12 @@ fn afford(config: &mut Config) {
         }
         *wanted = served;
     }
+}
+
+fn open_audit(config: &Config, identity: Arc<Identity>) -> Result<Audit, StartError> {
+    let (data, settings) = (&config.data, config.audit.clone());
+    let failed = |error| StartError::Directory { path: audit::directory(data), error };
+    Audit::open(data, settings, identity, &config.site).map_err(failed)
 }
 
 /// Opens the store, and makes the replica as it was.
