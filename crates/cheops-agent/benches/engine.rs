@@ -95,7 +95,7 @@ fn seals() {
     let config = Config::new(site, "/nowhere");
     let ledger = Ledger::open(&config.data).unwrap();
     let members = Members::new(&config, Identity::from_seed(&[7; 32]).unwrap(), ledger);
-    let (signers, sealer) = (Arc::new(members.clone()), Sealer::of(members));
+    let (signers, stamp) = (Arc::new(members.clone()), Sealer::of(&members));
     let own = |number: u64| {
         let resource = format!("resource-{}", number % RESOURCES).parse().unwrap();
         storage::operation_of(number, "site1", &resource)
@@ -122,7 +122,7 @@ fn seals() {
             sealed.push(rate(&mut batch, |batch| {
                 let mut batch = batch.to_vec();
                 let start = Instant::now();
-                sealer.seal(&mut batch);
+                stamp.seal(&mut batch);
                 signing += start.elapsed();
                 engines[1].append(&batch).unwrap();
                 let start = Instant::now();

@@ -130,7 +130,7 @@ async fn start(n: usize, others: impl Iterator<Item = usize>) -> Peers {
     let peers = Peers::bind(&config, members.clone(), Noted::default(), handle).await.unwrap();
     let replica = Replica::new(name(n), Settings::default());
     let hands = Sender(peers.clone());
-    let sealer = Sealer::of(members);
+    let sealer = Sealer::of(&members);
     let node = node::start(inbox, replica, Box::new(NoDisk), Box::new(hands), sealer, 0);
     std::mem::forget(node.unwrap());
     peers.serve(Router::new());

@@ -58,7 +58,7 @@ use crate::{
     replicants::Replicants,
     run::{self, Runner, Setup},
     trust::{
-        Identity, IdentityError, Ledger, LedgerError, Members, Sealer,
+        Identity, IdentityError, Ledger, LedgerError, Members, Own, Sealer,
         certificate::CertificateError,
         kept::{Kept, KeptError},
         people,
@@ -202,7 +202,7 @@ impl Agent {
         let files = Files::open(store.clone(), config.store.clone()).map_err(directory(store))?;
         let gate = gate(&config, members.clone())?;
         let runner = runner(&config, &gate, &files, &peers, &handle)?;
-        let audit = open_audit(&config, members.identity())?;
+        let audit = open_audit(&config, members.own())?;
         let hands = AgentHands {
             peers: peers.clone(),
             runner: runner.clone(),
@@ -210,7 +210,7 @@ impl Agent {
             audit: audit.clone(),
         };
         let reserve = config.store.reserve;
-        let sealer = Sealer::of(members.clone());
+        let sealer = Sealer::of(&members);
         let node = node::start(inbox, replica, Box::new(engine), Box::new(hands), sealer, reserve)
             .map_err(StartError::Thread)?;
 
@@ -408,10 +408,10 @@ fn afford(config: &mut Config) {
     }
 }
 
-fn open_audit(config: &Config, identity: Arc<Identity>) -> Result<Audit, StartError> {
+fn open_audit(config: &Config, own: Own) -> Result<Audit, StartError> {
     let (data, settings) = (&config.data, config.audit.clone());
     let failed = |error| StartError::Directory { path: audit::directory(data), error };
-    Audit::open(data, settings, identity, &config.site).map_err(failed)
+    Audit::open(data, settings, own, &config.site).map_err(failed)
 }
 
 /// Opens the store, and makes the replica as it was.

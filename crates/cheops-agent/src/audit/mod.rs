@@ -41,7 +41,7 @@ pub use self::{
     entry::{Entry, Event, What},
     read::{Place, Verdict, Wanted, directory, entries, verify},
 };
-use crate::{config, limits::Bucket, trust::Identity};
+use crate::{config, limits::Bucket, trust::Own};
 
 /// How many events may be on their way to the one who writes. More wait.
 const QUEUE: usize = 1_024;
@@ -58,7 +58,7 @@ pub struct Audit(Arc<Shared>);
 
 struct Shared {
     directory: PathBuf,
-    key: PublicKey,
+    own: Own,
     reads: bool,
     queue: mpsc::Sender<Job>,
     /// Events that found the queue full, and could not wait.
@@ -99,22 +99,17 @@ enum Job {
 
 impl Audit {
     /// Opens the record in a data directory, and begins to write. It has to be called on a runtime.
-    pub fn open(
-        data: &Path,
-        settings: config::Audit,
-        identity: Arc<Identity>,
-        site: &SiteId,
-    ) -> io::Result<Self> {
-        let (directory, key, reads) = (directory(data), identity.public(), settings.reads);
+    pub fn open(data: &Path, settings: config::Audit, own: Own, site: &SiteId) -> io::Result<Self> {
+        let (directory, reads) = (directory(data), settings.reads);
         let now = Timestamp::now();
-        let (writer, found) = Writer::open(directory.clone(), settings, identity, site, now)?;
+        let (writer, found) = Writer::open(directory.clone(), settings, own.clone(), site, now)?;
         if let Some((from, to)) = found.cut {
             tracing::error!("lines {from} to {to} of the audit are gone: somebody cut them off");
         }
         let (queue, jobs) = mpsc::channel(QUEUE);
         let audit = Self(Arc::new(Shared {
             directory,
-            key,
+            own,
             reads,
             queue,
             missed: AtomicU64::new(0),
@@ -198,7 +193,7 @@ impl Audit {
     ) -> io::Result<T> {
         let _turn = self.0.turn.lock().await;
         let shared = self.0.clone();
-        spawn_blocking(move || read(&shared.directory, &shared.key))
+        spawn_blocking(move || read(&shared.directory, &(shared.own)().public()))
             .await
             .map_err(io::Error::other)?
     }

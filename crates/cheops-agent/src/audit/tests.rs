@@ -9,6 +9,7 @@ use super::{
     read::parts,
     *,
 };
+use crate::trust::Identity;
 
 struct World {
     data: TempDir,
@@ -28,9 +29,13 @@ impl World {
     }
 
     fn open_at(&self, now: Timestamp) -> Writer {
-        let (settings, identity) = (self.settings.clone(), self.identity.clone());
-        let site = "site1".parse().unwrap();
-        Writer::open(self.directory(), settings, identity, &site, now).unwrap().0
+        let (settings, site) = (self.settings.clone(), "site1".parse().unwrap());
+        Writer::open(self.directory(), settings, self.own(), &site, now).unwrap().0
+    }
+
+    fn own(&self) -> Own {
+        let identity = self.identity.clone();
+        Arc::new(move || identity.clone())
     }
 
     fn open(&self) -> Writer {
@@ -263,7 +268,7 @@ fn what_can_not_be_written_waits_and_what_is_too_much_is_counted() {
 async fn whoever_records_something_can_read_it_at_once() {
     let world = World::new();
     let (settings, site) = (world.settings.clone(), "site1".parse().unwrap());
-    let audit = Audit::open(world.data.path(), settings, world.identity.clone(), &site).unwrap();
+    let audit = Audit::open(world.data.path(), settings, world.own(), &site).unwrap();
     for n in 0..20 {
         audit.record(asked(&format!("r{n}"))).await;
         let newest = audit.entries(Wanted { limit: 1, ..Wanted::default() }).await.unwrap();
@@ -279,7 +284,7 @@ async fn whoever_records_something_can_read_it_at_once() {
 async fn refusals_do_not_fill_the_record_and_nothing_else_is_left_out() {
     let world = World::new();
     let (settings, site) = (world.settings.clone(), "site1".parse().unwrap());
-    let audit = Audit::open(world.data.path(), settings, world.identity.clone(), &site).unwrap();
+    let audit = Audit::open(world.data.path(), settings, world.own(), &site).unwrap();
     for _ in 0..3_000 {
         audit.record(Event { status: Some(403), ..asked("r") }).await;
     }

@@ -25,7 +25,7 @@ use super::{
     entry::{Event, What},
     read::{self, HEAD, Part},
 };
-use crate::{config, trust::Identity};
+use crate::{config, trust::Own};
 
 /// How much of the end of a file is looked at for the last line.
 const TAIL: u64 = 1 << 20;
@@ -36,7 +36,7 @@ const WAITING: usize = 10_000;
 pub(super) struct Writer {
     directory: PathBuf,
     pub(super) settings: config::Audit,
-    identity: Arc<Identity>,
+    own: Own,
     file: Arc<File>,
     /// How long the file is, up to the end of its last line.
     length: u64,
@@ -63,7 +63,7 @@ impl Writer {
     pub(super) fn open(
         directory: PathBuf,
         settings: config::Audit,
-        identity: Arc<Identity>,
+        own: Own,
         site: &SiteId,
         now: Timestamp,
     ) -> io::Result<(Self, Found)> {
@@ -82,7 +82,7 @@ impl Writer {
         }
         let mut found = Found::default();
         // Whoever signed, it can't be read as fewer lines than there were.
-        if let Some(signed) = head.and_then(|head| head.last(&identity.public()))
+        if let Some(signed) = head.and_then(|head| head.last(&own().public()))
             && signed.n > last.n
         {
             found.cut = Some((last.n + 1, signed.n));
@@ -100,7 +100,7 @@ impl Writer {
             file: Arc::new(file),
             directory,
             settings,
-            identity,
+            own,
             length,
             last,
             waiting: VecDeque::new(),
@@ -227,8 +227,8 @@ impl Writer {
     }
 
     fn head(&self) -> Head {
-        let sign = |bytes: &[u8]| self.identity.sign(bytes);
-        Head::sign(self.first, self.last, &self.identity.public(), sign)
+        let own = (self.own)();
+        Head::sign(self.first, self.last, &own.public(), |bytes| own.sign(bytes))
     }
 
     /// The last line.

@@ -16,6 +16,9 @@ use cheops_core::{
 use super::{Identity, Known, Ledger, Signers};
 use crate::config::{Config, Peer};
 
+/// The key pair of this site, as it is whenever somebody asks: it may be renewed.
+pub type Own = Arc<dyn Fn() -> Arc<Identity> + Send + Sync>;
+
 /// The sites that are known here. All clones are the same.
 #[derive(Clone)]
 pub struct Members {
@@ -45,6 +48,12 @@ impl Members {
     /// The key pair of this site, as it is now.
     pub fn identity(&self) -> Arc<Identity> {
         self.shared.identity.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The same, for those who ask again each time.
+    pub fn own(&self) -> Own {
+        let members = self.clone();
+        Arc::new(move || members.identity())
     }
 
     /// Uses another key pair from now on.

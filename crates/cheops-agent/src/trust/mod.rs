@@ -33,7 +33,7 @@ pub use self::{
     identity::{FILE, Identity, IdentityError},
     inspect::{Doubt, Inspector},
     ledger::{Ledger, LedgerError},
-    members::Members,
+    members::{Members, Own},
     sealer::Sealer,
     signers::Signers,
     tls::{Arrived, Known, Tls},

@@ -10,25 +10,25 @@ use cheops_core::{
     trust::Seal,
 };
 
-use super::{Identity, Members, seal};
+use super::{Identity, Members, Own, seal};
 use crate::wire;
 
 /// Seals the records of a site, with the key that it has at the time.
 #[derive(Clone)]
 pub struct Sealer {
     here: SiteId,
-    identity: Arc<dyn Fn() -> Arc<Identity> + Send + Sync>,
+    own: Own,
 }
 
 impl Sealer {
     /// For a site that keeps its key.
     pub fn new(identity: Arc<Identity>, here: SiteId) -> Self {
-        Self { here, identity: Arc::new(move || identity.clone()) }
+        Self { here, own: Arc::new(move || identity.clone()) }
     }
 
     /// For this site, whose key may be renewed.
-    pub fn of(members: Members) -> Self {
-        Self { here: members.here().clone(), identity: Arc::new(move || members.identity()) }
+    pub fn of(members: &Members) -> Self {
+        Self { here: members.here().clone(), own: members.own() }
     }
 
     /// Seals the records of this site among what is to be written down: many with one signature.
@@ -50,7 +50,7 @@ impl Sealer {
                 places.push(place);
             }
         }
-        let proofs = seal::seal(&(self.identity)(), &self.here, &bytes);
+        let proofs = seal::seal(&(self.own)(), &self.here, &bytes);
         for (place, proof) in places.into_iter().zip(proofs) {
             *place = proof.encode();
         }

@@ -152,7 +152,7 @@ impl Plan {
         };
         let written = self.disk.written();
         let replica = Replica::restore(self.config.site.clone(), self.settings.clone(), written);
-        let sealer = Sealer::of(members);
+        let sealer = Sealer::of(&members);
         let (engine, hands) = (Box::new(self.disk.clone()), Box::new(hands));
         let running = node::start(inbox, replica, engine, hands, sealer, 0).unwrap();
         peers.serve(self.calls.clone());

@@ -24,7 +24,7 @@ pub(crate) fn cost(batch: usize) -> [Duration; 2] {
     let config = Config::new(site.clone(), "/nowhere");
     let ledger = Ledger::open(&config.data).unwrap();
     let members = Members::new(&config, Identity::from_seed(&[7; 32]).unwrap(), ledger);
-    let (sealer, mut inspector) = (Sealer::of(members.clone()), Inspector::new(Arc::new(members)));
+    let (sealer, mut inspector) = (Sealer::of(&members), Inspector::new(Arc::new(members)));
     let record = |number| {
         Record::Operation(Arc::new(Operation {
             id: OpId { site: site.clone(), number },
