@@ -110,7 +110,7 @@ fn seals() {
         let mut inspector = Inspector::new(signers.clone());
         let (mut next, mut bytes) = (1, 0);
         let (mut signing, mut checking, mut count) = (Duration::ZERO, Duration::ZERO, 0_u32);
-        let (mut plain, mut sealed) = (Vec::new(), Vec::new());
+        let (mut plain, mut signed) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             let mut batch = || {
                 next += size;
@@ -119,7 +119,7 @@ fn seals() {
             plain.push(rate(&mut batch, |batch| {
                 engines[0].append(batch).unwrap();
             }));
-            sealed.push(rate(&mut batch, |batch| {
+            signed.push(rate(&mut batch, |batch| {
                 let mut batch = batch.to_vec();
                 let start = Instant::now();
                 stamp.seal(&mut batch);
@@ -135,13 +135,13 @@ fn seals() {
                 checking += start.elapsed();
             }));
         }
-        let (plain, sealed) = (median(plain), median(sealed));
+        let (plain, signed) = (median(plain), median(signed));
         let each =
             |span: Duration| format!("{:.1} us", span.as_secs_f64() * 1e6 / f64::from(count));
         println!(
-            "{:<24} {plain:>10.0}/s {sealed:>10.0}/s {:>6.1} % {:>8} {:>10} {:>10} {bytes:>8}",
+            "{:<24} {plain:>10.0}/s {signed:>10.0}/s {:>6.1} % {:>8} {:>10} {:>10} {bytes:>8}",
             format!("{size} operations"),
-            (1.0 - sealed / plain) * 100.0,
+            (1.0 - signed / plain) * 100.0,
             "< 25 %",
             each(signing),
             each(checking),

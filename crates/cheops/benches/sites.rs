@@ -67,8 +67,9 @@ fn millis(span: Duration) -> String {
 /// lasts: what is measured is accepting, not the commands.
 const BLOCKER: &str = "sleep 600";
 
-/// How many operations are written in one batch while 64 clients ask, or more.
-const SEALED_TOGETHER: usize = 16;
+/// About how many operations are written in one batch while 64 clients ask: half of them wait for one sync
+/// while the others are answered.
+const SEALED_TOGETHER: usize = 32;
 
 /// Operations accepted in a second by one site, durable, with 64 clients.
 fn accept() {

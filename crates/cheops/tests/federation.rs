@@ -236,3 +236,22 @@ fn a_site_gets_a_new_key_while_it_is_cut_off_and_is_known_again() {
     assert_eq!(well(&field.sites[1], &["site", "key"]), key);
     assert!(all_ok(&field.sites[1].exec("x", &submit("echo b >> {id}", "add")), 3));
 }
+
+#[test]
+fn who_may_do_what_is_the_same_at_all_sites_and_revoked_at_all_when_the_cut_heals() {
+    let field = federation(3);
+    let [one, two, three] = &field.sites[..] else { panic!("three sites") };
+    let made = well(one, &["access", "create", "vera", "--role", "viewer", "-o", "json"]);
+    let made: Value = serde_json::from_str(&made).unwrap();
+    let token = made["token"].as_str().unwrap().to_owned();
+    let is_good = |site: &Agent| cheops(site, &["--token", &token, "site", "list"]).status.success();
+    eventually("the token is good everywhere", || [one, two, three].into_iter().all(is_good));
+    field.net.cut(2, 0);
+    field.net.cut(2, 1);
+    eventually("the third is alone", || three.reachable().is_empty());
+    well(two, &["access", "revoke", "vera"]);
+    eventually("it is not good any more where that is heard", || !is_good(one) && !is_good(two));
+    assert!(is_good(three), "it can't know");
+    field.net.heal();
+    eventually("nor at the third when it hears of it", || !is_good(three));
+}

@@ -171,7 +171,7 @@ async fn a_relay_that_forges_or_alters_is_refused_each_time_and_others_are_serve
         (
             "for other sites",
             altered(&|op| {
-                op.declares.as_mut().unwrap().sites = Sites::new(["a", "site1"].map(name)).unwrap()
+                op.declares.as_mut().unwrap().sites = Sites::new(["a", "site1"].map(name)).unwrap();
             }),
             not_signed,
         ),
