@@ -222,3 +222,75 @@ impl Gate {
         any_shell.is_none() && rules.is_empty() && self.is_joined()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn gate(text: &str, landlock: bool, root: bool) -> Gate {
+        let text = format!("site = 'a'\n{text}");
+        let config = Config::from_toml(&text, Path::new("/")).unwrap();
+        Gate(Arc::new(Inner {
+            policy: config.policy,
+            here: Here { site: config.site, file: None, joined: false },
+            joined: Box::new(|| true),
+            landlock,
+            root,
+        }))
+    }
+
+    fn rule(terms: &str) -> String {
+        format!(
+            "[[policy.rule]]\nname = 'r'\ndecision = 'allow'\nallow_any_shell_command = true\n{terms}\n"
+        )
+    }
+
+    #[test]
+    fn what_the_kernel_can_not_keep_is_denied_unless_the_policy_says_otherwise() {
+        let paths = rule("landlock = { read = ['/usr'] }");
+        let relaxed = format!("[policy]\nlandlock = 'best-effort'\n{paths}");
+        let bare = rule("");
+        for (policy, landlock, allowed, unkept) in [
+            (&paths, true, true, None),
+            (&paths, false, false, Some(Landlock::Required)),
+            (&relaxed, true, true, None),
+            (&relaxed, false, true, Some(Landlock::BestEffort)),
+            (&bare, false, true, None),
+        ] {
+            let gate = gate(policy, landlock, false);
+            let decided = gate.own(Kind::Show, &"x".parse().unwrap(), "true", None);
+            assert_eq!(decided.is_ok(), allowed, "{policy} {landlock}");
+            if let Err(denial) = decided {
+                assert!(denial.to_string().starts_with("denied by rule `r`"), "{denial}");
+                assert!(denial.why.contains("no Landlock"), "{denial}");
+            }
+            let found = gate.unkept();
+            assert_eq!(found, unkept.map(|level| (vec!["r"], level)), "{policy} {landlock}");
+        }
+    }
+
+    #[test]
+    fn what_this_system_can_not_give_is_found_at_the_start() {
+        for (terms, root, expected) in [
+            ("", false, None),
+            ("user = 'no such user'", true, Some("there is no user")),
+            ("user = '54321:54321'", true, None),
+            ("user = '54321:54321'", false, Some("does not run as root")),
+            ("limits = { processes = 5 }", true, Some("does not bind root")),
+            ("limits = { processes = 5 }", false, None),
+            ("user = '0:0'\nlimits = { processes = 5 }", true, Some("does not bind root")),
+            ("user = '54321:54321'\nlimits = { processes = 5 }", true, None),
+        ] {
+            let checked = gate(&rule(terms), true, root).check();
+            match expected {
+                None => assert_eq!(checked, Ok(()), "{terms} {root}"),
+                Some(why) => {
+                    let error = checked.unwrap_err().to_string();
+                    assert!(error.contains(why), "{terms} {root}: {error}");
+                }
+            }
+        }
+    }
+}

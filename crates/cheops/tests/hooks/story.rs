@@ -1,6 +1,6 @@
 //! One story in which everything happens that hooks tell of, with real agents and a real receiver.
 
-use std::{collections::BTreeSet, process::Command};
+use std::{collections::BTreeSet, fs, process::Command};
 
 use cheops_agent::{api::model::Submit, hooks::Name};
 use serde_json::json;
@@ -19,7 +19,7 @@ fn every_event_reaches_a_receiver() {
     let (directory, receiver) = (tempfile::tempdir().unwrap(), Receiver::start());
     let settings =
         format!("[[hook]]\nname = 'all'\nurl = 'http://{}/'\nretry = '500ms'\n", receiver.address);
-    let sites = sites(directory.path(), 2, &settings);
+    let mut sites = sites(directory.path(), 2, &settings);
     // Events of a resource are told by both sites, with the same id.
     let told = |event: &str, site: &str, resource: &str| {
         let mut all = receiver.received().into_iter().map(|received| received.event);
@@ -74,6 +74,15 @@ fn every_event_reaches_a_receiver() {
     assert!(deleted.status.success(), "{deleted:?}");
     let [one, two] = ["site1", "site2"].map(|site| hears("resource.deleted", site, "web"));
     assert_eq!((one.id == two.id, one.told_by == two.told_by), (true, false));
+
+    // A site does not want it.
+    let config = directory.path().join("site2/site.toml");
+    let policy = "[policy]\nallow_any_shell_command = true\n[[policy.rule]]\nname = 'closed'\ndecision = 'deny'\nresources = ['closed']\n";
+    fs::write(&config, fs::read_to_string(&config).unwrap() + policy).unwrap();
+    sites[1].restart();
+    sites[0].exec("closed", &at(BOTH, "true"));
+    let denied = hears("operation.denied", "site2", "closed");
+    assert!(denied.text.contains("was denied at site2: denied by rule `closed`"), "{denied:?}");
 
     let names: BTreeSet<String> = receiver.received().into_iter().map(|r| r.event.event).collect();
     let all: BTreeSet<String> = Name::ALL.iter().map(|name| name.as_str().to_owned()).collect();
