@@ -332,7 +332,7 @@ mod tests {
     fn paused(until: Option<&str>) -> serde_json::Value {
         let until = until.map(str::to_owned);
         serde_json::json!({
-            "name": "b", "state": "paused", "paused_until": until, "address": null, "round_trip_ms": null,
+            "name": "b", "state": "paused", "paused_until": until, "address": null, "key": "k", "round_trip_ms": null,
             "last_seen": null, "lag_ms": null, "queue": { "messages": 0, "bytes": 0 }, "resources": 0,
             "unanswered": 0,
         })

@@ -27,7 +27,7 @@ pub(crate) enum Arguments {
     /// List the tokens, without their secrets
     #[command(visible_alias = "ls")]
     List,
-    /// Take a token back, at all sites and for good
+    /// Take a token back, for good
     Revoke(Revoke),
 }
 

@@ -249,9 +249,9 @@ mod tests {
     #[test]
     fn what_the_api_says_is_what_a_scope_is_evaluated_with() {
         let sites = serde_json::from_value(serde_json::json!({"here": "a", "sites": [
-            {"name": "a", "state": "here", "address": null, "round_trip_ms": null, "last_seen": null,
+            {"name": "a", "state": "here", "address": null, "key": "k", "round_trip_ms": null, "last_seen": null,
              "lag_ms": 0, "queue": {"messages": 0, "bytes": 0}, "resources": 0, "unanswered": 0},
-            {"name": "b", "state": "paused", "address": null, "round_trip_ms": 8.0, "last_seen": null,
+            {"name": "b", "state": "paused", "address": null, "key": "k", "round_trip_ms": 8.0, "last_seen": null,
              "lag_ms": 0, "queue": {"messages": 0, "bytes": 0}, "resources": 0, "unanswered": 0},
         ]}));
         let offer = serde_json::from_value(serde_json::json!({"here": "a", "sites": [
