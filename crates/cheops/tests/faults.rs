@@ -70,8 +70,12 @@ fn with_a_small_disk(reserve: usize) -> (Field, Disk) {
     let mut field = Field::with(3, &format!("{QUICK}\n[store]\nreserve = {reserve}"));
     field.sites[0].kill();
     let data = field.directory(0).join("data");
+    // The others know it by its key.
+    let (key, kept) = (data.join("site.key"), field.directory(0).join("site.key"));
+    fs::copy(&key, &kept).unwrap();
     fs::remove_dir_all(&data).unwrap();
     let disk = Disk::mount(&data, 160);
+    fs::copy(&kept, &key).unwrap();
     field.sites[0].start();
     field.sites[0].wait_until_ready();
     field.wait_until_linked();
