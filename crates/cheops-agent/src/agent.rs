@@ -201,8 +201,8 @@ impl Agent {
         let store = config.data.join("files");
         let files = Files::open(store.clone(), config.store.clone()).map_err(directory(store))?;
         let gate = gate(&config, members.clone())?;
-        let runner = runner(&config, &gate, &files, &peers, &handle)?;
         let audit = open_audit(&config, members.own())?;
+        let runner = runner(&config, (&gate, &audit), &files, &peers, &handle)?;
         let hands = AgentHands {
             peers: peers.clone(),
             runner: runner.clone(),
@@ -334,7 +334,7 @@ fn unheard(address: SocketAddr, what: &'static str, error: io::Error) -> StartEr
 /// What runs commands, as far as the gate lets them through.
 fn runner(
     config: &Config,
-    gate: &Gate,
+    (gate, audit): (&Gate, &Audit),
     files: &Files,
     peers: &Peers,
     node: &node::Handle,
@@ -342,10 +342,11 @@ fn runner(
     let scratch = config.data.join("runs");
     let setup =
         Setup::new(config.runs.clone(), config.site.clone(), config.work.clone(), scratch.clone());
-    let (services, gate) = (config.mesh.services.clone(), gate.clone());
+    let services = config.mesh.services.clone();
+    let (gate, audit) = (gate.clone(), Some(audit.clone()));
     let fetch = Arc::new(FromPeers(peers.clone()));
     setup
-        .map(|setup| Setup { services, gate, ..setup })
+        .map(|setup| Setup { services, gate, audit, ..setup })
         .and_then(|setup| Runner::start(setup, files.clone(), fetch, node.clone()))
         .map_err(directory(scratch))
 }

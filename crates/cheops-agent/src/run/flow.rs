@@ -39,6 +39,7 @@ use super::{
 use crate::{
     files::FileError,
     open_files,
+    audit,
     policy::{Denial, Kind},
     rest::ids,
 };
@@ -98,6 +99,11 @@ impl Inner {
             Ok(allowed) => allowed,
             Err(denial) => {
                 tracing::warn!(resource = %run.resource, op = %run.op, "{denial}");
+                if let Some(audit) = &self.audit {
+                    let (author, resource) = (op.author.as_str(), run.resource.as_str());
+                    let rule = denial.rule.to_string();
+                    audit.note(audit::Event::denied(author, resource, run.op.to_string(), rule));
+                }
                 return self.tell(Input::Ran { run, report: denied(&denial) }).await;
             }
         };

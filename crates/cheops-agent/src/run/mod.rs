@@ -84,6 +84,7 @@ use crate::{
     config,
     files::{Fetch, Files},
     node,
+    audit::Audit,
     policy::Gate,
 };
 
@@ -106,6 +107,8 @@ pub struct Setup {
     pub services: BTreeMap<ServiceName, config::Service>,
     /// What decides whether something runs.
     pub gate: Gate,
+    /// Where it is written down that something was not let run.
+    pub audit: Option<Audit>,
 }
 
 impl Setup {
@@ -122,7 +125,8 @@ impl Setup {
         let boot_id = PathBuf::from("/proc/sys/kernel/random/boot_id");
         let services = BTreeMap::new();
         let gate = Gate::open(here.clone());
-        Ok(Self { runs, here, work, scratch, program, boot_id, services, gate })
+        let audit = None;
+        Ok(Self { runs, here, work, scratch, program, boot_id, services, gate, audit })
     }
 }
 
@@ -189,6 +193,7 @@ struct Inner {
     node: node::Handle,
     services: BTreeMap<ServiceName, config::Service>,
     gate: Gate,
+    audit: Option<Audit>,
     watch: OnceLock<Box<dyn Watch>>,
     /// How many commands may run at the same time, how many runs may send requests, how many commands
     /// only show something, and how many of those are such that nobody waits for.
@@ -216,7 +221,8 @@ impl Runner {
         fetch: Arc<dyn Fetch>,
         node: node::Handle,
     ) -> io::Result<Self> {
-        let Setup { runs: settings, here, work, scratch, program, boot_id, services, gate } = setup;
+        let Setup { runs: settings, here, work, scratch, program, boot_id, services, gate, audit } =
+            setup;
         let (work, scratch) = (std::path::absolute(work)?, std::path::absolute(scratch)?);
         fs::create_dir_all(&work)?;
         fs::create_dir_all(&scratch)?;
@@ -248,6 +254,7 @@ impl Runner {
             node,
             services,
             gate,
+            audit,
             watch: OnceLock::new(),
         }));
         let inner = runner.0.clone();

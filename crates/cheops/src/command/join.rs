@@ -23,15 +23,16 @@ const LONGEST: u64 = 4_096;
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The token; `-` reads it, so that it is not seen in the list of processes
+    // Not `token`: that is who asks, an option of all verbs.
     #[arg(value_name = "TOKEN")]
-    token: String,
+    invitation: String,
     /// Where the others reach the agent of this site; where it asks from without this
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
 }
 
 pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, Failure> {
-    let token = match arguments.token.as_str() {
+    let token = match arguments.invitation.as_str() {
         "-" => read()?,
         token => token.to_owned(),
     };

@@ -65,7 +65,7 @@ fn events_arrive_signed_and_in_order() {
         ]
     );
     assert!(
-        told[5].text.contains("(set by anonymous) failed at site1: no; exit code 1"),
+        told[5].text.contains("(set by local) failed at site1: no; exit code 1"),
         "{}",
         told[5].text
     );
