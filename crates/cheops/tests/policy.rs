@@ -16,7 +16,7 @@ use field::{
 
 const OPEN: &str = "[policy]\nallow_any_shell_command = true\n";
 const NARROW: &str = "[[policy.rule]]\nname = 'echo alone'\ndecision = 'allow'\norigins = ['site1']\ncommands = [{ program = 'echo', arguments = ['...'] }]\nlimits = { cpu = '10s' }\n\
-                      [[policy.rule]]\nname = 'no guests'\ndecision = 'deny'\nauthors = ['guest']\n";
+                      [[policy.rule]]\nname = 'no guests'\ndecision = 'deny'\nauthors = ['guest', 'local:guest']\n";
 /// Says something of policies, and nothing of commands.
 const SILENT: &str = "[policy]\nlandlock = 'required'\n";
 

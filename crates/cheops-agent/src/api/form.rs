@@ -83,10 +83,13 @@ impl Part<'_> {
         chunk
     }
 
-    /// All pieces of it, as they come.
+    /// All pieces of it, as they come. What can't be read on ends it.
     pub fn into_stream(self) -> impl Stream<Item = Result<Bytes, MultipartError>> {
-        futures_util::stream::unfold(self, async |mut part| {
-            part.chunk().await.transpose().map(|piece| (piece, part))
+        futures_util::stream::unfold(Some(self), async |part| {
+            let mut part = part?;
+            let piece = part.chunk().await.transpose()?;
+            let rest = piece.is_ok().then_some(part);
+            Some((piece, rest))
         })
     }
 }
@@ -140,6 +143,7 @@ impl Stream for Bounded {
 
 #[cfg(test)]
 mod tests {
+    use axum::extract::DefaultBodyLimit;
     use futures_util::{StreamExt as _, stream};
 
     use super::*;
@@ -158,13 +162,27 @@ mod tests {
         let pieces = stream::iter([head.to_vec()])
             .chain(stream::iter((0..800).map(|_| vec![7; 64 << 10])))
             .chain(stream::iter([b"\r\n--X--\r\n".to_vec()]));
-        let mut parts = Parts::from_request(form(pieces), &()).await.unwrap();
+        let mut form = form(pieces);
+        DefaultBodyLimit::disable().apply(&mut form);
+        let mut parts = Parts::from_request(form, &()).await.unwrap();
         let part = parts.next().await.unwrap().unwrap();
         assert_eq!((part.name(), part.file_name()), ("a", "f"));
         let pieces: Vec<_> = part.into_stream().collect().await;
         let length: usize = pieces.iter().map(|piece| piece.as_ref().unwrap().len()).sum();
         assert_eq!(length, 800 * (64 << 10));
         assert!(parts.next().await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_form_over_the_limit_of_its_route_ends_with_the_reason() {
+        let head = b"--X\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n";
+        let pieces = stream::iter([head.to_vec()])
+            .chain(stream::iter((0..100).map(|_| vec![7; 64 << 10])));
+        let mut parts = Parts::from_request(form(pieces), &()).await.unwrap();
+        let part = parts.next().await.unwrap().unwrap();
+        let pieces: Vec<_> = part.into_stream().collect().await;
+        let (last, before) = pieces.split_last().unwrap();
+        assert!(last.is_err() && before.iter().all(Result::is_ok));
     }
 
     #[tokio::test]

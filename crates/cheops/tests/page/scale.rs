@@ -350,7 +350,7 @@ fn a_flood_is_followed(browser: &Browser, federation: &Federation, report: &mut 
     report.measure("flood: an operation that is submitted here, to the screen", FOLLOWED, || {
         browser.script("performance.clearResourceTimings(); window.floodAt = performance.now()", vec![]);
         let spans = thread::scope(|scope| {
-            let flood = [0, 1].map(|_| scope.spawn(|| flood(hub, busy, RATE / 2)));
+            let flood = [(); 4].map(|()| scope.spawn(|| flood(hub, busy, RATE / 4)));
             let (start, plain) = (Instant::now(), plain(federation));
             let mut spans = Vec::new();
             while start.elapsed() < FLOOD {
