@@ -18,13 +18,15 @@ use super::{Federation, JOIN, STATEMENTS, address_of};
 use crate::{
     api::ApiError,
     config,
+    node::Stopping,
     peers::{Caller, Guest},
     trust::{ledger::Heard, token::Spent, word::Signed},
 };
 
-/// The longest question of a guest that wants to join, and of one with news.
+/// The longest question of a guest that wants to join, of a site with news, and of a guest with news.
 const LONGEST_JOIN: usize = 4 << 10;
 const LONGEST_NEWS: usize = 16 << 20;
+pub(super) const LONGEST_OF_GUESTS: usize = 256 << 10;
 
 /// What two sites tell each other: how far each has heard whom, and what the other lacks.
 #[derive(Serialize, Deserialize)]
@@ -52,8 +54,8 @@ impl Federation {
         let site = request.extensions().get::<Caller>().map(|Caller(site)| site.clone());
         let guest = request.extensions().get::<Guest>().copied();
         let answered = match (request.uri().path(), guest) {
-            (JOIN, Some(guest)) => self.admit(request.into_body(), guest).await,
-            (STATEMENTS, guest) => self.hear(request.into_body(), site, guest).await,
+            (JOIN, Some(guest)) => self.join_in(request.into_body(), guest).await,
+            (STATEMENTS, guest) => self.exchange(request.into_body(), site, guest).await,
             _ => Err(ApiError::not_found("unknown-path", "there is nothing here", "join first")),
         };
         match answered {
@@ -64,10 +66,18 @@ impl Federation {
         }
     }
 
-    /// Lets a guest in, if it has a token that is good.
-    async fn admit(&self, body: Body, guest: Guest) -> Result<Vec<u8>, ApiError> {
+    /// Reads what a guest says that wants to join.
+    async fn join_in(&self, body: Body, guest: Guest) -> Result<Vec<u8>, ApiError> {
         let body = to_bytes(body, LONGEST_JOIN).await.map_err(unreadable)?;
         let request: super::Request = postcard::from_bytes(&body).map_err(unreadable)?;
+        // To its end, even if the guest is gone by then: it waits for the disk.
+        let this = self.clone();
+        let admitted = tokio::task::spawn_blocking(move || this.admit(&request, guest));
+        admitted.await.map_err(|_| Stopping)?
+    }
+
+    /// Lets a guest in, if it has a token that is good.
+    fn admit(&self, request: &super::Request, guest: Guest) -> Result<Vec<u8>, ApiError> {
         let site: SiteId = request.site.parse()?;
         if request.address.as_ref().is_some_and(|address| !config::is_address(address)) {
             return Err(unreadable("its address is not HOST:PORT"));
@@ -92,11 +102,11 @@ impl Federation {
         if standing.is_none() && (site == *members.here() || named) {
             return Err(taken(&site));
         }
-        let (proof, now) = (request.proof.clone(), self.now());
-        let taken = self.shared.tokens.take(&proof, &guest.key, now);
+        let now = self.now();
+        let taken = self.shared.tokens.take(&request.proof, &guest.key, now);
         taken.map_err(|why| spent(&why, members.here()))?.map_err(unwritten)?;
         if standing.is_none() {
-            let address = address_of(&request, guest.from.ip()).into();
+            let address = address_of(request, guest.from.ip()).into();
             let claim = Claim::Admit { site: site.clone(), key: guest.key, address };
             ledger.say(&members.identity(), now, claim).map_err(unwritten)?;
             tracing::info!(%site, key = %guest.key, "a site has joined the federation here");
@@ -105,14 +115,15 @@ impl Federation {
     }
 
     /// Hears news, and tells a site what it lacks.
-    async fn hear(
+    async fn exchange(
         &self,
         body: Body,
         site: Option<SiteId>,
         guest: Option<Guest>,
     ) -> Result<Vec<u8>, ApiError> {
-        let body = to_bytes(body, LONGEST_NEWS).await.map_err(unreadable)?;
-        let news: News = postcard::from_bytes(&body).map_err(unreadable)?;
+        let longest = if guest.is_some() { LONGEST_OF_GUESTS } else { LONGEST_NEWS };
+        let body = to_bytes(body, longest).await.map_err(unreadable)?;
+        let mut news: News = postcard::from_bytes(&body).map_err(unreadable)?;
         let here = self.shared.members.here();
         let ledger = self.ledger();
         let Some(root) = ledger.root().filter(|root| *root.as_bytes() == news.root) else {
@@ -124,7 +135,7 @@ impl Federation {
             ));
         };
         // What somebody brings is believed for its signatures, not for who brings it.
-        ledger.hear(&news.words).map_err(|error| {
+        self.hear(std::mem::take(&mut news.words)).await.map_err(|error| {
             let from = site.as_ref().map_or("a guest", |site| site.as_str());
             tracing::warn!("what {from} says about who belongs is refused: {error}");
             unreadable(error)

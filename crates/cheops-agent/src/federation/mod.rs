@@ -269,6 +269,17 @@ impl Federation {
         Ok(())
     }
 
+    /// Hears what was said, beside everything else: it waits for the disk.
+    async fn hear(&self, words: Vec<Signed>) -> Result<(), FederationError> {
+        if words.is_empty() {
+            return Ok(());
+        }
+        let ledger = self.ledger().clone();
+        let heard = tokio::task::spawn_blocking(move || ledger.hear(&words));
+        heard.await.map_err(|_| Stopping)??;
+        Ok(())
+    }
+
     /// Where others reach this site: where it says, where it listens, or, if it listens everywhere, the
     /// address that it has towards the rest of the world.
     fn address(&self) -> Option<String> {

@@ -14,7 +14,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{
     Federation, STATEMENTS,
-    door::{News, listed},
+    door::{LONGEST_OF_GUESTS, News, listed},
 };
 use crate::peers::State;
 
@@ -85,9 +85,10 @@ async fn converse(federation: &Federation, site: &SiteId) -> Result<(), String> 
         let body =
             to_bytes(answer.into_body(), LONGEST).await.map_err(|error| error.to_string())?;
         let news: News = postcard::from_bytes(&body).map_err(|error| error.to_string())?;
-        ledger.hear(&news.words).map_err(|error| error.to_string())?;
         words = ledger.beyond(&news.heard());
-        if words.is_empty() && news.words.is_empty() {
+        let ended = words.is_empty() && news.words.is_empty();
+        federation.hear(news.words).await.map_err(|error| error.to_string())?;
+        if ended {
             return Ok(());
         }
     }
@@ -98,8 +99,9 @@ async fn converse(federation: &Federation, site: &SiteId) -> Result<(), String> 
 async fn bring(federation: &Federation, peer: crate::peers::Peer) {
     let ledger = federation.ledger();
     let Some(root) = ledger.root() else { return };
-    // It can't be asked how far it has heard: a guest is told nothing.
-    let words = ledger.beyond(&crate::trust::ledger::Heard::new());
+    // It can't be asked how far it has heard: a guest is told nothing. But it lacks what this site has said
+    // last, or it would know its key.
+    let words = ledger.last_of(federation.shared.members.here(), LONGEST_OF_GUESTS / 2);
     let news = News { root: *root.as_bytes(), heard: Vec::new(), words };
     let Ok(body) = postcard::to_allocvec(&news) else { return };
     let peers = &federation.shared.peers;

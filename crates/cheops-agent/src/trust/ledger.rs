@@ -31,8 +31,9 @@ use super::{
 
 /// The name of the file in the data directory.
 pub const FILE: &str = "federation";
-/// How many words that do not count yet are kept.
+/// How many words that do not count yet are kept, and how many bytes of them.
 const MOST_HELD: usize = 4_096;
+const MOST_BYTES: usize = 16 << 20;
 /// How many bytes of words are passed on at a time, unless one alone is longer.
 const BATCH: usize = 4 << 20;
 
@@ -182,13 +183,24 @@ impl Ledger {
 
     /// Hears what others say. Gives whether anything of it is new and counts.
     pub fn hear(&self, words: &[Signed]) -> Result<bool, LedgerError> {
-        let root = self.root().ok_or(LedgerError::Alone)?;
-        // Signatures are checked before anybody has to wait for it.
+        // Signatures are checked while nobody has to wait for the ledger.
+        let mut roster = self.read(Clone::clone).ok_or(LedgerError::Alone)?;
+        let root = *roster.root();
         let mut said = Vec::new();
         for signed in words {
-            if let Word::Stated(statement) = signed.read(&root)? {
-                said.push((statement, signed.clone()));
+            let word = signed.claimed()?;
+            // What nobody who ever belonged has said, or what is known, is not worth a check.
+            let Word::Stated(statement) = &word else { continue };
+            let known = statement.number <= roster.heard_of(&statement.by);
+            if known || !roster.members().contains_key(&statement.by) {
+                continue;
             }
+            signed.check(&root, &word)?;
+            roster.hear(statement.clone());
+            said.push((statement.clone(), signed.clone()));
+        }
+        if said.is_empty() {
+            return Ok(false);
         }
         let mut inner = self.lock();
         let Inner { path, federation } = &mut *inner;
@@ -219,6 +231,24 @@ impl Ledger {
             fits
         };
         new.take_while(fits).map(|(_, signed)| signed.clone()).collect()
+    }
+
+    /// The last that counts here of what one site has said, whatever its keys: not more than so many bytes.
+    pub fn last_of(&self, site: &SiteId, most: usize) -> Vec<Signed> {
+        let inner = self.lock();
+        let Some(federation) = &inner.federation else { return Vec::new() };
+        let members = federation.roster.members();
+        let its = |key| members.get(key).is_some_and(|member| member.site == *site);
+        let said = federation.roster.heard().iter().zip(&federation.words).rev();
+        let mut room = most;
+        let fits = |signed: &&Signed| {
+            room = room.checked_sub(signed.len()).unwrap_or_default();
+            room > 0
+        };
+        let said = said.filter(|(said, _)| its(&said.by)).map(|(_, signed)| signed);
+        let mut last: Vec<Signed> = said.take_while(fits).cloned().collect();
+        last.reverse();
+        last
     }
 
     /// All that counts here, with the beginning: what a site that joins has to know.
@@ -339,13 +369,19 @@ impl Federation {
         Self::open(path)?.ok_or_else(missing)
     }
 
+    /// Whether one more word may be held.
+    fn has_room(&self, signed: &Signed) -> bool {
+        let bytes: usize = self.held.values().map(Signed::len).sum();
+        self.held.is_empty() || self.held.len() < MOST_HELD && bytes + signed.len() <= MOST_BYTES
+    }
+
     /// Hears statements, and writes down what counts from now on. Gives whether there is any.
     fn hear(&mut self, path: &Path, said: Vec<(Statement, Signed)>) -> Result<bool, LedgerError> {
         let mut roster = self.roster.clone();
         let mut new = Vec::new();
         for (statement, signed) in said {
             let place = (statement.by, statement.number);
-            if statement.number > roster.heard_of(&statement.by) && self.held.len() < MOST_HELD {
+            if statement.number > roster.heard_of(&statement.by) && self.has_room(&signed) {
                 self.held.entry(place).or_insert(signed);
             }
             new.extend(roster.hear(statement));
@@ -514,6 +550,41 @@ mod tests {
         }
         assert_eq!(sites[1].names(), sites[0].names());
         assert_eq!(Ledger::open(sites[1].data.path()).unwrap().heard(), sites[0].ledger.heard());
+    }
+
+    #[test]
+    fn what_strangers_say_is_not_even_looked_at() {
+        let sites = federation(&[1, 2]);
+        let stranger = At::new(9);
+        stranger.ledger.found(&stranger.identity, &site("site9"), "h:9").unwrap();
+        let root = sites[0].identity.public();
+        let statement = Statement {
+            by: stranger.identity.public(),
+            number: 1,
+            at: Timestamp::at(Millis(1)),
+            claim: Claim::Move { address: "h:1".into() },
+        };
+        let said = Signed::new(&stranger.identity, &root, &Word::Stated(statement)).unwrap();
+        for _ in 0..3 {
+            assert!(!sites[0].ledger.hear(std::slice::from_ref(&said)).unwrap());
+        }
+        assert!(sites[0].ledger.lock().federation.as_ref().unwrap().held.is_empty());
+        assert_eq!(sites[0].names(), ["site1", "site2"]);
+    }
+
+    #[test]
+    fn the_last_words_of_a_site_are_those_of_all_its_keys() {
+        let sites = federation(&[1, 2]);
+        sites[1].say(Claim::Move { address: "h:7".into() });
+        sites[1].say(Claim::Renew { key: identity(8).public() });
+        let moved = Claim::Move { address: "h:8".into() };
+        sites[1].ledger.say(&identity(8), Millis(3), moved).unwrap();
+        let last = sites[1].ledger.last_of(&site("site2"), 1 << 20);
+        assert_eq!(last.len(), 3);
+        assert!(sites[0].ledger.hear(&last).unwrap());
+        assert_eq!(sites[0].ledger.heard(), sites[1].ledger.heard());
+        let some = sites[1].ledger.last_of(&site("site2"), last[2].len() + 1);
+        assert_eq!(some, last[2..]);
     }
 
     #[test]

@@ -72,6 +72,13 @@ impl Signed {
 
     /// What was said, if it was said so in the federation with this root.
     pub fn read(&self, root: &PublicKey) -> Result<Word, WordError> {
+        let word = self.claimed()?;
+        self.check(root, &word)?;
+        Ok(word)
+    }
+
+    /// What it says, whoever has said it: nothing to believe.
+    pub fn claimed(&self) -> Result<Word, WordError> {
         if self.bytes.len() > LONGEST {
             return Err(WordError::Malformed(format!("it is longer than {LONGEST} bytes")));
         }
@@ -79,12 +86,15 @@ impl Signed {
         if !left.is_empty() {
             return Err(WordError::Malformed("there is more after its end".to_owned()));
         }
-        let word = twin.read()?;
+        twin.read()
+    }
+
+    /// Whether it was said by whom it claims.
+    pub fn check(&self, root: &PublicKey, word: &Word) -> Result<(), WordError> {
         let by = word.by();
         UnparsedPublicKey::new(&ED25519, by.as_bytes())
             .verify(&signed(root, &self.bytes), &self.signature)
-            .map_err(|_| WordError::Forged(by))?;
-        Ok(word)
+            .map_err(|_| WordError::Forged(by))
     }
 
     /// How many bytes it takes.
