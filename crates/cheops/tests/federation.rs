@@ -244,7 +244,8 @@ fn who_may_do_what_is_the_same_at_all_sites_and_revoked_at_all_when_the_cut_heal
     let made = well(one, &["access", "create", "vera", "--role", "viewer", "-o", "json"]);
     let made: Value = serde_json::from_str(&made).unwrap();
     let token = made["token"].as_str().unwrap().to_owned();
-    let is_good = |site: &Agent| cheops(site, &["--token", &token, "site", "list"]).status.success();
+    let is_good =
+        |site: &Agent| cheops(site, &["--token", &token, "site", "list"]).status.success();
     eventually("the token is good everywhere", || [one, two, three].into_iter().all(is_good));
     field.net.cut(2, 0);
     field.net.cut(2, 1);

@@ -176,8 +176,8 @@ mod tests {
     #[tokio::test]
     async fn a_form_over_the_limit_of_its_route_ends_with_the_reason() {
         let head = b"--X\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n";
-        let pieces = stream::iter([head.to_vec()])
-            .chain(stream::iter((0..100).map(|_| vec![7; 64 << 10])));
+        let pieces =
+            stream::iter([head.to_vec()]).chain(stream::iter((0..100).map(|_| vec![7; 64 << 10])));
         let mut parts = Parts::from_request(form(pieces), &()).await.unwrap();
         let part = parts.next().await.unwrap().unwrap();
         let pieces: Vec<_> = part.into_stream().collect().await;

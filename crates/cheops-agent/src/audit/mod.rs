@@ -97,6 +97,12 @@ enum Job {
     Stop(oneshot::Sender<()>),
 }
 
+impl std::fmt::Debug for Audit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Audit").field("directory", &self.0.directory).finish_non_exhaustive()
+    }
+}
+
 impl Audit {
     /// Opens the record in a data directory, and begins to write. It has to be called on a runtime.
     pub fn open(data: &Path, settings: config::Audit, own: Own, site: &SiteId) -> io::Result<Self> {

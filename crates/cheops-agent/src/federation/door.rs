@@ -1,7 +1,9 @@
 //! What this site answers to those who want to join, and to those who bring news.
 //!
-//! What must stay true: a guest learns who belongs only if it is let in; what is refused says why, and
-//! does not spend a token.
+//! What must stay true: a guest learns anything about who belongs only if it has a token, and all of it
+//! only if it is let in; what is refused says why, and does not spend a token.
+
+use std::sync::PoisonError;
 
 use axum::{
     body::{Body, to_bytes},
@@ -14,7 +16,7 @@ use cheops_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Federation, JOIN, STATEMENTS, address_of};
+use super::{Federation, JOIN, STATEMENTS, Shared, address_of};
 use crate::{
     api::ApiError,
     config,
@@ -82,9 +84,14 @@ impl Federation {
         if request.address.as_ref().is_some_and(|address| !config::is_address(address)) {
             return Err(unreadable("its address is not HOST:PORT"));
         }
-        let members = &self.shared.members;
-        let ledger = self.ledger();
-        let alone = || spent(&Spent::Foreign, members.here());
+        let Shared { members, tokens, admitting, .. } = &*self.shared;
+        // Of two that come at the same time under one name, the second is told.
+        let _turn = admitting.lock().unwrap_or_else(PoisonError::into_inner);
+        let (ledger, now) = (self.ledger(), self.now());
+        let no_good = |why: Spent| spent(&why, members.here());
+        // Before anything else is told.
+        tokens.look(&request.proof, &guest.key, now).map_err(no_good)?;
+        let alone = || no_good(Spent::Foreign);
         let standing = ledger.read(|roster| standing(roster, &site, &guest)).ok_or_else(alone)?;
         match standing {
             Some(At::Removed) => {
@@ -102,9 +109,7 @@ impl Federation {
         if standing.is_none() && (site == *members.here() || named) {
             return Err(taken(&site));
         }
-        let now = self.now();
-        let taken = self.shared.tokens.take(&request.proof, &guest.key, now);
-        taken.map_err(|why| spent(&why, members.here()))?.map_err(unwritten)?;
+        tokens.take(&request.proof, &guest.key, now).map_err(no_good)?.map_err(unwritten)?;
         if standing.is_none() {
             let address = address_of(request, guest.from.ip()).into();
             let claim = Claim::Admit { site: site.clone(), key: guest.key, address };

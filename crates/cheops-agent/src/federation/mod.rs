@@ -16,7 +16,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddr, UdpSocket},
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -66,6 +66,8 @@ struct Shared {
     node: node::Handle,
     grants: Arc<dyn Grants>,
     tokens: Tokens,
+    /// One is let in at a time.
+    admitting: Mutex<()>,
     data: PathBuf,
     advertise: Option<String>,
 }
@@ -142,7 +144,8 @@ impl Federation {
     ) -> io::Result<Self> {
         let (data, advertise) = (config.data.clone(), config.advertise.clone());
         let tokens = Tokens::open(&data)?;
-        let shared = Shared { members, peers, node, grants, tokens, data, advertise };
+        let admitting = Mutex::default();
+        let shared = Shared { members, peers, node, grants, tokens, admitting, data, advertise };
         Ok(Self { shared: Arc::new(shared) })
     }
 

@@ -37,9 +37,9 @@ use super::{
     task::{Task, uses_ids},
 };
 use crate::{
+    audit,
     files::FileError,
     open_files,
-    audit,
     policy::{Denial, Kind},
     rest::ids,
 };
@@ -101,7 +101,7 @@ impl Inner {
                 tracing::warn!(resource = %run.resource, op = %run.op, "{denial}");
                 if let Some(audit) = &self.audit {
                     let (author, resource) = (op.author.as_str(), run.resource.as_str());
-                    let rule = denial.rule.to_string();
+                    let rule = denial.rule.clone();
                     audit.note(audit::Event::denied(author, resource, run.op.to_string(), rule));
                 }
                 return self.tell(Input::Ran { run, report: denied(&denial) }).await;

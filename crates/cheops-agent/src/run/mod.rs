@@ -81,10 +81,10 @@ use self::{
     recall::Boot,
 };
 use crate::{
+    audit::Audit,
     config,
     files::{Fetch, Files},
     node,
-    audit::Audit,
     policy::Gate,
 };
 

@@ -242,7 +242,7 @@ impl Ledger {
         let said = federation.roster.heard().iter().zip(&federation.words).rev();
         let mut room = most;
         let fits = |signed: &&Signed| {
-            room = room.checked_sub(signed.len()).unwrap_or_default();
+            room = room.saturating_sub(signed.len());
             room > 0
         };
         let said = said.filter(|(said, _)| its(&said.by)).map(|(_, signed)| signed);

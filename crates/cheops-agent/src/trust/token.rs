@@ -205,6 +205,12 @@ impl Tokens {
         Ok(token)
     }
 
+    /// Whether the site with a key could use a token.
+    pub fn look(&self, proof: &Proof, key: &PublicKey, now: Millis) -> Result<(), Spent> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        find(&made, proof, key, now).map(|_| ())
+    }
+
     /// Lets the site with a key use a token. The same site may do so again: it may not have heard the
     /// answer.
     pub fn take(
@@ -214,14 +220,9 @@ impl Tokens {
         now: Millis,
     ) -> Result<io::Result<()>, Spent> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = made.iter().position(|made| made.id == proof.id);
-        let hashed = hash(&proof.secret);
-        let at = found.filter(|&at| same(&made[at].hash, &hashed)).ok_or(Spent::Foreign)?;
-        match &made[at].used_by {
-            Some(by) if *by == key.to_string() => return Ok(Ok(())),
-            Some(by) => return Err(Spent::Used(by.clone())),
-            None if made[at].expires <= now.0 => return Err(Spent::Expired),
-            None => {}
+        let at = find(&made, proof, key, now)?;
+        if made[at].used_by.is_some() {
+            return Ok(Ok(()));
         }
         let mut after = made.clone();
         after[at].used_by = Some(key.to_string());
@@ -240,6 +241,18 @@ impl Tokens {
         file.sync_all()?;
         fs::rename(&draft, &self.path)?;
         fs::File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
+    }
+}
+
+/// The place of a token that the site with a key may use, or has used.
+fn find(made: &[Made], proof: &Proof, key: &PublicKey, now: Millis) -> Result<usize, Spent> {
+    let found = made.iter().position(|made| made.id == proof.id);
+    let hashed = hash(&proof.secret);
+    let at = found.filter(|&at| same(&made[at].hash, &hashed)).ok_or(Spent::Foreign)?;
+    match &made[at].used_by {
+        Some(by) if *by != key.to_string() => Err(Spent::Used(by.clone())),
+        None if made[at].expires <= now.0 => Err(Spent::Expired),
+        Some(_) | None => Ok(at),
     }
 }
 
@@ -300,6 +313,7 @@ mod tests {
             tokens.take(&token.proof(), &key(by), at).map(|written| written.unwrap())
         };
         assert_eq!(take(&tokens, 3, NOW.plus(MINUTE)), Err(Spent::Expired));
+        assert_eq!(tokens.look(&token.proof(), &key(4), NOW), Ok(()), "looking spends nothing");
         assert_eq!(take(&tokens, 3, NOW), Ok(()));
         assert_eq!(take(&tokens, 3, NOW), Ok(()), "it may not have heard the answer");
         assert_eq!(take(&tokens, 4, NOW), Err(Spent::Used(key(3).to_string())));
