@@ -307,7 +307,11 @@ pub(super) fn root(error: &(dyn std::error::Error + 'static)) -> String {
     while let Some(source) = root.source() {
         root = source;
     }
-    root.to_string()
+    match root.downcast_ref::<std::io::Error>().map(std::io::Error::kind) {
+        // TLS has a longer word for an agent that was killed.
+        Some(std::io::ErrorKind::UnexpectedEof) => "the other end closed it".to_owned(),
+        _ => root.to_string(),
+    }
 }
 
 /// Lets a part of a link do its work. A panic is an end like others.

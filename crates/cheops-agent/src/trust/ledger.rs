@@ -609,7 +609,11 @@ mod tests {
         let at = &one[1];
         let refused = at.ledger.join(&at.identity, two[0].identity.public(), two[0].ledger.all());
         assert!(matches!(refused.unwrap_err(), LedgerError::Elsewhere(_)));
-        assert!(at.ledger.hear(&two[0].ledger.all()).is_err(), "they are about another federation");
+        assert!(
+            !at.ledger.hear(&two[0].ledger.all()).unwrap(),
+            "they are about another federation"
+        );
+        assert_eq!(at.names(), ["site1", "site2"]);
     }
 
     #[test]
