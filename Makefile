@@ -63,7 +63,7 @@ docs: tools
 
 # The core on its own, so that no other crate's features can lend it the standard library.
 no-std: tools
-	$(CARGO) rustc --package cheops-core --lib --locked -- -D warnings
+	$(CARGO) clippy --package cheops-core --lib --locked -- -D warnings
 
 tests: tools hosts smtpd axe
 	@export CHEOPS_AXE=$(AXE); if $(CARGO) nextest --version >/dev/null 2>&1; then set -x; \
@@ -72,8 +72,9 @@ tests: tools hosts smtpd axe
 	  $(CARGO) test --workspace --all-targets --locked; fi
 	$(CARGO) test --workspace --doc --locked
 
+# The program as the tests have it: nothing is built twice.
 api: tools schemathesis ## Hold an agent against its own description of its API
-	$(CARGO) build --package cheops --locked
+	$(CARGO) test --workspace --locked --no-run
 	scripts/api-check.sh "$$($(CARGO) metadata --format-version 1 --no-deps | \
 	  sed -E 's/.*"target_directory":"([^"]*)".*/\1/')/debug/cheops" $(TOOLS)/schemathesis/bin/schemathesis
 
@@ -121,7 +122,7 @@ tools:
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
 	@$(CARGO) deny --version >/dev/null 2>&1 || \
-	  $(CARGO) install cargo-deny --locked --version $(DENY_VERSION) --root $(TOOLS)
+	  $(CARGO) install cargo-deny --locked --debug --version $(DENY_VERSION) --root $(TOOLS)
 
 # Tests with hosts of their own, real applications and broken disks need these, and root.
 HOSTS = ip:iproute2 iptables:iptables redis-server:redis-server redis-cli:redis-tools faketime:faketime \
