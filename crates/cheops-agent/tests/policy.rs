@@ -6,7 +6,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
-use cheops_agent::config::Config;
+use cheops_agent::{config::Config, policy::Asker};
 use cheops_core::{
     operation::{Action, Attachment},
     plan::Outcome,
@@ -140,15 +140,22 @@ async fn a_command_of_a_resource_itself_is_asked_about_as_well() {
          [[policy.rule]]\nname = 'looking'\ndecision = 'allow'\nkinds = ['@show']\ncommands = [{ program = 'echo', arguments = ['{id}'] }]",
     );
     assert_eq!(exec(&site, "r", "echo a; echo b").await.outcome, Outcome::Ok);
-    let show = async |line: &str| {
-        let report = site.runner.show(&"r".parse().unwrap(), line, Duration::from_secs(10)).await;
+    let shown = async |line: &str, asker: Option<Asker>| {
+        let limit = Duration::from_secs(10);
+        let report = site.runner.show(&"r".parse().unwrap(), line, asker, limit).await;
         (report.outcome, report.output.to_string())
     };
+    let show = async |line: &str| shown(line, None).await;
     assert_eq!(show("echo {id}").await, (Outcome::Ok, "r\n".to_owned()));
     let (outcome, output) = show("echo {id}; touch x").await;
     assert_eq!(outcome, Outcome::Denied, "{output}");
     assert_eq!(show("touch x").await.0, Outcome::Denied);
     assert_eq!(names(&site.config.work), [""; 0]);
+    // Whoever asks for another command puts his name to it.
+    for (author, expected) in [("eve", Outcome::Denied), ("test", Outcome::Ok)] {
+        let asker = Asker { author: Some(author.parse().unwrap()), origin: None };
+        assert_eq!(shown("touch x; true", Some(asker)).await.0, expected, "{author}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -287,24 +287,25 @@ async fn show_runs_at_once_and_ends_with_whoever_waits_for_it() {
     let (directory, site) = site_with(|plan| plan.config.runs.output = 100);
     let id = "r".parse().unwrap();
     let second = Duration::from_secs(1);
-    let report = site.runner.show(&id, "echo {id} in $CHEOPS_SITE; cat; exit 2", second).await;
+    let report =
+        site.runner.show(&id, "echo {id} in $CHEOPS_SITE; cat; exit 2", None, second).await;
     assert_eq!((report.outcome, &*report.output), (Outcome::Ko, "r in site1\nexit code 2"));
-    let report = site.runner.show(&id, "yes | head -c 100M", second * 20).await;
+    let report = site.runner.show(&id, "yes | head -c 100M", None, second * 20).await;
     assert_eq!(report.outcome, Outcome::Ok);
     assert!(report.output.ends_with("[104857500 more bytes were printed]"), "{}", report.output);
     let mark = directory.path().display().to_string();
     let line = format!("(sleep 73; : {mark}) & echo shown");
-    let report = site.runner.show(&id, &line, second * 20).await;
+    let report = site.runner.show(&id, &line, None, second * 20).await;
     assert_eq!((report.outcome, &*report.output), (Outcome::Ok, "shown\n"));
     eventually(async || (processes(&mark) == 0).then_some(())).await;
 
     let line = format!("echo begun; (sleep 73; : {mark}); : {mark}");
-    let report = site.runner.show(&id, &line, Duration::from_millis(200)).await;
+    let report = site.runner.show(&id, &line, None, Duration::from_millis(200)).await;
     assert_eq!(&*report.output, "begun\ntimed out after 200ms");
     eventually(async || (processes(&mark) == 0).then_some(())).await;
 
     {
-        let shown = site.runner.show(&id, &line, Duration::from_mins(1));
+        let shown = site.runner.show(&id, &line, None, Duration::from_mins(1));
         let running = eventually(async || (processes(&mark) > 0).then_some(()));
         tokio::select! { _ = shown => panic!("it lasts longer"), () = running => {} }
     }

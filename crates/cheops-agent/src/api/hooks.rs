@@ -18,13 +18,22 @@ pub(super) async fn list(State(context): State<Shared>) -> axum::Json<Hooks> {
     axum::Json(Hooks { site, hooks, unfollowed: context.hooks.unfollowed() })
 }
 
-/// Adds a hook to this site, for good. The settings are those of `[[hook]]` in a configuration.
+/// Adds a hook to this site, for good. The settings are those of `[[hook]]` in a configuration, except for
+/// commands: what runs at a site is the site's own decision.
 #[utoipa::path(post, path = "/api/v1/hooks", tag = "hooks", request_body = HookSection,
     responses((status = CREATED, body = Hooks), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn add(
     State(context): State<Shared>,
     Json(section): Json<HookSection>,
 ) -> ApiResult<(StatusCode, axum::Json<Hooks>)> {
+    if section.runs_a_command() {
+        return Err(ApiError::new(
+            StatusCode::FORBIDDEN,
+            "command-hook",
+            "a hook that runs a command is not added from outside: what runs at a site is the site's own decision",
+            "write it into the site's configuration, as [[hook]], and restart the agent",
+        ));
+    }
     let hooks = context.hooks.clone();
     aside(move || hooks.add(section)).await?;
     Ok((StatusCode::CREATED, list(State(context)).await))

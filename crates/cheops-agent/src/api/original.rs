@@ -287,5 +287,6 @@ pub(super) async fn show_local(
     let command = form.command.filter(|command| !command.trim().is_empty());
     let command = command.ok_or_else(showing::no_command)?;
     showing::may_show(&who, &id, Some(&command), std::slice::from_ref(context.here()))?;
-    Ok(axum::Json(showing::here(&context, &id, &command).await))
+    let command = showing::Command::Asked(command);
+    Ok(axum::Json(showing::here(&context, &who, &id, &command).await))
 }

@@ -20,6 +20,7 @@ use super::{
     view,
     who::Who,
 };
+use crate::policy::Asker;
 
 /// How long the command may take at each site.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -58,10 +59,10 @@ pub(super) async fn anywhere(
         let sites: Vec<SiteId> =
             named.iter().chain(of_resource).flat_map(Sites::iter).cloned().collect();
         may_show(who, id, asked.command.as_deref(), &sites)?;
-        return on(context, known, id, asked).await;
+        return on(context, who, known, id, asked).await;
     }
     let site = pass::find(context, id).await?;
-    ask(context, Some(who), &site, id, asked).await
+    ask(context, who, &site, id, asked).await
 }
 
 /// Whoever looks may see what the resource's own command shows. A command of one's own can do anything, and
@@ -114,6 +115,7 @@ pub(super) fn no_command() -> ApiError {
 /// Runs a command on sites: the resource's own `Show` and all of its sites, if nothing else is said.
 async fn on(
     context: &Context,
+    who: &Who,
     known: Option<Known>,
     id: &ResourceId,
     asked: &Show,
@@ -122,14 +124,18 @@ async fn on(
         Some(Known { sites, show, parts }) => (Some(sites), show, parts),
         None => (None, None, BTreeMap::new()),
     };
-    let command = asked.command.clone().or(show).filter(|command| !command.trim().is_empty());
-    let command = command.ok_or_else(no_command)?;
+    let written = |command: &String| !command.trim().is_empty();
+    let command = match asked.command.clone() {
+        Some(command) => Some(Command::Asked(command)),
+        None => show.map(Command::Own),
+    };
+    let command = command.filter(|command| written(command.line())).ok_or_else(no_command)?;
     let sites = match asked.sites.as_deref() {
         Some(place) => home(context, place)?,
         None => sites.ok_or_else(|| ApiError::no_resource(id.as_str(), &[]))?,
     };
     let asked = sites.iter().map(async |site| {
-        let shown = time::timeout(LONGEST + GRACE, at(context, site, id, &command)).await;
+        let shown = time::timeout(LONGEST + GRACE, at(context, who, site, id, &command)).await;
         let shown =
             shown.unwrap_or_else(|_| timeout(format!("no answer within {} s", LONGEST.as_secs())));
         // What another site says of it is good enough where nothing is known here.
@@ -142,16 +148,41 @@ async fn on(
     let mut same = sites.values().map(|at| *first.entry(at.part).or_insert(at) == at);
     let agree =
         !sites.is_empty() && same.all(|same| same) && sites.values().all(|at| at.status == "OK");
-    Ok(Shown { command, sites, agree })
+    Ok(Shown { command: command.line().clone(), sites, agree })
 }
 
-async fn at(context: &Context, site: &SiteId, id: &ResourceId, command: &str) -> ShownAt {
-    if site == context.here() {
-        return here(context, id, command).await;
+/// What a resource is shown with.
+pub(super) enum Command {
+    /// Its own `Show` command.
+    Own(String),
+    /// One that somebody asks for, under his name.
+    Asked(String),
+}
+
+impl Command {
+    fn line(&self) -> &String {
+        match self {
+            Self::Own(line) | Self::Asked(line) => line,
+        }
     }
-    let asked = Show { command: Some(command.to_owned()), sites: Some(site.to_string()) };
-    // This site has looked already who may.
-    let shown = ask(context, None, site, id, &asked).await;
+}
+
+async fn at(
+    context: &Context,
+    who: &Who,
+    site: &SiteId,
+    id: &ResourceId,
+    command: &Command,
+) -> ShownAt {
+    if site == context.here() {
+        return here(context, who, id, command).await;
+    }
+    let line = match command {
+        Command::Own(_) => None,
+        Command::Asked(line) => Some(line.clone()),
+    };
+    let asked = Show { command: line, sites: Some(site.to_string()) };
+    let shown = ask(context, who, site, id, &asked).await;
     match shown.map(|mut shown| shown.sites.remove(site.as_str())) {
         Ok(Some(shown)) => shown,
         Ok(None) => timeout(format!("`{site}` gave no answer that makes sense")),
@@ -167,7 +198,7 @@ fn timeout(output: String) -> ShownAt {
 /// Asks another agent to show a resource.
 async fn ask(
     context: &Context,
-    who: Option<&Who>,
+    who: &Who,
     site: &SiteId,
     id: &ResourceId,
     asked: &Show,
@@ -175,7 +206,8 @@ async fn ask(
     let path = format!("/api/v1/resources/{id}/show");
     // The other site may have to wait for others itself.
     let limit = LONGEST + 2 * GRACE;
-    let response = pass::post(context, who, site, &path, "application/json", asked, limit).await?;
+    let response =
+        pass::post(context, Some(who), site, &path, "application/json", asked, limit).await?;
     let response = expect_ok(response).await?;
     let body = axum::body::to_bytes(response.into_body(), super::MAX_BODY * 4).await;
     let shown = body.ok().and_then(|body| serde_json::from_slice::<Shown>(&body).ok());
@@ -183,8 +215,20 @@ async fn ask(
 }
 
 /// Runs a command at this site.
-pub(super) async fn here(context: &Context, id: &ResourceId, command: &str) -> ShownAt {
-    let report = context.runner.show(id, command, LONGEST).await;
+pub(super) async fn here(
+    context: &Context,
+    who: &Who,
+    id: &ResourceId,
+    command: &Command,
+) -> ShownAt {
+    let asker = match command {
+        Command::Own(_) => None,
+        Command::Asked(_) => Some(Asker {
+            author: Some(who.author.clone()),
+            origin: Some(who.received_at(context.here()).clone()),
+        }),
+    };
+    let report = context.runner.show(id, command.line(), asker, LONGEST).await;
     let status = match report.outcome {
         Outcome::Ok => "OK",
         Outcome::Denied => "DENIED",

@@ -5,7 +5,8 @@
 //! - a request without one is refused, so that no way in can be forgotten;
 //! - an author is what the door found out. What a client says of itself stands behind a colon, and only where
 //!   nobody has to prove anything;
-//! - what another site says of whom it asks for is read from a link, and from nowhere else.
+//! - what another site says of whom it asks for is read from a link, and from nowhere else;
+//! - nobody looks after this site by way of another: whoever asks over a link is an operator at most.
 
 use axum::{
     extract::{FromRequestParts, Request},
@@ -14,7 +15,7 @@ use axum::{
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use cheops_core::{
     id::{Author, Kind, ResourceId, SiteId},
-    trust::people::{Asked, Digest, Role, may},
+    trust::people::{Asked, Digest, Reach, Role, may},
 };
 use serde::{Deserialize, Serialize};
 
@@ -107,6 +108,14 @@ impl Who {
         })
     }
 
+    /// The site that it came to at first: this one, or the one that passes on what it asks for.
+    pub(super) fn received_at<'a>(&'a self, here: &'a SiteId) -> &'a SiteId {
+        match &self.door {
+            Door::Link(site) => site,
+            Door::Loopback | Door::Socket { .. } | Door::Wide { .. } => here,
+        }
+    }
+
     /// Whether it may do something; if not, why not.
     pub(super) fn may(&self, asked: &Asked<'_>) -> ApiResult<()> {
         let role = self.role.as_ref().ok_or_else(token_required)?;
@@ -141,8 +150,10 @@ impl Who {
 
     /// For whom another site asks.
     fn of_link(site: SiteId, headers: &HeaderMap) -> ApiResult<Self> {
-        let door = Door::Link(site);
-        let Some(told) = headers.get(ASKED_BY) else { return Ok(Self::at(door, "site")) };
+        let (door, most) = (Door::Link(site), Role::Operator(Reach::default()));
+        let Some(told) = headers.get(ASKED_BY) else {
+            return Ok(Self { role: Some(most), ..Self::at(door, "site") });
+        };
         let read = || {
             let told = BASE64_STANDARD.decode(told).ok()?;
             let Vouched { author, rights } = serde_json::from_slice(&told).ok()?;
@@ -152,6 +163,7 @@ impl Who {
             let detail = "for whom the other site asks can't be read";
             ApiError::bad("bad-asker", detail, "are both agents of the same version?")
         })?;
+        let role = if role == Role::Admin { most } else { role };
         Ok(Self { author, role: Some(role), door, proof: Proof::Site })
     }
 }
@@ -211,7 +223,7 @@ impl<S: Sync> FromRequestParts<S> for Who {
 
 #[cfg(test)]
 mod tests {
-    use cheops_core::{pattern::Pattern, trust::people::Reach};
+    use cheops_core::pattern::Pattern;
 
     use super::*;
 
@@ -244,13 +256,25 @@ mod tests {
     #[test]
     fn who_asked_is_the_same_at_the_site_that_it_is_passed_on_to() {
         let reach = Reach { resources: vec![Pattern::new("web-*")], ..Reach::default() };
-        for role in [Role::Viewer, Role::Operator(reach), Role::Admin] {
+        for role in [Role::Viewer, Role::Operator(reach)] {
             let first = Who { role: Some(role), ..known_by(Door::Loopback, Proof::Token([1; 32])) };
             let mut headers = HeaderMap::new();
             vouch(&mut headers, Some(&first));
             let there = Who::of_link("site1".parse().unwrap(), &headers).unwrap();
             assert_eq!((there.author, there.role), (first.author, first.role));
             assert_eq!(there.proof, Proof::Site);
+        }
+    }
+
+    #[test]
+    fn nobody_looks_after_a_site_by_way_of_another() {
+        let admin = Who::at(Door::Loopback, "local");
+        for asks_for in [None, Some(&admin)] {
+            let mut headers = HeaderMap::new();
+            vouch(&mut headers, asks_for);
+            let there = Who::of_link("site1".parse().unwrap(), &headers).unwrap();
+            assert!(there.may(&Asked::Manage).is_err(), "{asks_for:?}");
+            assert!(there.may(&Asked::Prepare).is_ok(), "{asks_for:?}");
         }
     }
 

@@ -248,6 +248,13 @@ pub struct HookSection {
     irc: Option<IrcSection>,
 }
 
+impl HookSection {
+    /// Whether it tells by a command of the shell.
+    pub fn runs_a_command(&self) -> bool {
+        self.command.is_some()
+    }
+}
+
 /// How to send e-mail.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -16,7 +16,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddr, UdpSocket},
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -68,6 +68,8 @@ struct Shared {
     tokens: Tokens,
     /// One is let in at a time.
     admitting: Mutex<()>,
+    /// And a key is renewed once at a time.
+    renewing: Mutex<()>,
     data: PathBuf,
     advertise: Option<String>,
 }
@@ -144,8 +146,9 @@ impl Federation {
     ) -> io::Result<Self> {
         let (data, advertise) = (config.data.clone(), config.advertise.clone());
         let tokens = Tokens::open(&data)?;
-        let admitting = Mutex::default();
-        let shared = Shared { members, peers, node, grants, tokens, admitting, data, advertise };
+        let (admitting, renewing) = (Mutex::default(), Mutex::default());
+        let shared =
+            Shared { members, peers, node, grants, tokens, admitting, renewing, data, advertise };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -227,7 +230,9 @@ impl Federation {
 
     /// Gives this site a new key. The others hear of it, and take it for the same site.
     pub fn renew(&self) -> Result<PublicKey, FederationError> {
-        let Shared { members, peers, data, .. } = &*self.shared;
+        let Shared { members, peers, data, renewing, .. } = &*self.shared;
+        // A key is renewed once: of two at a time, the second renews what the first has made.
+        let _turn = renewing.lock().unwrap_or_else(PoisonError::into_inner);
         let next = Identity::draft(data)?;
         let key = next.public();
         self.ledger().say(&members.identity(), self.now(), Claim::Renew { key })?;
@@ -340,7 +345,9 @@ impl Federation {
             removed.collect::<BTreeMap<_, _>>()
         });
         let removed = removed.unwrap_or_default();
-        if removed.is_empty() {
+        // Nobody listens to a site that was removed itself.
+        let own = self.shared.members.identity().public();
+        if removed.is_empty() || removed.contains_key(&own) {
             return Ok(());
         }
         let keys = removed.iter().map(|(key, (site, _))| (*key, site.clone())).collect();

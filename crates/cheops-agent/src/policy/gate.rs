@@ -6,7 +6,7 @@
 use std::{fmt, sync::Arc};
 
 use cheops_core::{
-    id::{ResourceId, SiteId},
+    id::{Author, ResourceId, SiteId},
     matrix::Share,
     operation::{Action, Operation},
 };
@@ -51,6 +51,15 @@ impl Allowed {
     pub fn shell() -> Self {
         Self { way: Way::Shell, variables: None, confine: None }
     }
+}
+
+/// Whoever put his name to a command that is not an operation, as far as that is known.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Asker {
+    /// Who asked for it, or put it into the configuration of the resource.
+    pub author: Option<Author>,
+    /// The site that received it.
+    pub origin: Option<SiteId>,
 }
 
 /// A rule that this system can't keep.
@@ -145,17 +154,23 @@ impl Gate {
         Ok(())
     }
 
-    /// Decides about a command of a resource itself. Nobody put his name to it.
-    pub fn own(
+    /// Decides about a command that is not an operation.
+    pub fn command(
         &self,
+        by: &Asker,
         kind: Kind<'_>,
         resource: &ResourceId,
         line: &str,
         share: Option<Share>,
     ) -> Result<Allowed, Denial> {
-        let step = Step::Command { line, files: &[] };
-        let resource = resource.as_str();
-        let asked = Asked { author: None, origin: None, kind, resource, share, step };
+        let asked = Asked {
+            author: by.author.as_ref().map(Author::as_str),
+            origin: by.origin.as_ref().map(SiteId::as_str),
+            kind,
+            resource: resource.as_str(),
+            share,
+            step: Step::Command { line, files: &[] },
+        };
         self.allow(self.decide(&asked)?)
     }
 
@@ -260,7 +275,8 @@ mod tests {
             (&bare, false, true, None),
         ] {
             let gate = gate(policy, landlock, false);
-            let decided = gate.own(Kind::Show, &"x".parse().unwrap(), "true", None);
+            let decided =
+                gate.command(&Asker::default(), Kind::Show, &"x".parse().unwrap(), "true", None);
             assert_eq!(decided.is_ok(), allowed, "{policy} {landlock}");
             if let Err(denial) = decided {
                 assert!(denial.to_string().starts_with("denied by rule `r`"), "{denial}");

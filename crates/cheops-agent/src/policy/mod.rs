@@ -10,7 +10,8 @@
 //! - a command that no rule allows is denied, unless any shell command is allowed, in so many words, or
 //!   the site is alone and its configuration says nothing;
 //! - what is allowed by program and arguments never reaches a shell;
-//! - who asked is part of the question: what nobody put his name to matches no rule that asks for one.
+//! - who asked is part of the question: where that is not known, a rule for some does not allow, and a rule
+//!   against some denies.
 
 mod confine;
 mod gate;
@@ -25,7 +26,7 @@ use cheops_core::{id::SiteId, matrix::Share};
 
 pub use self::{
     confine::{Confine, Environment, Identity, Landlock, Limits, Paths, Terms, User},
-    gate::{Allowed, Gate, Unusable},
+    gate::{Allowed, Asker, Gate, Unusable},
     read::{LINE, PolicySection},
     words::{Known, NeedsShell, Word},
 };
@@ -234,7 +235,8 @@ impl Rule {
     /// Whether it is about who asked, and for what.
     fn concerns(&self, asked: &Asked<'_>) -> bool {
         let known = |patterns: &[Pattern], text: Option<&str>| {
-            patterns.is_empty() || text.is_some_and(|text| patterns.iter().any(|p| p.matches(text)))
+            let matches = |text: &str| patterns.iter().any(|pattern| pattern.matches(text));
+            patterns.is_empty() || text.map_or(self.decision == Decision::Deny, matches)
         };
         known(&self.authors, asked.author)
             && known(&self.origins, asked.origin)

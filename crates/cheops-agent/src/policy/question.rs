@@ -19,15 +19,12 @@ pub fn answer(
     decide: impl Fn(&Asked<'_>) -> Result<Permit, Denial>,
 ) -> Result<PolicyVerdict, String> {
     let kind = question.kind.as_deref().unwrap_or(KIND);
-    let (author, origin, kind) = match kind {
-        "@show" => (None, None, Kind::Show),
-        "@reset" => (None, None, Kind::Reset),
-        "@check" => (None, None, Kind::Check),
-        kind => (
-            Some(question.author.as_deref().unwrap_or(AUTHOR)),
-            question.origin.as_deref(),
-            Kind::Operation(kind),
-        ),
+    let (author, origin) = (question.author.as_deref(), question.origin.as_deref());
+    let (author, kind) = match kind {
+        "@show" => (author, Kind::Show),
+        "@reset" => (author, Kind::Reset),
+        "@check" => (author, Kind::Check),
+        kind => (Some(author.unwrap_or(AUTHOR)), Kind::Operation(kind)),
     };
     let resource = question.resource.as_deref().ok_or("a resource has to be named")?;
     let files: Vec<&str> = question.files.iter().map(String::as_str).collect();

@@ -138,8 +138,10 @@ fn the_first_rule_that_matches_decides() {
         (other, set, "counter-1", "{id} get {id}", "no: default"),
         (ops, set, "counter-1", "echo a; touch /tmp/x", "no: default"),
         (ops, set, "counter-1", "echo a && b", "no: default"),
-        // Commands of a resource have nobody's name to them, and an operation can't pass for one.
+        // Commands of a resource have names to them, too, and an operation can't pass for one.
         (other, Show, "counter-1", "redis-cli get {id}", "redis: /usr/bin/redis-cli <get> <{id}>"),
+        (guest, Show, "counter-1", "redis-cli get {id}", "no: no guests"),
+        (("", "site1"), Show, "counter-1", "redis-cli get {id}", "no: no guests"),
         (other, Reset, "counter-1", "redis-cli get {id}", "no: default"),
         (other, Check, "counter-1", "redis-cli get {id}", "no: default"),
         (other, Operation("@show"), "counter-1", "redis-cli get {id}", "no: default"),
@@ -164,7 +166,7 @@ fn the_first_rule_that_matches_decides() {
         (ops, set, "web", "echo -n a b", "deploy: echo <-n> <a> <b>"),
         (("ops", "site3"), set, "web", "echo a", "no: default"),
         (("ops2", "site1"), set, "web", "echo a", "no: default"),
-        (("", "site1"), set, "web", "echo a", "no: default"),
+        (("", "site1"), set, "web", "echo a", "no: no guests"),
         (root, set, "web", "a; b", "root of all: sh"),
         (guest, set, "counter-1", "redis-cli get {id}", "no: no guests"),
         // A delete without a command of its own does nothing.

@@ -40,7 +40,7 @@ use crate::{
     audit,
     files::FileError,
     open_files,
-    policy::{Denial, Kind},
+    policy::{Asker, Denial, Kind},
     rest::ids,
 };
 
@@ -70,6 +70,15 @@ enum Ended {
     Lost,
     /// A file is not in the store any more: nothing was started.
     FileMissing,
+}
+
+/// What a command of a resource itself has to do with.
+#[derive(Default)]
+struct Known {
+    /// What of the resource is at this site.
+    share: Option<Share>,
+    /// Who put the command into the configuration.
+    by: Asker,
 }
 
 /// What the application here calls what an operation names.
@@ -161,8 +170,8 @@ impl Inner {
     /// Asks the `Check` command. One that can't say is asked again, and then nobody knows: to take
     /// it for a no would run the operation twice.
     pub(super) async fn check(self: Arc<Self>, run: RunId, line: &str, timeout: Option<Millis>) {
-        let Ok(share) = self.share(&run.resource).await else { return };
-        let task = self.own(Kind::Check, &run.resource, Some(&run.op), line, share);
+        let Ok(known) = self.known(&run.resource).await else { return };
+        let task = self.own(Kind::Check, &run.resource, Some(&run.op), line, &known);
         let why = match task {
             Err(refused) => refused.to_string(),
             Ok(task) => {
@@ -205,8 +214,8 @@ impl Inner {
     ) {
         let place = self.runs.clear(&resource);
         let mut ok = false;
-        let Ok(share) = self.share(&resource).await else { return };
-        let task = self.own(Kind::Reset, &resource, None, line, share);
+        let Ok(known) = self.known(&resource).await else { return };
+        let task = self.own(Kind::Reset, &resource, None, line, &known);
         if let Err(refused) = &task {
             tracing::warn!(%resource, "the Reset command can't be run: {refused}");
         }
@@ -230,12 +239,13 @@ impl Inner {
         &self,
         resource: &ResourceId,
         line: &str,
+        asker: Option<Asker>,
         timeout: Duration,
     ) -> Report {
         let Ok(Ok(_turn)) = tokio::time::timeout(timeout, self.shows.acquire()).await else {
             return refused("too many commands are being shown at this site; try again");
         };
-        self.look(resource, line, timeout).await
+        self.look(resource, line, asker, timeout).await
     }
 
     /// Runs the `Show` command that nobody waits for, however long its turn takes to come, and tells
@@ -248,7 +258,7 @@ impl Inner {
         timeout: Option<Millis>,
     ) {
         let Ok(_turn) = self.prints.acquire().await else { return };
-        let report = self.look(&resource, line, self.timeout(timeout)).await;
+        let report = self.look(&resource, line, None, self.timeout(timeout)).await;
         if report.outcome == Outcome::Denied {
             return self.tell(Input::NotShown { resource, block }).await;
         }
@@ -260,9 +270,17 @@ impl Inner {
         self.tell(Input::Shown { resource, block, print }).await;
     }
 
-    async fn look(&self, resource: &ResourceId, line: &str, timeout: Duration) -> Report {
-        let Ok(share) = self.share(resource).await else { return refused("the agent is stopping") };
-        let task = match self.own(Kind::Show, resource, None, line, share) {
+    /// Runs a command that shows a resource: of the resource itself, unless somebody asked for another.
+    async fn look(
+        &self,
+        resource: &ResourceId,
+        line: &str,
+        asker: Option<Asker>,
+        timeout: Duration,
+    ) -> Report {
+        let Ok(known) = self.known(resource).await else { return refused("the agent is stopping") };
+        let known = Known { by: asker.unwrap_or(known.by), ..known };
+        let task = match self.own(Kind::Show, resource, None, line, &known) {
             Ok(task) => task,
             Err(Refused::Denied(denial)) => return denied(&denial),
             Err(Refused::Impossible(why)) => return refused(why),
@@ -274,17 +292,17 @@ impl Inner {
         report(Account { status, printed, timeout, made: None }, most)
     }
 
-    /// A command of a resource itself, if it may be run.
+    /// A command that is not an operation, if it may be run.
     fn own(
         &self,
         kind: Kind<'_>,
         resource: &ResourceId,
         op: Option<&OpId>,
         line: &str,
-        share: Option<Share>,
+        known: &Known,
     ) -> Result<Task, Refused> {
-        let allowed = self.gate.own(kind, resource, line, share)?;
-        let task = Task::of_resource(&self.here, resource, op, line, share, allowed);
+        let allowed = self.gate.command(&known.by, kind, resource, line, known.share)?;
+        let task = Task::of_resource(&self.here, resource, op, line, known.share, allowed);
         task.map_err(Refused::Impossible)
     }
 
@@ -352,13 +370,18 @@ impl Inner {
         Fetched::All
     }
 
-    /// What of a resource is at this site, for a command of the resource itself.
-    async fn share(&self, resource: &ResourceId) -> Result<Option<Share>, crate::node::Stopping> {
+    /// What a command of a resource itself has to do with.
+    async fn known(&self, resource: &ResourceId) -> Result<Known, crate::node::Stopping> {
         let (resource, here) = (resource.clone(), self.here.clone());
-        let share = move |replica: &cheops_core::replica::Replica| {
-            replica.resource(&resource).and_then(|resource| resource.config().share(&here))
+        let look = move |replica: &cheops_core::replica::Replica| {
+            let Some(resource) = replica.resource(&resource) else { return Known::default() };
+            let by = resource.configured_by();
+            let op = by.and_then(|op| Some(resource.log().op(resource.log().find(op)?)));
+            let author = op.map(|op| op.author.clone());
+            let by = Asker { author, origin: by.map(|op| op.site.clone()) };
+            Known { share: resource.config().share(&here), by }
         };
-        self.node.read(share).await
+        self.node.read(look).await
     }
 
     /// What the application here calls all that an operation names by meta ids, as the log has it now.

@@ -85,7 +85,7 @@ use crate::{
     config,
     files::{Fetch, Files},
     node,
-    policy::Gate,
+    policy::{Asker, Gate},
 };
 
 /// What a runner is told when it starts.
@@ -298,8 +298,15 @@ impl Runner {
 
     /// Runs a command that only shows something, at once: without an intent and without a record.
     /// It ends, with all that it has started, when the time is over or nobody waits for it any more.
-    pub async fn show(&self, resource: &ResourceId, command: &str, timeout: Duration) -> Report {
-        self.0.show(resource, command, timeout).await
+    /// Without an asker it is the resource's own.
+    pub async fn show(
+        &self,
+        resource: &ResourceId,
+        command: &str,
+        asker: Option<Asker>,
+        timeout: Duration,
+    ) -> Report {
+        self.0.show(resource, command, asker, timeout).await
     }
 
     /// The output of a run, if it is kept. Reads the disk.

@@ -134,6 +134,11 @@ impl Resource {
         &self.config
     }
 
+    /// The operation that gave it the configuration that it has, if one did.
+    pub fn configured_by(&self) -> Option<&OpId> {
+        self.configured_by.as_ref().map(|(_, op)| op)
+    }
+
     /// The operations known here.
     pub fn log(&self) -> &Log {
         &self.log

@@ -1,8 +1,8 @@
 //! Who belongs to a federation: what its sites have said about that, and what it amounts to at one of them.
 //!
-//! Sites make *statements*: they admit a site, or remove one, or say what a person may do. A statement is never changed and never
-//! taken back, and each site passes on to all others what it has heard. The federation begins with one
-//! site, and is known by that site's key.
+//! Sites make *statements*: they admit a site, or remove one, or say what a person may do. A statement is
+//! never changed and never taken back, and each site passes on to all others what it has heard. The
+//! federation begins with one site, and is known by that site's key.
 //!
 //! A site may be removed because somebody has stolen its key. Whoever has heard of that listens to the key
 //! no more, also not to what others pass on; but another site may not have heard of it yet, and listen. So
@@ -10,13 +10,19 @@
 //! *fence*. Each site that hears of the removal says how far it knew, too, and the furthest counts: what
 //! anybody had taken in before is not lost, and what nobody had is never taken in.
 //!
+//! A site that renews its key has several, one after the other. Only the last one speaks; but a site is
+//! removed with all that it has and had, or it would come back with another.
+//!
 //! What must stay true:
-//! - of what a removed key says, nothing counts beyond its fence, and no word of its own moves that;
+//! - of what a removed key says, nothing counts beyond its fence, and no word of its own site moves that;
 //! - all who belong come to know the same, in whatever order they hear of it; but of two that remove each
 //!   other, each site listens to the one that it has heard first, until a person decides;
-//! - a key that was removed does not come back: a site that is let in again has a new one.
+//! - a key that was removed does not come back: a site that is let in again has a new one;
+//! - a name that a site has here is not given to another by what somebody says later, whatever time that
+//!   has on it.
 
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
+use core::iter::successors;
 
 use super::{
     PublicKey,
@@ -156,6 +162,15 @@ pub enum Standing {
 pub struct Roster {
     root: PublicKey,
     members: BTreeMap<PublicKey, Member>,
+    /// Which of those of one name is the site of that name.
+    names: BTreeMap<SiteId, PublicKey>,
+    /// The key that comes after each that was renewed, and the one that comes before.
+    next: BTreeMap<PublicKey, PublicKey>,
+    previous: BTreeMap<PublicKey, PublicKey>,
+    /// Who has removed a key, and when: the first of all, also of one that nobody has let in yet.
+    removals: BTreeMap<PublicKey, (Timestamp, PublicKey)>,
+    /// How far a removed key was known, and by whom.
+    fences: BTreeMap<PublicKey, BTreeMap<PublicKey, Fence>>,
     people: People,
     /// What counts, in the order in which it was heard.
     heard: Vec<Statement>,
@@ -171,7 +186,12 @@ impl Roster {
         let (since, standing) = (Timestamp::default(), Standing::Belongs);
         Self {
             root,
+            names: [(site.clone(), root)].into(),
             members: [(root, Member { site, address, since, standing })].into(),
+            next: BTreeMap::new(),
+            previous: BTreeMap::new(),
+            removals: BTreeMap::new(),
+            fences: BTreeMap::new(),
             people: People::default(),
             heard: Vec::new(),
             known: BTreeMap::new(),
@@ -223,18 +243,14 @@ impl Roster {
     }
 
     /// Those that belong now. Two that were let in under one name at two sites that could not hear each
-    /// other are not both sites of that name: the first is, until a person removes one of them.
+    /// other are not both sites of that name: the one that was heard of first is, until a person removes one of
+    /// them.
     pub fn sites(&self) -> impl Iterator<Item = (&PublicKey, &Member)> {
         self.members.iter().filter(|(key, member)| self.holds_its_name(key, member))
     }
 
     fn holds_its_name(&self, key: &PublicKey, member: &Member) -> bool {
-        let earlier = |(other, one): (&PublicKey, &Member)| {
-            one.standing == Standing::Belongs
-                && one.site == member.site
-                && (one.since, other) < (member.since, key)
-        };
-        member.standing == Standing::Belongs && !self.members.iter().any(earlier)
+        member.standing == Standing::Belongs && self.names.get(&member.site) == Some(key)
     }
 
     /// Whether a record of a site counts, if it was signed with this key.
@@ -261,21 +277,26 @@ impl Roster {
     fn listens_to(&self, (key, number): &(PublicKey, u64)) -> bool {
         let Some(member) = self.members.get(key) else { return false };
         let fence = member.standing.fence();
-        *number == self.heard_of(key) + 1 && fence.is_none_or(|fence| *number <= fence.statements)
+        *number == self.heard_of(key) + 1
+            && !self.next.contains_key(key)
+            && fence.is_none_or(|fence| *number <= fence.statements)
     }
 
     /// Lets a statement count.
     fn count(&mut self, statement: &Statement) {
         let Some(by) = self.members.get(&statement.by).cloned() else { return };
-        let (at, standing) = (statement.at, Standing::Belongs);
+        let at = statement.at;
         match &statement.claim {
             Claim::Admit { site, key, address } => {
                 let (site, address) = (site.clone(), address.clone());
-                self.admit(*key, Member { site, address, since: at, standing });
+                self.admit(*key, Member { site, address, since: at, standing: Standing::Belongs });
             }
+            // A key that is one of a site already does not become that of another.
+            Claim::Renew { key } if self.members.contains_key(key) => {}
             Claim::Renew { key } => {
-                self.admit(*key, Member { standing, ..by });
-                self.stand(&statement.by, Standing::Renewed { to: *key });
+                self.next.insert(statement.by, *key);
+                self.previous.insert(*key, statement.by);
+                self.admit(*key, Member { standing: Standing::Belongs, ..by });
             }
             Claim::Move { address } => {
                 if let Some(moved) = self.members.get_mut(&statement.by) {
@@ -283,13 +304,11 @@ impl Roster {
                 }
             }
             Claim::Remove { key, fence } => {
-                // What is known here was taken in, whatever the remover knew.
-                let known = Fence { statements: self.heard_of(key), records: BTreeMap::new() };
-                let removed = Standing::Removed { by: statement.by, at, fence: known };
-                self.stand(key, removed);
-                self.widen(key, fence);
+                let removal = self.removals.entry(*key).or_insert((at, statement.by));
+                *removal = (at, statement.by).min(*removal);
+                self.widen(key, statement.by, fence);
             }
-            Claim::Vouch { key, fence } => self.widen(key, fence),
+            Claim::Vouch { key, fence } => self.widen(key, statement.by, fence),
             Claim::Grant(grant) => {
                 self.people.grant((**grant).clone());
             }
@@ -302,23 +321,70 @@ impl Roster {
     /// Who was admitted first stays what it was.
     fn admit(&mut self, key: PublicKey, member: Member) {
         self.members.entry(key).or_insert(member);
+        self.settle(&key);
     }
 
-    /// Who was removed stays so.
-    fn stand(&mut self, key: &PublicKey, standing: Standing) {
-        if let Some(member) = self.members.get_mut(key)
-            && member.standing.fence().is_none()
-        {
-            member.standing = standing;
+    fn widen(&mut self, key: &PublicKey, by: PublicKey, fence: &Fence) {
+        self.fences.entry(*key).or_default().entry(by).or_default().widen(fence);
+        self.settle(key);
+    }
+
+    /// All keys of the site that has one, from the first to the last.
+    fn keys_of(&self, key: &PublicKey) -> Vec<PublicKey> {
+        let first = successors(Some(*key), |key| self.previous.get(key).copied()).last();
+        successors(first, |key| self.next.get(key).copied()).collect()
+    }
+
+    /// Finds out where a site stands, with all of its keys.
+    fn settle(&mut self, key: &PublicKey) {
+        let keys = self.keys_of(key);
+        let removed = keys.iter().filter_map(|key| self.removals.get(key)).min().copied();
+        let said = |key: &PublicKey| {
+            let said = self.fences.get(key).into_iter().flatten();
+            said.filter(|(by, _)| !keys.contains(by)).map(|(_, fence)| fence)
+        };
+        // Records are the site's, whichever of its keys they are signed with.
+        let mut records = Fence::default();
+        keys.iter().flat_map(said).for_each(|fence| records.widen(fence));
+        let standings: Vec<Standing> = keys
+            .iter()
+            .map(|key| match (removed, self.next.get(key)) {
+                (Some((at, by)), _) => {
+                    let statements = said(key).map(|fence| fence.statements).max().unwrap_or(0);
+                    let fence = Fence { statements, records: records.records.clone() };
+                    Standing::Removed { by, at, fence }
+                }
+                (None, Some(to)) => Standing::Renewed { to: *to },
+                (None, None) => Standing::Belongs,
+            })
+            .collect();
+        let mut site = None;
+        for (key, standing) in keys.iter().zip(standings) {
+            if let Some(member) = self.members.get_mut(key) {
+                member.standing = standing;
+                site = Some(member.site.clone());
+            }
+        }
+        if let Some(site) = site {
+            self.name(site);
         }
     }
 
-    fn widen(&mut self, key: &PublicKey, by: &Fence) {
-        if let Some(Standing::Removed { fence, .. }) =
-            self.members.get_mut(key).map(|member| &mut member.standing)
-        {
-            fence.widen(by);
-        }
+    /// Finds out whose a name is: whoever had it keeps it while it belongs.
+    fn name(&mut self, site: SiteId) {
+        let belongs = |key: &PublicKey| {
+            let member = self.members.get(key);
+            member.is_some_and(|member| member.standing == Standing::Belongs)
+        };
+        let last = self.names.get(&site).and_then(|key| self.keys_of(key).pop());
+        let others =
+            self.members.iter().filter(|(key, member)| member.site == site && belongs(key));
+        let first =
+            || others.min_by_key(|(key, member)| (member.since, **key)).map(|(key, _)| *key);
+        match last.filter(belongs).or_else(first) {
+            Some(key) => self.names.insert(site, key),
+            None => self.names.remove(&site),
+        };
     }
 }
 
@@ -449,22 +515,99 @@ mod tests {
                 vec!["a1@1 admits b", "a2@2 removes b up to 0", "a3@3 admits B"],
                 "Ba",
             ),
-            ("a key is renewed", vec!["a1@1 admits b", "b1@2 renews B"], "Ba"),
-            (
-                "whoever has the old key can do nothing after it was removed",
-                vec!["a1@1 renews A", "A1@2 removes a up to 1", "a2@3 removes A up to 0"],
-                "A",
-            ),
         ] {
-            let statements: Vec<Statement> = statements.into_iter().map(statement).collect();
-            let heard = roster(&statements);
-            assert_eq!(belong(&heard), expected, "{story}");
-            assert_eq!(roster(heard.heard()).members, heard.members, "{story}, heard again");
+            tell(story, &statements, expected);
         }
     }
 
     #[test]
-    fn of_two_with_one_name_the_first_has_it_until_it_is_removed() {
+    fn keys_that_are_renewed_belong_together() {
+        for (story, statements, expected) in [
+            ("a key is renewed", vec!["a1@1 admits b", "b1@2 renews B"], "Ba"),
+            (
+                "whoever has the old key can do nothing any more",
+                vec!["a1@1 renews A", "a2@3 removes A up to 0", "a3@4 admits b"],
+                "A",
+            ),
+            (
+                "a key is renewed once",
+                vec!["a1@1 admits b", "b1@2 renews B", "b2@3 renews C", "b3@4 renews D"],
+                "Ba",
+            ),
+            (
+                "keys that were made in advance are of no use",
+                vec![
+                    "a1@1 admits b",
+                    "b1@2 renews c",
+                    "c1@2 renews d",
+                    "a2@3 removes d up to 0",
+                    "d1@4 renews e",
+                    "c2@4 renews f",
+                    "b2@4 renews g",
+                ],
+                "a",
+            ),
+            (
+                "also if the remover had not heard of them",
+                vec![
+                    "a1@1 admits b",
+                    "a2@1 admits z",
+                    "b1@2 renews c",
+                    "c1@2 renews d",
+                    "a3@3 removes b up to 0",
+                ],
+                "az",
+            ),
+            (
+                "or others hear of them after",
+                vec![
+                    "a1@1 admits b",
+                    "a2@1 admits z",
+                    "a3@3 removes b up to 0",
+                    "z1@4 vouches for b up to 1",
+                    "b1@2 renews c",
+                    "c1@2 admits d",
+                ],
+                "az",
+            ),
+            (
+                "a removal that is heard before what let the site in is not forgotten",
+                vec!["a1@1 admits b", "a2@3 removes c up to 0", "b1@2 admits c"],
+                "ab",
+            ),
+            (
+                "nobody vouches for itself, with whatever key",
+                vec![
+                    "a1@1 admits b",
+                    "b1@2 vouches for b up to 9",
+                    "b2@2 vouches for c up to 9",
+                    "b3@2 renews c",
+                    "c1@2 vouches for c up to 9",
+                    "a2@3 removes c up to 1",
+                    "c2@4 admits d",
+                ],
+                "a",
+            ),
+            (
+                "nobody takes another with it",
+                vec!["a1@1 admits b", "a2@1 admits c", "b1@2 renews c", "a3@3 removes b up to 1"],
+                "ac",
+            ),
+        ] {
+            tell(story, &statements, expected);
+        }
+    }
+
+    /// Hears statements, in this order and again, and says who belongs.
+    fn tell(story: &str, statements: &[&str], expected: &str) {
+        let statements: Vec<Statement> = statements.iter().copied().map(statement).collect();
+        let heard = roster(&statements);
+        assert_eq!(belong(&heard), expected, "{story}");
+        assert_eq!(roster(heard.heard()).members, heard.members, "{story}, heard again");
+    }
+
+    #[test]
+    fn of_two_with_one_name_the_first_that_was_heard_of_has_it_until_it_is_removed() {
         let admits = |text: &str| {
             let mut said = statement(text);
             if let Claim::Admit { site, .. } = &mut said.claim {
@@ -475,13 +618,20 @@ mod tests {
         let said = [
             statement("a1@1 admits b"),
             admits("a2@3 admits d"),
-            admits("b1@2 admits e"),
-            statement("a3@5 removes e up to 0"),
+            // Whatever time it has on it.
+            admits("b1@0 admits e"),
+            statement("d1@4 renews f"),
+            statement("a3@5 removes f up to 0"),
         ];
-        assert_eq!(belong(&roster(&said[..3])), "abe");
         let (twin, web) = ("twin".parse().unwrap(), "web".parse().unwrap());
-        assert!(!roster(&said[..3]).counts(&key('d'), &twin, &web, 1));
-        assert_eq!(belong(&roster(&said)), "abd");
+        for (heard, expected, holder) in [(3, "abd", 'd'), (4, "abf", 'f'), (5, "abe", 'e')] {
+            let roster = roster(&said[..heard]);
+            assert_eq!(belong(&roster), expected);
+            for letter in ['e', 'f'] {
+                let counts = roster.counts(&key(letter), &twin, &web, 1);
+                assert_eq!(counts, letter == holder, "{letter} of {expected}");
+            }
+        }
     }
 
     #[test]
@@ -508,6 +658,21 @@ mod tests {
         // What it says of itself after that changes nothing.
         roster.hear(says('b', 1, Claim::Vouch { key: key('b'), fence: fence(100) }));
         assert!(!counts(&roster, &web, 7));
+    }
+
+    #[test]
+    fn records_of_a_removed_site_count_up_to_the_fence_whichever_key_they_are_signed_with() {
+        let web: ResourceId = "web".parse().unwrap();
+        let site: SiteId = "site-b".parse().unwrap();
+        let mut roster = roster(&[statement("a1@1 admits b"), statement("b1@2 renews c")]);
+        let counts = |roster: &Roster, number| {
+            ['b', 'c'].map(|letter| roster.counts(&key(letter), &site, &web, number))
+        };
+        assert_eq!(counts(&roster, 9), [true; 2]);
+        let fence = Fence { statements: 0, records: [(web.clone(), 4)].into() };
+        let claim = Claim::Remove { key: key('c'), fence };
+        roster.hear(Statement { claim, ..statement("a2@3 removes c up to 0") });
+        assert_eq!((counts(&roster, 4), counts(&roster, 5)), ([true; 2], [false; 2]));
     }
 
     fn letter() -> impl Strategy<Value = char> {

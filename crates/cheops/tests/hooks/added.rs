@@ -2,13 +2,14 @@
 
 use std::process::Command;
 
-use cheops_agent::api::model::Problem;
+use cheops_agent::api::model::{HookEvent, Problem};
 use serde_json::json;
 
 use super::{
     at,
     field::{agent::Agent, eventually, read},
     hook,
+    receiver::Receiver,
 };
 
 fn cheops(site: &Agent, arguments: &[&str]) -> (Option<i32>, String) {
@@ -20,23 +21,18 @@ fn cheops(site: &Agent, arguments: &[&str]) -> (Option<i32>, String) {
 
 #[test]
 fn a_hook_is_added_outlives_the_agent_and_is_removed() {
-    let directory = tempfile::tempdir().unwrap();
+    let (directory, receiver) = (tempfile::tempdir().unwrap(), Receiver::start());
     let mut site = Agent::alone_with(directory.path(), "work = 'work'");
     site.exec("before", &at("site1", "true"));
-    let told = directory.path().join("told");
-    let line =
-        format!("printf '%s %s\\n' $CHEOPS_EVENT $CHEOPS_EVENT_RESOURCE >> {}", told.display());
-    let new = json!({"name": "log", "on": ["operation.ran"], "command": line});
+    let url = format!("http://{}/", receiver.address);
+    let new = json!({"name": "log", "on": ["operation.ran"], "url": url});
     let (status, text) = site.post("/api/v1/hooks", &new).unwrap();
     assert_eq!(status, 201, "{text}");
     assert_eq!(site.post("/api/v1/hooks", &new).unwrap().0, 409);
     for (bad, why) in [
         (json!({"name": "x"}), "needs a way to tell"),
-        (
-            json!({"name": "x", "command": "true", "on": ["nothing"]}),
-            "no event is called `nothing`",
-        ),
-        (json!({"name": "../x", "command": "true"}), "needs a `name`"),
+        (json!({"name": "x", "url": url, "on": ["nothing"]}), "no event is called `nothing`"),
+        (json!({"name": "../x", "url": url}), "needs a `name`"),
         (json!({"name": "x", "comand": "true"}), "unknown field `comand`"),
     ] {
         let (status, text) = site.post("/api/v1/hooks", &bad).unwrap();
@@ -44,13 +40,16 @@ fn a_hook_is_added_outlives_the_agent_and_is_removed() {
         assert_eq!(status, 400, "{text}");
         assert!(problem.detail.contains(why), "{text}");
     }
-    let told = || read(&told).unwrap_or_default();
+    let told = || -> Vec<String> {
+        let resource = |event: HookEvent| event.resource.unwrap_or(event.event);
+        receiver.told().into_iter().map(resource).collect()
+    };
     site.exec("one", &at("site1", "true"));
-    eventually("one is told", || told() == "operation.ran one\n");
+    eventually("one is told", || told() == ["one"]);
     assert!(hook(&site, "log").added);
     site.restart();
     site.exec("two", &at("site1", "true"));
-    eventually("two is told", || told() == "operation.ran one\noperation.ran two\n");
+    eventually("two is told", || told() == ["one", "two"]);
 
     let (code, text) = cheops(&site, &["hooks", "list"]);
     assert_eq!(code, Some(0), "{text}");
@@ -58,7 +57,7 @@ fn a_hook_is_added_outlives_the_agent_and_is_removed() {
     let (code, text) = cheops(&site, &["hooks", "test", "log"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.starts_with("log delivered a sample in"), "{text}");
-    assert!(told().ends_with("test \n"));
+    assert_eq!(told().last().unwrap(), "test");
     let (code, text) = cheops(&site, &["hooks", "test", "none"]);
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("cheops hooks list"), "{text}");
@@ -73,6 +72,20 @@ fn a_hook_is_added_outlives_the_agent_and_is_removed() {
     site.restart();
     assert!(site.ask("/api/v1/hooks").unwrap().1.contains(r#""hooks":[]"#));
     assert_eq!(told(), before);
+}
+
+#[test]
+fn what_runs_at_a_site_is_not_decided_from_outside() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Agent::alone_with(directory.path(), "work = 'work'");
+    let ran = directory.path().join("ran");
+    let new = json!({"name": "log", "command": format!("touch {}", ran.display())});
+    let (status, text) = site.post("/api/v1/hooks", &new).unwrap();
+    let problem: Problem = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, problem.kind.as_str()), (403, "command-hook"), "{text}");
+    assert!(problem.hint.contains("[[hook]]"), "{text}");
+    assert_eq!(site.post("/api/v1/hooks/log/test", &json!({})).unwrap().0, 404);
+    assert!(!ran.exists());
 }
 
 #[test]
