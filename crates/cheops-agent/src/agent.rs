@@ -54,6 +54,7 @@ use crate::{
     open_files::{self, Connections},
     peers::{Calls, Peers},
     policy::{Gate, Landlock, Unusable},
+    private,
     problems::Noted,
     replicants::Replicants,
     run::{self, Runner, Setup},
@@ -317,9 +318,9 @@ async fn prepare(config: &mut Config) -> Result<(), StartError> {
     afford(config);
     let shell = config.runs.shell.clone();
     run::can_run(&shell).map_err(|why| StartError::Shell { path: shell, why })?;
-    for path in [&config.data, &config.work] {
-        tokio::fs::create_dir_all(path).await.map_err(directory(path.clone()))?;
-    }
+    let other_users = config.policy.rules.iter().any(|rule| rule.terms.user.is_some());
+    private::keep(&config.data, other_users).map_err(directory(config.data.clone()))?;
+    tokio::fs::create_dir_all(&config.work).await.map_err(directory(config.work.clone()))?;
     Ok(())
 }
 

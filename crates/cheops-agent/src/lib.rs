@@ -19,6 +19,7 @@ pub mod open_files;
 pub mod peers;
 mod pipe;
 pub mod policy;
+mod private;
 pub mod problems;
 pub mod replicants;
 pub mod rest;

@@ -162,8 +162,7 @@ impl Shared {
         if self.peers.lacks(site, service.name().as_str()) {
             return Err(Nothing::not_there("it has no instance of the service", body));
         }
-        let room = self.room.get(site).map(|room| room.clone().try_acquire_owned());
-        let Some(Ok(stream)) = room else {
+        let Ok(stream) = self.room(site).try_acquire_owned() else {
             let why = format!("{MOST_FORWARDED} requests to it are under way, and more can't be");
             return Err(Nothing { came: Came::Busy, why, body: Some(body) });
         };

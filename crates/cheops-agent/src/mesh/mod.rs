@@ -246,7 +246,7 @@ struct Shared {
     /// How many bytes more of answers of several sites can be merged.
     gathered: Arc<Semaphore>,
     /// For how many requests more there is room on the link to each site.
-    room: BTreeMap<SiteId, Arc<Semaphore>>,
+    room: RwLock<BTreeMap<SiteId, Arc<Semaphore>>>,
     /// The listeners, and the connections that are open.
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -287,14 +287,22 @@ impl Shared {
             replicants: context.replicants.clone(),
             strangers: Strangers::default(),
             gathered: Arc::new(Semaphore::new(asking::MOST_OF_ALL)),
-            room: config
-                .sites
-                .keys()
-                .map(|site| (site.clone(), Arc::new(Semaphore::new(MOST_FORWARDED))))
-                .collect(),
+            room: RwLock::default(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
         }
+    }
+
+    /// For how many requests more there is room on the link to a site. Sites may join at any time.
+    fn room(&self, site: &SiteId) -> Arc<Semaphore> {
+        let known = self.room.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(room) = known.get(site) {
+            return room.clone();
+        }
+        drop(known);
+        let mut all = self.room.write().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(Semaphore::new(MOST_FORWARDED));
+        all.entry(site.clone()).or_insert_with(new).clone()
     }
 
     /// How long nothing of a body may come, for the service that has most time.

@@ -16,14 +16,14 @@ use std::{
 };
 
 use cheops_core::{
-    id::ServiceName,
+    id::{ServiceName, SiteId},
     route::{self, Access},
     scope,
 };
 use hyper::{
     Method, Request, Response, StatusCode,
     header::{HOST, HeaderValue},
-    http::request::Parts,
+    http::{request::Parts, uri::PathAndQuery},
 };
 
 use super::{
@@ -39,7 +39,11 @@ use super::{
     strangers::{AS_OWN, may_name_a_stranger},
     upgrade::CHANGE,
 };
-use crate::{peers::SERVICE, replicants::Replicant};
+use crate::{
+    peers::{Caller, SERVICE},
+    policy::Denial,
+    replicants::Replicant,
+};
 
 /// Who asks.
 #[derive(Debug, Clone, Copy)]
@@ -179,6 +183,13 @@ impl Shared {
             let found = self.serve_found(service, &found, named.as_ref(), parts, body);
             return Box::pin(found).await;
         }
+        if let Some(Caller(site)) = parts.extensions.get::<Caller>() {
+            let target = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+            let request = (service.name().as_str(), parts.method.as_str(), target);
+            if let Err(denial) = self.gate.forwarded(site, request) {
+                return self.refuse(&denied(&self.here, &denial));
+            }
+        }
         let answered = match parts.headers.remove(CHANGE) {
             Some(wanted) => {
                 let changed = self.local_change(service, named.as_ref(), parts, body, &wanted);
@@ -305,6 +316,16 @@ impl Shared {
 
 pub(super) fn access(method: &Method) -> Access {
     if method.is_safe() { Access::Read } else { Access::Write }
+}
+
+/// What the policy of this site does not let through.
+fn denied(here: &SiteId, denial: &Denial) -> Box<Problem> {
+    Problem::new(
+        StatusCode::FORBIDDEN,
+        "denied",
+        format!("`{here}` does not take the request: {denial}"),
+        "name another site, or ask who looks after this one",
+    )
 }
 
 fn in_words(unreadable: &Unreadable) -> Box<Problem> {

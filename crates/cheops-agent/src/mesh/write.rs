@@ -40,6 +40,7 @@ use super::{
 use crate::{
     api::{self, ApiError},
     node::{Busy, Health, Stopping},
+    policy::MESH,
     replicants::{Name, Replicant},
     rest::{
         ids, kinds,
@@ -52,7 +53,7 @@ const INLINE: usize = 32 << 10;
 /// How many of a document that is divided: each site takes its part of what the operation holds.
 pub(super) const DIVISIBLE: usize = 1 << 20;
 /// Who asks, in the operation.
-pub(super) const AUTHOR: &str = "mesh";
+pub(super) const AUTHOR: &str = MESH;
 /// How long the disk may take to write an operation down.
 const ACCEPT: Duration = Duration::from_secs(10);
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");

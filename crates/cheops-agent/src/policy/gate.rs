@@ -17,6 +17,9 @@ use super::{
 };
 use crate::{config::Config, run::confine::has_landlock};
 
+/// The author of what clients of the application ask for.
+pub const MESH: &str = "mesh";
+
 /// Decides what runs here. All clones are one.
 #[derive(Clone)]
 pub struct Gate(Arc<Inner>);
@@ -152,6 +155,28 @@ impl Gate {
             }
         }
         Ok(())
+    }
+
+    /// Decides about a request that another site forwards to the instance here, on behalf of a client of
+    /// the application. It is for no resource that is known.
+    pub fn forwarded(
+        &self,
+        origin: &SiteId,
+        (service, method, target): (&str, &str, &str),
+    ) -> Result<(), Denial> {
+        // What passes most of all is not asked about where there is nothing to say.
+        if self.0.policy.rules.is_empty() {
+            return Ok(());
+        }
+        let asked = Asked {
+            author: Some(MESH),
+            origin: Some(origin.as_str()),
+            kind: Kind::Operation(&method.to_ascii_lowercase()),
+            resource: "",
+            share: None,
+            step: Step::Request { service, method, target },
+        };
+        self.decide(&asked).map(drop)
     }
 
     /// Decides about a command that is not an operation.

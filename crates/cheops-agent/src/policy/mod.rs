@@ -26,7 +26,7 @@ use cheops_core::{id::SiteId, matrix::Share};
 
 pub use self::{
     confine::{Confine, Environment, Identity, Landlock, Limits, Paths, Terms, User},
-    gate::{Allowed, Asker, Gate, Unusable},
+    gate::{Allowed, Asker, Gate, MESH, Unusable},
     read::{LINE, PolicySection},
     words::{Known, NeedsShell, Word},
 };

@@ -6,6 +6,7 @@
 use std::{
     fs::File,
     io::{self, Write},
+    os::unix::fs::OpenOptionsExt as _,
     os::{fd::OwnedFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -93,7 +94,9 @@ impl Later {
 impl Keep for Later {
     fn keep(&mut self, bytes: &[u8]) -> usize {
         if self.file.is_none() {
-            self.file = File::create(&self.path).ok();
+            let mut new = File::options();
+            new.write(true).create(true).truncate(true).mode(0o600);
+            self.file = new.open(&self.path).ok();
         }
         let Some(file) = &mut self.file else { return 0 };
         let mut done = 0;
