@@ -10,7 +10,7 @@ use std::{
 };
 
 use cheops_agent::api::model::{Federation, MemberStanding, Site, Submit};
-use field::{Field, agent::Agent, all_ok, eventually, submit};
+use field::{Field, agent::Agent, all_ok, eventually, http::Client, submit};
 use serde_json::Value;
 
 const QUICK: &str = "[links]\nheartbeat = '100ms'\nsilence = '400ms'\nretry = '200ms'";
@@ -89,6 +89,27 @@ fn sites_that_join_one_after_the_other_work_together_and_find_each_other_again()
     field.wait_until_linked();
     assert!(all_ok(&field.sites[2].exec("x", &submit("echo more >> {id}", "add")), 3));
     field.agreed("x", &[0, 1, 2]);
+}
+
+#[test]
+fn what_the_application_asks_reaches_sites_that_have_joined_as_far_as_they_let_it() {
+    // Any server will do for an instance, and there is one at each site.
+    let settings = format!(
+        "{QUICK}\n[[service]]\nname = 'any'\nlisten = 'HOST:9000'\naddress = 'HOST:8079'\n\
+         [[policy.rule]]\nname = 'only read'\ndecision = 'deny'\nservices = ['any']\nmethods = ['POST']"
+    );
+    let field = Field::of_strangers(2, &settings);
+    let [one, two] = &field.sites[..] else { panic!("two sites") };
+    well(two, &["join", &token(one)]);
+    field.wait_until_linked();
+    let (client, here) = (Client::new(), format!("http://{}:9000", field.net.ip(0)));
+    let ask = |method: &str, path: &str, scope: &str| {
+        client.call(method, &format!("{here}{path}")).scope(scope).send()
+    };
+    assert_eq!(ask("GET", "/readyz", "any: site2").expect(200).site(), "site2");
+    ask("POST", "/api/v1/sites/site1/ping", "any: site2").problem(403, "denied");
+    // What clients here ask of the instance here is between the two.
+    assert_eq!(ask("POST", "/api/v1/sites/site2/ping", "any: site1").expect(200).site(), "site1");
 }
 
 #[test]

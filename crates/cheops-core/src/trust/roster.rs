@@ -209,7 +209,9 @@ impl Roster {
     pub fn hear(&mut self, statement: Statement) -> Vec<Statement> {
         let before = self.heard.len();
         let place = (statement.by, statement.number);
-        if statement.number > self.heard_of(&statement.by) && self.held.len() < MOST_HELD {
+        // What counts at once has a place however much waits.
+        let new = statement.number > self.heard_of(&statement.by);
+        if new && (self.held.len() < MOST_HELD || self.listens_to(&place)) {
             self.held.entry(place).or_insert(statement);
         }
         while let Some(place) = self.held.keys().find(|place| self.listens_to(place)).copied() {
@@ -658,6 +660,17 @@ mod tests {
         // What it says of itself after that changes nothing.
         roster.hear(says('b', 1, Claim::Vouch { key: key('b'), fence: fence(100) }));
         assert!(!counts(&roster, &web, 7));
+    }
+
+    #[test]
+    fn what_does_not_count_keeps_out_nothing_that_does() {
+        let mut roster =
+            roster(&[statement("a1@1 admits b"), statement("a2@2 removes b up to 0")]);
+        for number in 1..=MOST_HELD as u64 + 1 {
+            roster.hear(Statement { number, ..statement("b1@3 moves away") });
+        }
+        assert_eq!(roster.hear(statement("a3@4 admits c")).len(), 1);
+        assert_eq!(belong(&roster), "ac");
     }
 
     #[test]

@@ -56,9 +56,10 @@ impl Field {
         field
     }
 
-    /// Sites that do not know each other, with more sections in the configuration of each.
+    /// Sites that do not know each other, with more sections in the configuration of each; `HOST` in them is
+    /// its own address.
     pub(crate) fn of_strangers(count: usize, settings: &str) -> Self {
-        Self::started(count, false, |_, _| settings.to_owned())
+        Self::started(count, false, |_, ip| settings.replace("HOST", ip))
     }
 
     fn started(count: usize, known: bool, settings: impl Fn(usize, &str) -> String) -> Self {
