@@ -158,7 +158,7 @@ async fn each_role_may_do_what_it_is_for_and_nothing_else() {
     let elsewhere = json!({ "name": "olga", "role": "operator", "sites": ["there"] });
     let elsewhere = site.token(elsewhere).await;
     let admin = site.token(json!({ "name": "ada", "role": "admin" })).await;
-    let hook = json!({ "name": "h", "command": "true" });
+    let hook = json!({ "name": "h", "url": "http://127.0.0.1:9/" });
     let show = |command: Value| post("/api/v1/resources/web-1/show", &command);
     let delete = |id: &str| {
         Request::delete(format!("/api/v1/resources/{id}?author=eve&wait=0s"))

@@ -106,7 +106,7 @@ fn what_the_application_asks_reaches_sites_that_have_joined_as_far_as_they_let_i
     let ask = |method: &str, path: &str, scope: &str| {
         client.call(method, &format!("{here}{path}")).scope(scope).send()
     };
-    assert_eq!(ask("GET", "/readyz", "any: site2").expect(200).site(), "site2");
+    eventually("the mesh knows of it", || ask("GET", "/readyz", "any: site2").site() == "site2");
     ask("POST", "/api/v1/sites/site1/ping", "any: site2").problem(403, "denied");
     // What clients here ask of the instance here is between the two.
     assert_eq!(ask("POST", "/api/v1/sites/site2/ping", "any: site1").expect(200).site(), "site1");

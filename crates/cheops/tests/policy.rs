@@ -165,7 +165,7 @@ fn a_policy_says_what_it_would_do_and_how() {
         for rest in [
             &["--command", "echo a"][..],
             &["--origin", "site1", "--command", "echo a | b"],
-            &["--origin", "site1", "--type", "@show", "--command", "echo a"],
+            &["--type", "@show", "--command", "echo a"],
             &["--author", "guest", "--service", "image"],
         ] {
             let (code, text) = tried(rest);

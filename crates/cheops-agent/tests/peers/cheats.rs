@@ -405,3 +405,43 @@ async fn what_is_written_down_and_sent_has_the_seal_of_its_site() {
         assert!(written.contains(&Durable::Record(sent.record, sent.seal)));
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_site_does_not_look_after_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("honest");
+    std::fs::create_dir_all(&data).unwrap();
+    let loopback = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut thief = Plan::new("thief");
+    let mut config = cheops_agent::config::Config::new("honest".parse().unwrap(), &data);
+    (config.api, config.peers) = (loopback, loopback);
+    let at = thief.config.peers.to_string();
+    config.add_site("thief".parse().unwrap(), at, identity("thief").public()).unwrap();
+    let honest = cheops_agent::Agent::start(config).await.unwrap();
+    let key = cheops_agent::trust::Identity::open(&data).unwrap().public();
+    thief.config.add_site("honest".parse().unwrap(), honest.peers().to_string(), key).unwrap();
+    let thief = thief.start().await;
+    until("a link", || std::future::ready(thief.reaches("honest"))).await;
+    // It says that an admin asks, or nothing.
+    let admin = "eyJhdXRob3IiOiJhZGEiLCJyb2xlIjoiYWRtaW4ifQ==";
+    for (method, path, body) in [
+        ("POST", "/api/v1/access", r#"{"name": "mallory", "role": "admin"}"#),
+        ("POST", "/api/v1/hooks", r#"{"name": "x", "url": "http://127.0.0.1:1/"}"#),
+        ("POST", "/api/v1/federation/key", "{}"),
+        ("POST", "/api/v1/federation/tokens", "{}"),
+        ("POST", "/api/v1/sites/thief/pause", "{}"),
+        ("DELETE", "/api/v1/sites/thief", ""),
+        ("GET", "/api/v1/audit", ""),
+    ] {
+        for asked_by in [None, Some(admin)] {
+            let request = hyper::Request::builder().method(method).uri(path);
+            let request = request.header("content-type", "application/json");
+            let request = asked_by
+                .into_iter()
+                .fold(request, |request, by| request.header("x-cheops-asked-by", by));
+            let request = request.body(axum::body::Body::from(body)).unwrap();
+            let answer = thief.peers.call(&"honest".parse().unwrap(), request).await.unwrap();
+            assert_eq!(answer.status(), 403, "{method} {path} {asked_by:?}");
+        }
+    }
+}

@@ -664,8 +664,7 @@ mod tests {
 
     #[test]
     fn what_does_not_count_keeps_out_nothing_that_does() {
-        let mut roster =
-            roster(&[statement("a1@1 admits b"), statement("a2@2 removes b up to 0")]);
+        let mut roster = roster(&[statement("a1@1 admits b"), statement("a2@2 removes b up to 0")]);
         for number in 1..=MOST_HELD as u64 + 1 {
             roster.hear(Statement { number, ..statement("b1@3 moves away") });
         }
