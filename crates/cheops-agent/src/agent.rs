@@ -219,7 +219,7 @@ impl Agent {
         let hooks = Hooks::open(&config).map_err(directory(place))?;
         let teller = hooks.start(handle.clone(), peers.clone());
         let metrics = Metrics::default();
-        let feeds = Places::new(config.serve.feeds);
+        let feeds = Places::new(config.serve.feeds, 4);
         let (stop, stopping) = watch::channel(false);
         let replicants = Arc::new(Replicants::new(config.site.clone()));
         // Before any door is open: what is not known yet would pass as if it were at this site only.

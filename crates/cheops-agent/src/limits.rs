@@ -11,7 +11,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// How many buckets a table has at most.
@@ -76,6 +76,7 @@ impl Buckets {
 #[derive(Debug, Clone)]
 pub struct Places {
     most: usize,
+    share: usize,
     taken: Arc<Mutex<Taken>>,
 }
 
@@ -96,14 +97,15 @@ pub enum NoPlace {
 }
 
 impl Places {
-    /// So many places.
-    pub fn new(most: usize) -> Self {
-        Self { most, taken: Arc::default() }
+    /// So many places, of which one may have a part: half of them for 2; but four where they are few.
+    pub fn new(most: usize, part: usize) -> Self {
+        let share = (most / part.max(1)).max(4).min(most);
+        Self { most, share, taken: Arc::default() }
     }
 
-    /// How many of them one may have: a quarter, or four where they are few.
+    /// How many of them one may have.
     pub fn share(&self) -> usize {
-        (self.most / 4).max(4).min(self.most)
+        self.share
     }
 
     fn lock(&self) -> MutexGuard<'_, Taken> {
@@ -118,7 +120,7 @@ impl Places {
         }
         if let Some(who) = &who {
             let has = taken.each.entry(who.clone()).or_default();
-            if *has >= self.share() {
+            if *has >= self.share {
                 return Err(NoPlace::Share);
             }
             *has += 1;
@@ -149,24 +151,41 @@ impl Drop for Place {
     }
 }
 
-/// What happens again and again, and is said once in a while.
+/// What happens again and again, and is said a few times a minute.
+#[derive(Debug)]
+pub struct Seldom {
+    most: u32,
+    state: Mutex<Minute>,
+}
+
 #[derive(Debug, Default)]
-pub struct Seldom(Mutex<(Option<Duration>, u64)>);
+struct Minute {
+    /// When the minute began, and how often it was said since.
+    began: Option<Instant>,
+    said: u32,
+    /// How often it has happened since it was last said.
+    unsaid: u64,
+}
 
 impl Seldom {
-    /// How long nothing is said after something was.
-    pub const PAUSE: Duration = Duration::from_mins(1);
+    /// What is said so many times a minute at most.
+    pub fn new(most: u32) -> Self {
+        Self { most, state: Mutex::default() }
+    }
 
-    /// It has happened: how often since it was last said, if it is to be said now.
-    pub fn again(&self, now: Duration) -> Option<u64> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (said, count) = &mut *state;
-        *count += 1;
-        if said.is_some_and(|said| now < said + Self::PAUSE) {
+    /// It has happened: how often before that nothing was said, if it is to be said now.
+    pub fn again(&self, now: Instant) -> Option<u64> {
+        const MINUTE: Duration = Duration::from_mins(1);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.began.is_none_or(|began| now.duration_since(began) >= MINUTE) {
+            (state.began, state.said) = (Some(now), 0);
+        }
+        if state.said >= self.most {
+            state.unsaid += 1;
             return None;
         }
-        *said = Some(now);
-        Some(std::mem::take(count))
+        state.said += 1;
+        Some(std::mem::take(&mut state.unsaid))
     }
 }
 
@@ -241,7 +260,7 @@ mod tests {
 
     #[test]
     fn nobody_has_more_than_a_share_and_what_is_given_back_is_free() {
-        let places = Places::new(32);
+        let places = Places::new(32, 4);
         let take = |who: &str| places.take(Some(who.to_owned()));
         let mut eve: Vec<_> = (0..8).map(|_| take("eve").unwrap()).collect();
         assert_eq!(take("eve").unwrap_err(), NoPlace::Share);
@@ -258,18 +277,19 @@ mod tests {
     #[test]
     fn few_places_have_a_share_too() {
         for (most, share) in [(1, 1), (2, 2), (4, 4), (6, 4), (16, 4), (128, 32)] {
-            assert_eq!(Places::new(most).share(), share, "{most}");
+            assert_eq!(Places::new(most, 4).share(), share, "{most}");
         }
     }
 
     #[test]
-    fn what_happens_very_often_is_said_once_a_minute() {
-        let seldom = Seldom::default();
-        assert_eq!(seldom.again(ms(5)), Some(1));
+    fn what_happens_very_often_is_said_a_few_times_a_minute_with_how_often() {
+        let (seldom, start) = (Seldom::new(2), Instant::now());
+        let again = |at| seldom.again(start + ms(at));
+        assert_eq!([again(0), again(5)], [Some(0); 2]);
         for n in 0..1_000 {
-            assert_eq!(seldom.again(ms(5 + n)), None);
+            assert_eq!(again(6 + n), None);
         }
-        assert_eq!(seldom.again(ms(60_005)), Some(1_001));
-        assert_eq!(seldom.again(ms(60_006)), None);
+        assert_eq!(again(60_000), Some(1_000));
+        assert_eq!([again(60_001), again(60_002)], [Some(0), None]);
     }
 }

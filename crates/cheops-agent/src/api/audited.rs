@@ -263,7 +263,7 @@ pub(super) fn bucket(who: Option<&Who>, address: Option<SocketAddr>) -> String {
 }
 
 /// What one machine can't have many of.
-fn network(address: IpAddr) -> IpAddr {
+pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {
             let [a, b, c, d, ..] = v6.segments();

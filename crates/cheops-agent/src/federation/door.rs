@@ -3,7 +3,7 @@
 //! What must stay true: a guest learns anything about who belongs only if it has a token, and all of it
 //! only if it is let in; what is refused says why, and does not spend a token.
 
-use std::sync::PoisonError;
+use std::{sync::PoisonError, time::Instant};
 
 use axum::{
     body::{Body, to_bytes},
@@ -149,7 +149,9 @@ impl Federation {
         // What somebody brings is believed for its signatures, not for who brings it.
         self.hear(std::mem::take(&mut news.words)).await.map_err(|error| {
             let from = site.as_ref().map_or("a guest", |site| site.as_str());
-            tracing::warn!("what {from} says about who belongs is refused: {error}");
+            if let Some(unsaid) = self.shared.doubts.again(Instant::now()) {
+                tracing::warn!(unsaid, "what {from} says about who belongs is refused: {error}");
+            }
             unreadable(error)
         })?;
         if let Some(guest) = guest {

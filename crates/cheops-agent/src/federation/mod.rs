@@ -33,6 +33,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     api::model,
     config::{self, Config},
+    limits::Seldom,
     node::{self, Stopping},
     peers::{Peers, VisitError},
     trust::{
@@ -47,6 +48,9 @@ use crate::{
 const JOIN: &str = "/peer/v1/join";
 /// Where sites tell each other who belongs, and guests may.
 const STATEMENTS: &str = "/peer/v1/statements";
+
+/// How often in a minute a line of the log says that what others say is refused.
+const SAID: u32 = 10;
 
 /// How long a token is good for if nobody says otherwise.
 pub const TTL: Duration = Duration::from_mins(10);
@@ -71,6 +75,8 @@ struct Shared {
     renewing: Mutex<()>,
     data: PathBuf,
     advertise: Option<String>,
+    /// What others say and is refused.
+    doubts: Seldom,
 }
 
 /// Why something about who belongs was not done.
@@ -146,8 +152,19 @@ impl Federation {
         let (data, advertise) = (config.data.clone(), config.advertise.clone());
         let tokens = Tokens::open(&data)?;
         let (admitting, renewing) = (Mutex::default(), Mutex::default());
-        let shared =
-            Shared { members, peers, node, grants, tokens, admitting, renewing, data, advertise };
+        let doubts = Seldom::new(SAID);
+        let shared = Shared {
+            members,
+            peers,
+            node,
+            grants,
+            tokens,
+            admitting,
+            renewing,
+            data,
+            advertise,
+            doubts,
+        };
         Ok(Self { shared: Arc::new(shared) })
     }
 
