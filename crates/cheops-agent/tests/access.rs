@@ -672,6 +672,34 @@ async fn the_audit_names_what_was_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_who_logs_in_again_and_again_ends_nobody_elses_session_and_does_not_fill_the_audit() {
+    const LOGINS: usize = 1_200;
+    let site = Site::strict().await;
+    let viewer = site.token(json!({ "name": "vera", "role": "viewer" })).await;
+    let admin = site.token(json!({ "name": "ada", "role": "admin" })).await;
+    let (cookie, _) = site.login(&admin, None).await;
+    let tcp = TokioIo::new(TcpStream::connect(site.agent.api()).await.unwrap());
+    let (mut requests, connection) = hyper::client::conn::http1::handshake(tcp).await.unwrap();
+    tokio::spawn(connection);
+    for _ in 0..LOGINS {
+        let mut request = post("/api/v1/session", &json!({ "token": viewer }));
+        request.headers_mut().insert("host", "localhost".parse().unwrap());
+        let answer = requests.send_request(request).await.unwrap();
+        assert_eq!(answer.status(), 204);
+        answer.into_body().collect().await.unwrap();
+    }
+    let mut who = get("/api/v1/session");
+    who.headers_mut().insert(header::COOKIE, cookie.parse().unwrap());
+    assert_eq!(site.ask(who).await.2["author"], "ada");
+    let (_, page) = site.ask_as_user(get("/api/v1/audit?limit=1000")).await;
+    let (_, older) = site.ask_as_user(get("/api/v1/audit?after=0&limit=1000")).await;
+    // What was done besides is still there.
+    assert!(older.to_string().contains("vera: viewer"), "{older}");
+    let last = page["entries"].as_array().unwrap().last().unwrap()["n"].as_u64().unwrap();
+    assert!((1_000..LOGINS as u64).contains(&last), "{last}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_site_that_is_asked_has_a_line_of_each_who_wants_to_join() {
     let named = |name: &'static str| Site::start(move |config| config.site = name.parse().unwrap());
     let (first, second, third) = (named("a").await, named("b").await, named("c").await);
