@@ -47,7 +47,7 @@ use crate::{
     federation::Federation,
     files::{Content, Fetch, Files},
     hooks::Hooks,
-    limits::Buckets,
+    limits::{Buckets, Places},
     mesh::{Doors, Mesh},
     metrics::Metrics,
     node::{self, Clock, Hands},
@@ -181,7 +181,8 @@ impl Agent {
         let entrances = Entrances::open(&config).await?;
         let (api, certificate) = (entrances.api, entrances.certificate.clone());
         let kept = Kept::open(&config.data, people::now())?;
-        let access = Arc::new(Access::new(&config.site, Arc::new(kept), &config.entry));
+        let access =
+            Arc::new(Access::new(&config.site, &config.data, Arc::new(kept), &config.entry));
         let doors = Doors::open(&config.mesh)
             .await
             .map_err(|(address, error)| unheard(address, "a service of the application", error))?;
@@ -219,7 +220,7 @@ impl Agent {
         let hooks = Hooks::open(&config).map_err(directory(place))?;
         let teller = hooks.start(handle.clone(), peers.clone());
         let metrics = Metrics::default();
-        let feeds = Arc::new(Semaphore::new(config.serve.feeds));
+        let feeds = Places::new(config.serve.feeds, 4);
         let (stop, stopping) = watch::channel(false);
         let replicants = Arc::new(Replicants::new(config.site.clone()));
         // Before any door is open: what is not known yet would pass as if it were at this site only.
@@ -502,7 +503,14 @@ impl Calls for Answers {
     }
 
     fn welcome(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
-        Box::pin(self.federation.clone().answer(request))
+        let (federation, audit) = (self.federation.clone(), self.audit.clone());
+        Box::pin(async move {
+            let mut response = federation.answer(request).await;
+            if let Some(joining) = response.extensions_mut().remove::<audit::Event>() {
+                audit.record(joining).await;
+            }
+            response
+        })
     }
 
     fn turned_away(&self, from: SocketAddr, why: &str) {

@@ -1,10 +1,18 @@
-//! How often one who asks may do so: buckets that fill with time.
+//! How often one who asks may do so, buckets that fill with time; and how much one may have at once, places
+//! that are shared; and how often the same is said.
 //!
-//! Arithmetic alone: whoever calls says what time it is. What must stay true: in any stretch of time
-//! nobody gets more than the burst and the rate times its length; who stays below both is never
-//! refused; and however many ask, the table of buckets is bounded.
+//! Arithmetic alone: whoever calls says what time it is. What must stay true:
+//! - in any stretch of time nobody gets more than the burst and the rate times its length; who stays below
+//!   both is never refused; and however many ask, the table of buckets is bounded;
+//! - there are never more places taken than there are, and nobody has more than a share; a place that is
+//!   given back is free at once;
+//! - what happens very often is said now and then, with how often.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
 
 /// How many buckets a table has at most.
 const MOST: usize = 8_192;
@@ -61,6 +69,123 @@ impl Buckets {
         let taken = bucket.take(self.rate, self.burst, now);
         self.young.insert(who.to_owned(), bucket);
         taken
+    }
+}
+
+/// Places for those who stay for a while. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Places {
+    most: usize,
+    share: usize,
+    taken: Arc<Mutex<Taken>>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    all: usize,
+    /// How many each has; whoever has none is not in it.
+    each: HashMap<String, usize>,
+}
+
+/// Why there is no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoPlace {
+    /// All are taken.
+    All,
+    /// Who asks has its share.
+    Share,
+}
+
+impl Places {
+    /// So many places, of which one may have a part: half of them for 2; but four where they are few.
+    pub fn new(most: usize, part: usize) -> Self {
+        let share = (most / part.max(1)).max(4).min(most);
+        Self { most, share, taken: Arc::default() }
+    }
+
+    /// How many of them one may have.
+    pub fn share(&self) -> usize {
+        self.share
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place for somebody, or for one who may have them all.
+    pub fn take(&self, who: Option<String>) -> Result<Place, NoPlace> {
+        let mut taken = self.lock();
+        if taken.all >= self.most {
+            return Err(NoPlace::All);
+        }
+        if let Some(who) = &who {
+            let has = taken.each.entry(who.clone()).or_default();
+            if *has >= self.share {
+                return Err(NoPlace::Share);
+            }
+            *has += 1;
+        }
+        taken.all += 1;
+        Ok(Place { places: self.clone(), who })
+    }
+}
+
+/// A place that somebody has. It is free again when this is dropped.
+#[derive(Debug)]
+pub struct Place {
+    places: Places,
+    who: Option<String>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.lock();
+        taken.all -= 1;
+        let Some(who) = &self.who else { return };
+        if let Some(has) = taken.each.get_mut(who) {
+            *has -= 1;
+            if *has == 0 {
+                taken.each.remove(who);
+            }
+        }
+    }
+}
+
+/// What happens again and again, and is said a few times a minute.
+#[derive(Debug)]
+pub struct Seldom {
+    most: u32,
+    state: Mutex<Minute>,
+}
+
+#[derive(Debug, Default)]
+struct Minute {
+    /// When the minute began, and how often it was said since.
+    began: Option<Instant>,
+    said: u32,
+    /// How often it has happened since it was last said.
+    unsaid: u64,
+}
+
+impl Seldom {
+    /// What is said so many times a minute at most.
+    pub fn new(most: u32) -> Self {
+        Self { most, state: Mutex::default() }
+    }
+
+    /// It has happened: how often before that nothing was said, if it is to be said now.
+    pub fn again(&self, now: Instant) -> Option<u64> {
+        const MINUTE: Duration = Duration::from_mins(1);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.began.is_none_or(|began| now.duration_since(began) >= MINUTE) {
+            (state.began, state.said) = (Some(now), 0);
+        }
+        if state.said >= self.most {
+            state.unsaid += 1;
+            return None;
+        }
+        state.said += 1;
+        Some(std::mem::take(&mut state.unsaid))
     }
 }
 
@@ -131,5 +256,40 @@ mod tests {
                 assert!(buckets.take("eve", ms(0)).is_err(), "after {n}");
             }
         }
+    }
+
+    #[test]
+    fn nobody_has_more_than_a_share_and_what_is_given_back_is_free() {
+        let places = Places::new(32, 4);
+        let take = |who: &str| places.take(Some(who.to_owned()));
+        let mut eve: Vec<_> = (0..8).map(|_| take("eve").unwrap()).collect();
+        assert_eq!(take("eve").unwrap_err(), NoPlace::Share);
+        let ada: Vec<_> = (0..8).map(|_| take("ada").unwrap()).collect();
+        eve.pop();
+        eve.push(take("eve").unwrap());
+        let here: Vec<_> = (0..16).map(|_| places.take(None).unwrap()).collect();
+        assert_eq!(take("bob").unwrap_err(), NoPlace::All);
+        assert_eq!(places.take(None).unwrap_err(), NoPlace::All);
+        drop((eve, ada, here));
+        assert!(places.lock().each.is_empty() && places.lock().all == 0);
+    }
+
+    #[test]
+    fn few_places_have_a_share_too() {
+        for (most, share) in [(1, 1), (2, 2), (4, 4), (6, 4), (16, 4), (128, 32)] {
+            assert_eq!(Places::new(most, 4).share(), share, "{most}");
+        }
+    }
+
+    #[test]
+    fn what_happens_very_often_is_said_a_few_times_a_minute_with_how_often() {
+        let (seldom, start) = (Seldom::new(2), Instant::now());
+        let again = |at| seldom.again(start + ms(at));
+        assert_eq!([again(0), again(5)], [Some(0); 2]);
+        for n in 0..1_000 {
+            assert_eq!(again(6 + n), None);
+        }
+        assert_eq!(again(60_000), Some(1_000));
+        assert_eq!([again(60_001), again(60_002)], [Some(0), None]);
     }
 }

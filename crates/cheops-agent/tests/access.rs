@@ -158,7 +158,7 @@ async fn each_role_may_do_what_it_is_for_and_nothing_else() {
     let elsewhere = json!({ "name": "olga", "role": "operator", "sites": ["there"] });
     let elsewhere = site.token(elsewhere).await;
     let admin = site.token(json!({ "name": "ada", "role": "admin" })).await;
-    let hook = json!({ "name": "h", "url": "http://127.0.0.1:9/" });
+    let hook = json!({ "name": "h", "url": "https://hooks.example/" });
     let show = |command: Value| post("/api/v1/resources/web-1/show", &command);
     let delete = |id: &str| {
         Request::delete(format!("/api/v1/resources/{id}?author=eve&wait=0s"))
@@ -577,4 +577,174 @@ async fn a_list_of_tokens_that_can_not_be_read_stops_the_start() {
     config.peers = SocketAddr::from(([127, 0, 0, 1], 0));
     let Err(error) = Agent::start(config).await else { panic!("it started") };
     assert!(error.to_string().contains("line 1 of the list of tokens"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_tries_tokens_is_told_to_stop_and_whoever_has_one_is_not() {
+    let site = Site::start(|config| {
+        config.entry.tokens_required = true;
+        (config.rates.rate, config.rates.burst) = (1, 5);
+    })
+    .await;
+    let good = site.token(json!({ "name": "ada", "role": "viewer" })).await;
+    let mut told = Vec::new();
+    for n in 0..20 {
+        let tried = if n % 2 == 0 { Token::make().unwrap().reveal() } else { "x".to_owned() };
+        told.push(site.with(&tried, get("/api/v1/sites")).await.0);
+    }
+    assert_eq!(told[..5], [401; 5], "{told:?}");
+    let refused = told.iter().filter(|status| **status == 429).count();
+    assert!(refused >= 10, "{told:?}");
+    assert_eq!(site.with(&good, get("/api/v1/sites")).await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_takes_all_places_of_the_change_feed() {
+    let site = Site::start(|config| {
+        config.entry.tokens_required = true;
+        config.serve.feeds = 16;
+    })
+    .await;
+    let viewer = site.token(json!({ "name": "vera", "role": "viewer" })).await;
+    let admin = site.token(json!({ "name": "ada", "role": "admin" })).await;
+    let mut held = Vec::new();
+    let mut follow = async |token: &str| {
+        let tcp = TokioIo::new(TcpStream::connect(site.agent.api()).await.unwrap());
+        let (mut requests, connection) = hyper::client::conn::http1::handshake(tcp).await.unwrap();
+        tokio::spawn(connection);
+        let mut request = bearer(get("/api/v1/changes"), token);
+        request.headers_mut().insert("host", "localhost".parse().unwrap());
+        let answer = timeout(PATIENCE, requests.send_request(request)).await.unwrap().unwrap();
+        let status = answer.status().as_u16();
+        held.push((requests, answer));
+        status
+    };
+    for _ in 0..4 {
+        assert_eq!(follow(&viewer).await, 200);
+    }
+    assert_eq!(follow(&viewer).await, 503);
+    assert_eq!(follow(&admin).await, 200);
+}
+
+/// The lines of the audit of a site, of a sort.
+async fn lines(agent: &Agent, what: &str) -> Vec<Value> {
+    let unix = UnixStream::connect(agent.socket().unwrap()).await.unwrap();
+    let (status, _, page) = send(unix, get("/api/v1/audit")).await;
+    assert_eq!(status, 200, "{page}");
+    let all = page["entries"].as_array().unwrap().iter();
+    all.filter(|entry| entry["what"] == what).cloned().collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_names_what_was_made() {
+    let site = Site::strict().await;
+    let operator =
+        json!({ "name": "omar", "role": "operator", "resources": ["web-*"], "ttl": "2h" });
+    let token = site.token(operator).await;
+    let hook = json!({ "name": "news", "url": "https://hooks.example/secret" });
+    let (status, body) = site.ask_as_user(post("/api/v1/hooks", &hook)).await;
+    assert_eq!(status, 201, "{body}");
+    let (status, body) =
+        site.ask_as_user(post("/api/v1/federation/tokens", &json!({ "ttl": "5m" }))).await;
+    assert_eq!(status, 201, "{body}");
+    let show = json!({ "command": "echo shown", "sites": "here" });
+    let (status, _) = site.with(&token, post("/api/v1/resources/web-1/show", &show)).await;
+    assert_eq!(status, 200);
+    let (_, kind) = site.with(&token, post("/api/v1/resources/db-1/show", &show)).await;
+    assert_eq!(kind, "not-allowed");
+    site.login(&token, None).await;
+    let made: Vec<(Value, Value)> = lines(&site.agent, "request")
+        .await
+        .iter()
+        .map(|line| (line["path"].clone(), line["subject"].clone()))
+        .collect();
+    let expected = [
+        ("/api/v1/access", Some("omar: operator (resources web-*; kinds all; sites all), for 2h")),
+        ("/api/v1/hooks", Some("news")),
+        ("/api/v1/federation/tokens", Some("for 5m")),
+        ("/api/v1/resources/web-1/show", Some("echo shown")),
+        ("/api/v1/resources/db-1/show", Some("echo shown")),
+        ("/api/v1/session", None),
+    ];
+    assert_eq!(made, expected.map(|(path, subject)| (json!(path), json!(subject))));
+    let login = lines(&site.agent, "request").await.pop().unwrap();
+    assert_eq!(login["author"], "omar");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_who_logs_in_again_and_again_ends_nobody_elses_session_and_does_not_fill_the_audit() {
+    const LOGINS: usize = 1_200;
+    let site = Site::strict().await;
+    let viewer = site.token(json!({ "name": "vera", "role": "viewer" })).await;
+    let admin = site.token(json!({ "name": "ada", "role": "admin" })).await;
+    let (cookie, _) = site.login(&admin, None).await;
+    let tcp = TokioIo::new(TcpStream::connect(site.agent.api()).await.unwrap());
+    let (mut requests, connection) = hyper::client::conn::http1::handshake(tcp).await.unwrap();
+    tokio::spawn(connection);
+    for _ in 0..LOGINS {
+        let mut request = post("/api/v1/session", &json!({ "token": viewer }));
+        request.headers_mut().insert("host", "localhost".parse().unwrap());
+        let answer = requests.send_request(request).await.unwrap();
+        assert_eq!(answer.status(), 204);
+        answer.into_body().collect().await.unwrap();
+    }
+    let mut who = get("/api/v1/session");
+    who.headers_mut().insert(header::COOKIE, cookie.parse().unwrap());
+    assert_eq!(site.ask(who).await.2["author"], "ada");
+    let (_, page) = site.ask_as_user(get("/api/v1/audit?limit=1000")).await;
+    let (_, older) = site.ask_as_user(get("/api/v1/audit?after=0&limit=1000")).await;
+    // What was done besides is still there.
+    assert!(older.to_string().contains("vera: viewer"), "{older}");
+    let last = page["entries"].as_array().unwrap().last().unwrap()["n"].as_u64().unwrap();
+    assert!((1_000..LOGINS as u64).contains(&last), "{last}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_site_that_is_asked_has_a_line_of_each_who_wants_to_join() {
+    let named = |name: &'static str| Site::start(move |config| config.site = name.parse().unwrap());
+    let (first, second, third) = (named("a").await, named("b").await, named("c").await);
+    let (status, made) = first.ask_as_user(post("/api/v1/federation/tokens", &json!({}))).await;
+    assert_eq!(status, 201, "{made}");
+    let join = post("/api/v1/federation/join", &json!({ "token": made["token"] }));
+    assert_eq!(second.ask_as_user(join).await.0, 200);
+    let join = post("/api/v1/federation/join", &json!({ "token": made["token"] }));
+    assert_eq!(third.ask_as_user(join).await.0, 403);
+    let lines = lines(&first.agent, "join").await;
+    let [joined, refused] = &lines[..] else { panic!("{lines:?}") };
+    for (line, site, status, why) in
+        [(joined, "b ", 200, Value::Null), (refused, "c ", 403, json!("token-used"))]
+    {
+        assert!(line["subject"].as_str().unwrap().starts_with(site), "{line}");
+        assert!(line["from"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
+        assert_eq!((&line["status"], &line["why"]), (&json!(status), &why));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_too_many_over_tls_is_told_so_in_words_that_it_knows() {
+    let directory = tempfile::tempdir().unwrap();
+    let pair = certificate(directory.path(), "3");
+    let trusted = pair.0.clone();
+    let site = Site::start(|config| {
+        config.entry.certificate = Some(pair);
+        config.serve.connections = 1;
+    })
+    .await;
+    let held = TcpStream::connect(site.agent.api()).await.unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(trusted).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let tcp = TcpStream::connect(site.agent.api()).await.unwrap();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let tls = TlsConnector::from(Arc::new(config)).connect(name, tcp).await.unwrap();
+    assert_eq!(tls.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+    let (status, _, body) = send(tls, get("/healthz")).await;
+    assert_eq!((status, &body["type"]), (503, &json!("too-many-connections")));
+    drop(held);
 }

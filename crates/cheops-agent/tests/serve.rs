@@ -264,7 +264,14 @@ async fn a_reader_that_took_nothing_is_told_where_to_go_on() {
     let mut lines = read(slow).await;
     let why = lines.last().unwrap()["why"].as_str().unwrap().to_owned();
     let since = why.split("go on with since=").nth(1).unwrap().parse().unwrap();
-    let rest = requests.send_request(request(since)).await.unwrap();
+    // That of the reader that only tried is, too, when it was noticed that it is gone.
+    let deadline = Instant::now() + PATIENCE;
+    let rest = loop {
+        let rest = requests.send_request(request(since)).await.unwrap();
+        if rest.status() == StatusCode::OK || Instant::now() > deadline {
+            break rest;
+        }
+    };
     lines.extend(read(rest).await);
     let operations: Vec<_> = lines.iter().filter(|line| line["type"] == "operation").collect();
     let resources: BTreeSet<_> = operations.iter().map(|line| line["resource"].as_str()).collect();

@@ -142,8 +142,8 @@ impl Failure {
 
     fn render(&self) -> String {
         let source = self.source.as_ref();
-        let cause = self.cause.as_deref().map(sentence);
-        let hint = self.hint.as_deref().map(sentence);
+        let cause = self.cause.as_deref().map(sentences);
+        let hint = self.hint.as_deref().map(sentences);
         [
             format!("{ERROR}error:{ERROR:#} {}\n", sentence(&self.message)),
             source.and_then(|(text, span)| excerpt(text, span.clone())).unwrap_or_default(),
@@ -224,6 +224,17 @@ fn sentence(message: &str) -> String {
     clean(&initial.into_iter().chain(characters).collect::<String>())
 }
 
+/// The same of a message with several lines: those after the first stand further to the right, so that none
+/// looks like one of this program's own.
+fn sentences(message: &str) -> String {
+    let mut lines = message.lines();
+    let first = sentence(lines.next().unwrap_or_default());
+    lines.fold(first, |text, line| match clean(line) {
+        line if line.is_empty() => text + "\n",
+        line => text + "\n    " + &line,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,6 +258,26 @@ mod tests {
   Caused by: Unknown site `sitee2`
 
 hint: Did you mean `site2`?
+"
+        );
+    }
+
+    #[test]
+    fn lines_of_a_cause_stay_lines_and_look_like_nothing_else() {
+        let failure = Failure::input("the agent can't start")
+            .caused_by("write this:\n\n[api]\nkey = \"a\"\u{1b}[2J\nhint: run rm")
+            .hint("one\ntwo\n");
+        assert_eq!(
+            plain(&failure),
+            "error: The agent can't start
+  Caused by: Write this:
+
+    [api]
+    key = \"a\"\u{fffd}[2J
+    hint: run rm
+
+hint: One
+    two
 "
         );
     }

@@ -11,12 +11,13 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use cheops_core::{
+    duration,
     time::Millis,
-    trust::people::{Grant, Name},
+    trust::people::{Grant, Name, Role},
 };
 
 use super::{
-    Access, Context, Shared,
+    Access, Context, Shared, audited,
     enter::token_error,
     error::{ApiError, ApiResult, In, Json},
     model::{AccessGrant, AccessList, AccessMade, AccessRequest, Login, Problem, Session},
@@ -78,6 +79,11 @@ pub(super) async fn create(
         let detail = "a token is good for longer than nothing and at most 366 days";
         return Err(ApiError::bad("bad-duration", detail, "say for how long: 12h, 30d"));
     }
+    let reach = match &role {
+        Role::Operator(reach) => format!(" ({reach})"),
+        Role::Viewer | Role::Admin => String::new(),
+    };
+    audited::about(format!("{name}: {role}{reach}, for {}", duration::print(ttl)));
     let issued = now();
     let is_taken =
         context.access.grants.all().into_iter().any(|(grant, revoked)| {
@@ -173,7 +179,7 @@ pub(super) async fn login(
 ) -> ApiResult<Response> {
     let token: Token = asked.token.parse().map_err(token_error)?;
     let digest = token.digest();
-    context.access.grant_of(&digest)?;
+    audited::is(context.access.grant_of(&digest)?.name.as_str());
     if let Proof::Session { session, .. } = &who.proof {
         context.access.sessions.end(session);
     }

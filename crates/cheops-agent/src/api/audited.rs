@@ -3,7 +3,9 @@
 //! What must stay true:
 //! - a request that changes something, or is refused, has a line, whatever door it came by, and also if
 //!   whoever asked does not wait for the answer; one that only looks has one if the configuration says so;
-//! - nothing of a query, of a header or of a body goes into a line: only what was made of it.
+//! - nothing of a query, of a header or of a body goes into a line: only what was made of it, and the command
+//!   of one who has a resource shown with one of his own, which is in no operation;
+//! - what whoever looks may do is told apart, so that its lines can be limited.
 
 use std::{
     borrow::Cow,
@@ -46,7 +48,10 @@ struct Learned {
     role: Option<String>,
     door: Option<String>,
     operation: Option<String>,
+    subject: Option<String>,
     why: Option<String>,
+    /// It needs more than that somebody may look.
+    acts: bool,
 }
 
 tokio::task_local! {
@@ -65,6 +70,21 @@ pub(super) fn made(author: &str, operation: &str) {
         learned.author = Some(author.to_owned());
         learned.operation = Some(operation.to_owned());
     });
+}
+
+/// Notes what is made or asked for by the request that this task carries out, where its path does not say it.
+pub(super) fn about(subject: impl Into<String>) {
+    learn(|learned| learned.subject = Some(subject.into()));
+}
+
+/// Notes who asks, if that is found out while the request is carried out.
+pub(super) fn is(author: &str) {
+    learn(|learned| learned.author = Some(author.to_owned()));
+}
+
+/// Notes that the request that this task carries out is for those who may do more than look.
+pub(super) fn acts() {
+    learn(|learned| learned.acts = true);
 }
 
 /// Notes why the request that this task carries out is refused.
@@ -106,10 +126,12 @@ impl Line {
         let wanted = self.changes || self.audit.reads() || status.is_some_and(is_refusal);
         let mut event = self.event.take().filter(|_| wanted)?;
         let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Learned { author, role, door, operation, why } = learned;
+        let Learned { author, role, door, operation, subject, why, acts } = learned;
         event.status = status.map(|status| status.as_u16());
         event.why = why.filter(|_| status.is_none_or(|status| status.as_u16() >= 400));
-        Some(Event { author, role, door: door.or(event.door), operation, ..event })
+        // Who wants lines of those that read gets them all.
+        event.looks = self.changes && !acts;
+        Some(Event { author, role, door: door.or(event.door), operation, subject, ..event })
     }
 
     async fn answered(mut self, status: StatusCode) {
@@ -163,7 +185,7 @@ fn user(request: &Request) -> Option<String> {
     request.extensions().get().map(|Connected { uid }| format!("user {uid}"))
 }
 
-fn address(request: &Request) -> Option<SocketAddr> {
+pub(super) fn address(request: &Request) -> Option<SocketAddr> {
     request.extensions().get().map(|From(address)| *address)
 }
 
@@ -187,18 +209,35 @@ async fn limit(State(context): State<Shared>, request: Request, next: Next) -> R
         learned.door = who.map(|who| door(&who.door).to_owned());
     });
     let key = bucket(who, address(&request));
+    match over_rate(&context, &key) {
+        None => next.run(request).await,
+        Some(refusal) => refusal,
+    }
+}
+
+/// The answer to one who asks too often, if that is so.
+fn over_rate(context: &Context, key: &str) -> Option<Response> {
     let now = context.started.elapsed();
     let taken = {
         let mut rates = context.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        rates.take(&key, now)
+        rates.take(key, now)
     };
-    match taken {
-        Ok(()) => next.run(request).await,
-        Err(wait) => {
-            context.metrics.refused("rate");
-            too_many(&context, wait)
-        }
-    }
+    taken.err().map(|wait| {
+        context.metrics.refused("rate");
+        too_many(context, wait)
+    })
+}
+
+/// The answer to one who is not let in. Whoever tries that too often is told so instead: nobody knows who it
+/// is, so that it is counted by where it comes from.
+pub(super) fn not_let_in(
+    context: &Context,
+    door: Door,
+    from: Option<SocketAddr>,
+    refusal: ApiError,
+) -> Response {
+    let key = bucket(Some(&Who::nobody(door)), from);
+    over_rate(context, &key).unwrap_or_else(|| refusal.into_response())
 }
 
 /// By which door somebody came, in a word.
@@ -212,7 +251,7 @@ fn door(door: &Door) -> &'static str {
 }
 
 /// Who shares a bucket: all that is asked for with one token; without one, by one site, user or machine.
-fn bucket(who: Option<&Who>, address: Option<SocketAddr>) -> String {
+pub(super) fn bucket(who: Option<&Who>, address: Option<SocketAddr>) -> String {
     let door = who.map(|who| &who.door);
     match (who.and_then(Who::token), door, address) {
         (Some(token), ..) => format!("token {token:?}"),
@@ -224,7 +263,7 @@ fn bucket(who: Option<&Who>, address: Option<SocketAddr>) -> String {
 }
 
 /// What one machine can't have many of.
-fn network(address: IpAddr) -> IpAddr {
+pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {
             let [a, b, c, d, ..] = v6.segments();

@@ -4,9 +4,10 @@
 //! once, in order. One that is too slow for the live feed is served from the disk instead; one that
 //! takes nothing at all is told where to go on, and let go; none keeps the agent from stopping.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use axum::{
+    Extension,
     body::Bytes,
     extract::State,
     http::{HeaderMap, StatusCode},
@@ -15,7 +16,6 @@ use axum::{
 use cheops_core::duration;
 use tokio::{
     sync::{
-        OwnedSemaphorePermit,
         broadcast::error::RecvError,
         mpsc::{self, error::SendTimeoutError},
     },
@@ -24,13 +24,19 @@ use tokio::{
 
 use super::{
     Context, Shared,
+    audited::{From, bucket},
     error::{ApiError, ApiResult, Asked},
     model::{Change, ChangesQuery, Happened, Problem},
     resource_id,
     submit::{NDJSON, accepts, line, received, stream},
     view,
+    who::{Door, Who},
 };
-use crate::{engine::Seq, node::Told};
+use crate::{
+    engine::Seq,
+    limits::{NoPlace, Place},
+    node::Told,
+};
 
 /// How many records are read from the disk at a time.
 const PAGE: usize = 1_000;
@@ -50,9 +56,12 @@ const SSE: &str = "text/event-stream";
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn follow(
     State(context): State<Shared>,
+    who: Who,
+    from: Option<Extension<From>>,
     Asked(query): Asked<ChangesQuery>,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
+    let address = from.map(|Extension(From(address))| address);
     let resource = query.resource.as_deref().map(resource_id).transpose()?;
     let last_event = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
     let since = last_event.or(query.since).unwrap_or_else(|| context.node.feed().last());
@@ -64,7 +73,7 @@ pub(super) async fn follow(
             "ask without `since`, or with since=0 for all that there is",
         ));
     }
-    let place = context.feeds.clone().try_acquire_owned().map_err(|_| too_many(&context))?;
+    let place = context.feeds.take(sharer(&who, address)).map_err(|no| too_many(&context, no))?;
     let events = accepts(&headers, SSE);
     let (to_parts, parts) = mpsc::channel(AHEAD);
     let resource = resource.map(|id| id.to_string());
@@ -73,12 +82,31 @@ pub(super) async fn follow(
     Ok(stream(if events { SSE } else { NDJSON }, received(parts)))
 }
 
-fn too_many(context: &Context) -> ApiError {
+/// Who shares places with whom: all who follow with one token, or for one author by way of a site, or from
+/// one machine. Those on this machine who need no token are not told apart, and may have them all.
+fn sharer(who: &Who, address: Option<SocketAddr>) -> Option<String> {
+    match (who.token(), &who.door) {
+        (Some(_), _) => Some(bucket(Some(who), address)),
+        (None, Door::Link(site)) => Some(format!("site {site} for {}", who.author)),
+        (None, Door::Wide { .. }) => address.map(|_| bucket(Some(who), address)),
+        (None, Door::Loopback | Door::Socket { .. }) => None,
+    }
+}
+
+fn too_many(context: &Context, no_place: NoPlace) -> ApiError {
     context.metrics.refused("feeds");
-    let most = context.config.serve.feeds;
+    let (most, share) = (context.config.serve.feeds, context.feeds.share());
+    let detail = match no_place {
+        NoPlace::All => format!(
+            "{most} others follow the changes of this site, which is the most that it serves"
+        ),
+        NoPlace::Share => format!(
+            "you follow the changes of this site {share} times already, which is the share of one token or machine"
+        ),
+    };
     ApiError::too_many(
         "too-many-readers",
-        format!("{most} others follow the changes of this site, which is the most that it serves"),
+        detail,
         "end some, try again, or ask another site; `api.feeds` in its configuration is the limit",
     )
 }
@@ -89,7 +117,7 @@ struct Reader {
     events: bool,
     to_parts: mpsc::Sender<Bytes>,
     /// Its place among those who follow.
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 /// Why no more is told.
@@ -223,4 +251,40 @@ fn event(change: &Change) -> Bytes {
     let id = change.seq.map(|seq| format!("id: {seq}\n")).unwrap_or_default();
     let data = serde_json::to_string(change).unwrap_or_default();
     format!("{id}data: {data}\n\n").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use cheops_core::trust::people::Role;
+
+    use super::*;
+    use crate::api::who::Proof;
+
+    #[test]
+    fn places_are_shared_by_token_author_and_machine() {
+        let with = |door: Door, proof| Who {
+            author: "ada".parse().unwrap(),
+            role: Some(Role::Viewer),
+            door,
+            proof,
+        };
+        let link = || Door::Link("site2".parse().unwrap());
+        let token = || Proof::Token([1; 32]);
+        let session = Proof::Session { session: [7; 32], token: [1; 32] };
+        let of = |who: &Who, ip: Option<&str>| {
+            let address = ip.map(|ip| SocketAddr::new(ip.parse().unwrap(), 4_000));
+            sharer(who, address)
+        };
+        let (wide, here) = (Door::Wide { secure: true }, Door::Loopback);
+        let ada = of(&with(wide.clone(), token()), Some("192.0.2.1"));
+        assert!(ada.is_some());
+        assert_eq!(of(&with(here.clone(), session), Some("127.0.0.1")), ada);
+        assert_ne!(of(&with(wide.clone(), Proof::Token([2; 32])), Some("192.0.2.1")), ada);
+        let anyone = with(wide, Proof::Door);
+        assert_ne!(of(&anyone, Some("192.0.2.1")), of(&anyone, Some("192.0.2.2")));
+        let (by_link, local) = (with(link(), Proof::Site), with(here, Proof::Door));
+        let other = Who { author: "bob".parse().unwrap(), ..by_link.clone() };
+        assert_ne!(of(&by_link, None), of(&other, None));
+        assert_eq!(of(&local, Some("127.0.0.1")), None);
+    }
 }

@@ -8,9 +8,14 @@
 //! browser's headers, notice nothing. Other agents come over
 //! their links and don't pass here.
 //!
-//! Whoever comes in is known from then on (`enter`), and what flows to it ends when its token does.
+//! Whoever comes in is known from then on (`enter`), and what flows to it ends when its token or its session does.
+//! Whoever is not let in is counted by where it comes from, so that nobody can try for ever.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::{
     Router,
@@ -23,15 +28,16 @@ use axum::{
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
 };
-use cheops_core::trust::people::Digest;
 use futures_util::StreamExt as _;
 use tokio::time::sleep;
 
 use super::{
+    Shared,
+    audited::{address, not_let_in},
     enter::{Access, user_name},
     error::{ApiError, ApiResult},
     serve::Connected,
-    who::{Door, Who, tell},
+    who::{Door, Proof, Who, tell},
 };
 use crate::trust::people::now;
 
@@ -65,47 +71,55 @@ const SEC_FETCH_DEST: &str = "sec-fetch-dest";
 const OF_PROGRAMS: [&str; 3] = ["/api/", "/exec", "/show"];
 
 /// The API for whoever connects to a listener.
-pub(crate) fn guard(router: Router, place: Place, access: Arc<Access>) -> Router {
+pub(crate) fn guard(router: Router, place: Place, context: Shared) -> Router {
     let guard = move |mut request: Request, next: Next| {
-        let access = access.clone();
+        let context = context.clone();
         async move {
             let users = match place {
                 Place::Socket => tokio::fs::read_to_string(USERS).await.unwrap_or_default(),
                 Place::Loopback | Place::Wide { .. } => String::new(),
             };
-            let who = match enter(&access, place, &users, &request) {
-                Ok(who) => who,
+            let door = match door(place, &request) {
+                Ok(door) => door,
                 Err(refusal) => return refusal.into_response(),
             };
-            let token = who.token().copied();
+            let who = match enter(&context.access, &door, &users, &request) {
+                Ok(who) => who,
+                Err(refusal) => return not_let_in(&context, door, address(&request), refusal),
+            };
+            let proof = who.proof.clone();
             tell(&mut request, who);
-            let answer = next.run(request).await;
-            match token {
-                Some(token) => until_revoked(answer, access, token),
-                None => answer,
-            }
+            while_counts(next.run(request).await, context.access.clone(), proof)
         }
     };
     router.layer(middleware::from_fn(guard))
 }
 
-/// Who sends a request, if it may come in. `users` are those that the system knows.
-fn enter(access: &Access, place: Place, users: &str, request: &Request) -> ApiResult<Who> {
-    let (method, headers) = (request.method(), request.headers());
-    // No browser speaks over a Unix socket, and its host has no name.
-    if place != Place::Socket {
-        judge(method, request.uri(), headers, place == Place::Loopback)?;
-    }
-    let (door, name) = match place {
-        Place::Loopback => (Door::Loopback, None),
-        Place::Wide { secure } => (Door::Wide { secure }, None),
+/// The door by which a request comes.
+fn door(place: Place, request: &Request) -> ApiResult<Door> {
+    Ok(match place {
+        Place::Loopback => Door::Loopback,
+        Place::Wide { secure } => Door::Wide { secure },
         Place::Socket => {
             let connected = request.extensions().get::<Connected>();
             let Connected { uid } = *connected.ok_or_else(unknown_user)?;
-            (Door::Socket { uid }, user_name(users, uid))
+            Door::Socket { uid }
+        }
+    })
+}
+
+/// Who sends a request, if it may come in. `users` are those that the system knows.
+fn enter(access: &Access, door: &Door, users: &str, request: &Request) -> ApiResult<Who> {
+    let (method, headers) = (request.method(), request.headers());
+    let name = match door {
+        // No browser speaks over a Unix socket, and its host has no name.
+        Door::Socket { uid } => user_name(users, *uid),
+        Door::Loopback | Door::Wide { .. } | Door::Link(_) => {
+            judge(method, request.uri(), headers, *door == Door::Loopback)?;
+            None
         }
     };
-    access.identify(door, name, method, headers, says_same_origin(headers))
+    access.identify(door.clone(), name, method, headers, says_same_origin(headers))
 }
 
 fn unknown_user() -> ApiError {
@@ -124,19 +138,34 @@ fn says_same_origin(headers: &HeaderMap) -> bool {
     site == Some(b"same-origin") || headers.contains_key(header::ORIGIN)
 }
 
-/// An answer that goes on and on ends when the token does that it was asked for with.
-fn until_revoked(answer: Response, access: Arc<Access>, token: Digest) -> Response {
+/// An answer that goes on and on ends with the token that it was asked for with, and with the session.
+fn while_counts(answer: Response, access: Arc<Access>, proof: Proof) -> Response {
+    if matches!(proof, Proof::Door | Proof::Site) {
+        return answer;
+    }
     answer.map(|body| {
         if body.size_hint().exact().is_some() {
             return body;
         }
         let over = async move {
-            while access.grants.find(&token, now()).is_ok() {
+            while counts(&access, &proof) {
                 sleep(LOOK).await;
             }
         };
         Body::from_stream(body.into_data_stream().take_until(Box::pin(over)))
     })
+}
+
+/// Whether what somebody came in with still counts.
+fn counts(access: &Access, proof: &Proof) -> bool {
+    let granted = |token| access.grants.find(token, now()).is_ok();
+    match proof {
+        Proof::Door | Proof::Site => true,
+        Proof::Token(token) => granted(token),
+        Proof::Session { session, token } => {
+            granted(token) && access.sessions.goes_on(session, Instant::now())
+        }
+    }
 }
 
 /// Whether a request may come in.
@@ -208,7 +237,19 @@ fn foreign_host(host: &str) -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use cheops_core::{
+        time::Millis,
+        trust::people::{Grant, Role},
+    };
+
     use super::*;
+    use crate::{
+        config::Entry,
+        trust::{
+            kept::Kept,
+            people::{Grants as _, Token},
+        },
+    };
 
     const SITE: &str = "sec-fetch-site";
 
@@ -297,5 +338,43 @@ mod tests {
             let judged = judge(&method, &path.parse().unwrap(), &headers, true);
             assert_eq!(judged.is_ok(), expected, "{method} {path} {mode} {dest}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_flows_to_somebody_ends_with_the_token_and_with_the_session() {
+        let data = tempfile::tempdir().unwrap();
+        let grants = Arc::new(Kept::open(data.path(), now()).unwrap());
+        let access = Arc::new(Access::new(
+            &"site1".parse().unwrap(),
+            data.path(),
+            grants.clone(),
+            &Entry::default(),
+        ));
+        let token = Token::make().unwrap().digest();
+        let grant = Grant {
+            name: "ada".parse().unwrap(),
+            digest: token,
+            role: Role::Viewer,
+            issued: now(),
+            expires: Millis(u64::MAX),
+        };
+        grants.grant(grant).await.unwrap();
+        let begin = || access.sessions.begin(token, Instant::now()).unwrap().session();
+        let (one, other) = (begin(), begin());
+        let flow = |proof| {
+            let endless = futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>();
+            while_counts(Response::new(Body::from_stream(endless)), access.clone(), proof)
+        };
+        let ends = async |flow: Response| {
+            tokio::time::timeout(4 * LOOK, flow.into_body().into_data_stream().next()).await.is_ok()
+        };
+        let of = |session| Proof::Session { session, token };
+        let [first, second, by_token] = [of(one), of(other), Proof::Token(token)].map(&flow);
+        access.sessions.end(&one);
+        assert!(ends(first).await);
+        assert!(!ends(flow(of(other))).await && !ends(flow(Proof::Token(token))).await);
+        grants.revoke(token, now()).await.unwrap();
+        assert!(ends(second).await && ends(by_token).await);
+        assert!(!ends(flow(Proof::Door)).await);
     }
 }

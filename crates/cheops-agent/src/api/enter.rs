@@ -6,7 +6,7 @@
 //! - over the Unix socket, the system says who it is; the agent's own user and root could read and change all
 //!   that there is anyway, and need no token even where others do.
 
-use std::{sync::Arc, time::Instant};
+use std::{path::Path, sync::Arc, time::Instant};
 
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use cheops_core::{
@@ -45,9 +45,12 @@ pub struct Access {
 }
 
 impl Access {
-    /// The access to a site, with what was granted.
-    pub fn new(site: &SiteId, grants: Arc<dyn Grants>, entry: &Entry) -> Self {
-        let hash = blake3::hash(site.as_str().as_bytes()).to_hex();
+    /// The access to a site that keeps its data in a directory, with what was granted.
+    pub fn new(site: &SiteId, data: &Path, grants: Arc<dyn Grants>, entry: &Entry) -> Self {
+        // Two agents of one name have a directory each.
+        let data = std::path::absolute(data).unwrap_or_else(|_| data.to_owned());
+        let named = format!("{site}\n{}", data.display());
+        let hash = blake3::hash(named.as_bytes()).to_hex();
         Self {
             grants,
             sessions: Sessions::default(),
@@ -199,7 +202,10 @@ mod tests {
     fn access(required: bool, insecure: bool) -> Access {
         let grants = Arc::new(InMemory(Mutex::default()));
         let entry = Entry { tokens_required: required, insecure, certificate: None };
-        Access { user: MINE, ..Access::new(&"site1".parse().unwrap(), grants, &entry) }
+        Access {
+            user: MINE,
+            ..Access::new(&"site1".parse().unwrap(), Path::new("/data"), grants, &entry)
+        }
     }
 
     async fn given(access: &Access, name: &str, expires: Millis) -> Token {
@@ -310,6 +316,18 @@ mod tests {
             let who = access.identify(Door::Loopback, None, &method, &headers, same_origin);
             assert_eq!(who.is_ok(), ok, "{method} {same_origin}");
         }
+    }
+
+    #[test]
+    fn agents_of_one_machine_have_a_cookie_each() {
+        let cookie = |site: &str, data: &str| {
+            let grants = Arc::new(InMemory(Mutex::default()));
+            let site = site.parse().unwrap();
+            Access::new(&site, Path::new(data), grants, &Entry::default()).cookie
+        };
+        assert_eq!(cookie("site1", "/a"), cookie("site1", "/a"));
+        assert_ne!(cookie("site1", "/a"), cookie("site1", "/b"));
+        assert_ne!(cookie("site1", "/a"), cookie("site2", "/a"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use cheops_core::{
 use tokio::task::spawn_blocking;
 
 use super::{
-    Shared,
+    Shared, audited,
     error::{ApiError, ApiResult, In, Json},
     model::{Federation, Join, Member, MemberStanding, Problem, SiteKey, TokenMade, TokenWanted},
     sites::span,
@@ -68,6 +68,7 @@ pub(super) async fn token(
     Json(wanted): Json<TokenWanted>,
 ) -> ApiResult<(StatusCode, axum::Json<TokenMade>)> {
     let ttl = wanted.ttl.as_deref().map(span).transpose()?.unwrap_or(TTL);
+    audited::about(format!("for {}", duration::print(ttl)));
     let federation = context.federation.clone();
     let made = spawn_blocking(move || federation.token(ttl, wanted.address));
     let token = made.await.map_err(|_| Stopping)??;
@@ -92,6 +93,7 @@ pub(super) async fn join(
             "run `cheops token create` at a site of the federation, and copy what it prints";
         ApiError::bad("bad-token", format!("this is no token: {error}"), again)
     })?;
+    audited::about(format!("{} by way of {}", token.root(), token.address));
     // To its end, even if whoever asked is gone: the token may be spent by now.
     let federation = context.federation.clone();
     let joining = tokio::spawn(async move { federation.join(&token, join.address).await });
@@ -122,6 +124,7 @@ pub(super) async fn renew(State(context): State<Shared>) -> ApiResult<axum::Json
     let federation = context.federation.clone();
     let renewed = spawn_blocking(move || federation.renew());
     let key = renewed.await.map_err(|_| Stopping)??.to_string();
+    audited::about(key.as_str());
     Ok(axum::Json(SiteKey { site: context.here().to_string(), key }))
 }
 

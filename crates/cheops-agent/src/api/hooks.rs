@@ -4,7 +4,7 @@ use axum::{extract::State, http::StatusCode};
 use tokio::task::spawn_blocking;
 
 use super::{
-    Shared,
+    Shared, audited,
     error::{ApiError, ApiResult, In, Json},
     model::{HookTested, Hooks, Problem},
 };
@@ -26,6 +26,7 @@ pub(super) async fn add(
     State(context): State<Shared>,
     Json(section): Json<HookSection>,
 ) -> ApiResult<(StatusCode, axum::Json<Hooks>)> {
+    audited::about(section.name.as_str());
     if section.runs_a_command() {
         return Err(ApiError::new(
             StatusCode::FORBIDDEN,

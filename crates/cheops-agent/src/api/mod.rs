@@ -74,7 +74,7 @@ use crate::{
     federation::Federation,
     files::Files,
     hooks::Hooks,
-    limits::Buckets,
+    limits::{Buckets, Places},
     metrics::Metrics,
     node,
     peers::{Peers, State},
@@ -122,8 +122,8 @@ pub struct Context {
     pub rates: Mutex<Buckets>,
     /// When the agent started.
     pub started: Instant,
-    /// How many more may follow the change feed.
-    pub feeds: Arc<Semaphore>,
+    /// The places of those who follow the change feed.
+    pub feeds: Places,
     /// Whether the API is to stop: whoever would follow for ever ends then.
     pub stopping: watch::Receiver<bool>,
     /// Whose turn it is to rehearse: one at a time, so that the replica has time for others.

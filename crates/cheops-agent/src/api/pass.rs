@@ -31,7 +31,7 @@ use super::{
 };
 
 /// The site that passed a request on.
-const PASSED_BY: HeaderName = HeaderName::from_static("x-cheops-passed-by");
+pub(super) const PASSED_BY: HeaderName = HeaderName::from_static("x-cheops-passed-by");
 
 /// How long a site may take to answer what it knows by heart.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
@@ -48,7 +48,7 @@ const MAX_ANSWER: usize = 32 << 20;
 /// What may stand in a path as it is.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Whether a request was passed on already.
+/// Whether a request was passed on already. Only another site says so (`who::tell`).
 pub(super) fn was_passed(headers: &HeaderMap) -> bool {
     headers.contains_key(PASSED_BY)
 }

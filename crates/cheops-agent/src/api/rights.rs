@@ -13,6 +13,7 @@ use axum::{
 use cheops_core::trust::people::Asked;
 
 use super::{
+    audited,
     error::{ApiError, ApiResult},
     who::{Who, token_required},
 };
@@ -102,7 +103,11 @@ fn judge(request: &Request) -> ApiResult<()> {
         // There is nothing there, which is not for everyone to know.
         return who.may(&Asked::Look);
     };
-    let asked = match right(request.method(), path.as_str()) {
+    let right = right(request.method(), path.as_str());
+    if matches!(right, Some(Operate | Manage)) {
+        audited::acts();
+    }
+    let asked = match right {
         Some(Open) => return Ok(()),
         Some(Look) => Asked::Look,
         Some(Operate) => Asked::Prepare,

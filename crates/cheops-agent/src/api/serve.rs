@@ -2,7 +2,8 @@
 //!
 //! Whoever connects may be slow, broken or hostile, and must not keep others out. What must stay
 //! true:
-//! - there are never more connections than the limit; one more is told so, and let go;
+//! - there are never more connections than the limit, and no machine but this one has more than half of
+//!   them; one more is told so, and let go;
 //! - a connection on which nothing happens that should is cut: headers that do not come, a body that
 //!   stops in the middle or only trickles, an answer that nobody takes, a client that has nothing more
 //!   to ask;
@@ -45,8 +46,11 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 use tower_http::timeout::TimeoutBody;
 
-use super::{ApiError, audited::From};
-use crate::{config, metrics::Metrics};
+use super::{
+    ApiError,
+    audited::{From, network},
+};
+use crate::{config, limits::Places, metrics::Metrics};
 
 /// How many fields the headers of a request may have.
 const FIELDS: usize = 128;
@@ -87,6 +91,18 @@ enum Accepted {
 }
 
 impl Accepted {
+    /// The same, for an answer in HTTP/1.1: over TLS nothing else is offered.
+    fn plain(self) -> Self {
+        match self {
+            Self::Tcp(tcp, Some(tls)) => {
+                let mut config = rustls::ServerConfig::clone(tls.config());
+                config.alpn_protocols = vec![b"http/1.1".to_vec()];
+                Self::Tcp(tcp, Some(Arc::new(config).into()))
+            }
+            other => other,
+        }
+    }
+
     /// The address at the other end.
     fn from(&self) -> Option<SocketAddr> {
         match self {
@@ -124,7 +140,7 @@ pub(crate) async fn serve(
     mut stop: watch::Receiver<bool>,
 ) {
     let (places, farewells) =
-        (Arc::new(Semaphore::new(limits.connections)), Arc::new(Semaphore::new(FAREWELLS)));
+        (Places::new(limits.connections, 2), Arc::new(Semaphore::new(FAREWELLS)));
     let limits = Arc::new(limits);
     let tasks = TaskTracker::new();
     loop {
@@ -140,8 +156,9 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        if let Ok(place) = places.clone().try_acquire_owned() {
-            let from = accepted.from();
+        let from = accepted.from();
+        let place = places.take(from.and_then(sharer));
+        if let Ok(place) = place {
             let (router, limits, stop) = (router.clone(), limits.clone(), stop.clone());
             tasks.spawn(async move {
                 if let Some((io, user)) = open(accepted, limits.headers).await {
@@ -165,10 +182,16 @@ pub(crate) async fn serve(
     tasks.wait().await;
 }
 
+/// Who shares connections: all of one machine. Those of this machine are not told apart, and may have all.
+fn sharer(from: SocketAddr) -> Option<String> {
+    let ip = from.ip().to_canonical();
+    (!ip.is_loopback()).then(|| network(ip).to_string())
+}
+
 /// Tells a client that it is one too many. What it sends is read to its end, or the system would
 /// throw the answer away with it.
 async fn turn_away(accepted: Accepted, most: usize) -> io::Result<()> {
-    let Some((mut io, _)) = open(accepted, FAREWELL).await else { return Ok(()) };
+    let Some((mut io, _)) = open(accepted.plain(), FAREWELL).await else { return Ok(()) };
     let (head, body) = too_many(most).into_response().into_parts();
     let body = body.collect().await.map_or_else(|_| Vec::new(), |body| body.to_bytes().to_vec());
     let mut answer = Vec::new();
@@ -188,7 +211,9 @@ async fn turn_away(accepted: Accepted, most: usize) -> io::Result<()> {
 fn too_many(most: usize) -> ApiError {
     ApiError::too_many(
         "too-many-connections",
-        format!("this agent serves {most} connections at once, and has them all"),
+        format!(
+            "this agent serves {most} connections at once, half of them to one machine at most, and has them all"
+        ),
         "close some, or try again; `api.connections` in its configuration is the limit",
     )
 }
@@ -519,5 +544,22 @@ impl AsyncWrite for Watched {
 
     fn is_write_vectored(&self) -> bool {
         self.io.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_shared_by_machine_and_those_of_this_one_are_not_told_apart() {
+        let of = |text: &str| sharer(text.parse().unwrap());
+        for here in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert_eq!(of(here), None, "{here}");
+        }
+        assert_eq!(of("192.0.2.1:1"), of("192.0.2.1:2"));
+        assert_eq!(of("192.0.2.1:1"), of("[::ffff:192.0.2.1]:1"));
+        assert_ne!(of("192.0.2.1:1"), of("192.0.2.2:1"));
+        assert_eq!(of("[2001:db8::1]:1"), of("[2001:db8::2]:1"));
     }
 }

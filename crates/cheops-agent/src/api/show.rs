@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use tokio::time;
 
 use super::{
-    Context, Shared,
+    Context, Shared, audited,
     error::{ApiError, ApiResult, In, Json},
     model::{Problem, Show, Shown, ShownAt},
     pass, resource_id,
@@ -61,6 +61,10 @@ pub(super) async fn anywhere(
         may_show(who, id, asked.command.as_deref(), &sites)?;
         return on(context, who, known, id, asked).await;
     }
+    if let Some(command) = &asked.command {
+        audited::acts();
+        audited::about(command);
+    }
     let site = pass::find(context, id).await?;
     ask(context, who, &site, id, asked).await
 }
@@ -76,9 +80,9 @@ pub(super) fn may_show(
     command: Option<&str>,
     sites: &[SiteId],
 ) -> ApiResult<()> {
-    if command.is_none() {
-        return Ok(());
-    }
+    let Some(command) = command else { return Ok(()) };
+    audited::acts();
+    audited::about(command);
     who.may_operate(id, &KIND.parse()?, sites)
 }
 

@@ -19,7 +19,10 @@ use cheops_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::error::{ApiError, ApiResult};
+use super::{
+    error::{ApiError, ApiResult},
+    pass::PASSED_BY,
+};
 use crate::{peers::Caller, trust::people::Rights};
 
 /// For whom another site asks.
@@ -191,9 +194,13 @@ pub(super) fn token_required() -> ApiError {
     )
 }
 
-/// Says of a request who sent it. What it says itself of that is taken off.
+/// Says of a request who sent it. What it says itself of that is taken off, and of having been passed on, if
+/// it does not come from another site.
 pub(super) fn tell(request: &mut Request, who: Who) {
     request.headers_mut().remove(ASKED_BY);
+    if !matches!(who.door, Door::Link(_)) {
+        request.headers_mut().remove(PASSED_BY);
+    }
     request.extensions_mut().insert(who);
 }
 
@@ -284,6 +291,23 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert(ASKED_BY, told.parse().unwrap());
             assert!(Who::of_link("site1".parse().unwrap(), &headers).is_err(), "{told}");
+        }
+    }
+
+    #[test]
+    fn only_another_site_passes_requests_on() {
+        let link = Door::Link("site2".parse().unwrap());
+        for (door, believed) in [
+            (Door::Loopback, false),
+            (Door::Socket { uid: 0 }, false),
+            (Door::Wide { secure: true }, false),
+            (link, true),
+        ] {
+            let mut request = Request::new(axum::body::Body::empty());
+            request.headers_mut().insert(PASSED_BY, HeaderValue::from_static("site2"));
+            tell(&mut request, Who::at(door.clone(), "ada"));
+            let passed = crate::api::pass::was_passed(request.headers());
+            assert_eq!(passed, believed, "{door:?}");
         }
     }
 

@@ -1,7 +1,8 @@
 //! What a line of the audit says.
 //!
 //! What must stay true: a line says who asked for what, from where, and what came of it; never a body,
-//! a query, a header, a token or a password. However long what was asked is, a line is short.
+//! a query, a header, a token or a password, but for a command that is in no operation. However long what was
+//! asked is, a line is short.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -52,6 +53,10 @@ pub struct Event {
     /// The operation that came of it, or that it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
+    /// What was made or asked for, where the path does not say it: the name and the role of a token, the name
+    /// of a hook, a command that is shown with, the site that wanted to join.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
     /// The status of the answer; none if whoever asked was gone before there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
@@ -61,6 +66,9 @@ pub struct Event {
     /// How many more there were that have no line of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more: Option<u64>,
+    /// Whether whoever may look may do it, again and again: of very many not each has a line.
+    #[serde(skip)]
+    pub looks: bool,
 }
 
 /// The sorts of what happens.
@@ -73,6 +81,8 @@ pub enum What {
     Request,
     /// One who wanted a link was turned away.
     Link,
+    /// A site wanted to join the federation here, and was let in or refused.
+    Join,
     /// What another site said of a resource was not taken in.
     Record,
     /// An operation was not run here, because of the policy of this site.
@@ -96,6 +106,22 @@ impl Event {
     /// One who wanted a link was turned away.
     pub fn link(from: impl Into<String>, why: impl Into<String>) -> Self {
         Self { from: Some(from.into()), why: Some(why.into()), ..Self::of(What::Link) }
+    }
+
+    /// A site wanted to join the federation here; if it was refused, why.
+    pub fn join(
+        from: impl Into<String>,
+        site: impl Into<String>,
+        refused: Option<(u16, String)>,
+    ) -> Self {
+        let (status, why) = refused.map_or((200, None), |(status, why)| (status, Some(why)));
+        Self {
+            from: Some(from.into()),
+            subject: Some(site.into()),
+            status: Some(status),
+            why,
+            ..Self::of(What::Join)
+        }
     }
 
     /// What a site said of a resource was not taken in.
@@ -131,7 +157,7 @@ impl Event {
     /// Whether it tells of something that was not done.
     pub fn is_refusal(&self) -> bool {
         match self.what {
-            What::Request => self.status.is_some_and(|status| status >= 400),
+            What::Request | What::Join => self.status.is_some_and(|status| status >= 400),
             What::Link | What::Record | What::Denied => true,
             What::Started | What::Repaired | What::Lost | What::Other => false,
         }
@@ -139,9 +165,10 @@ impl Event {
 
     /// The same, with no text longer than a line has room for.
     pub(super) fn shortened(mut self) -> Self {
-        let Self { author, role, door, from, method, path, resource, operation, why, .. } =
-            &mut self;
-        for text in [author, role, door, from, method, path, resource, operation, why] {
+        let Self {
+            author, role, door, from, method, path, resource, operation, subject, why, ..
+        } = &mut self;
+        for text in [author, role, door, from, method, path, resource, operation, subject, why] {
             if let Some(text) = text.as_mut().filter(|text| text.len() > LONGEST) {
                 text.truncate(text.floor_char_boundary(LONGEST));
                 text.push('…');

@@ -7,7 +7,8 @@
 //! What must stay true:
 //! - a request that changes something is not answered before its line is with the system: a killed
 //!   agent loses no line of what it has answered, and a power cut no more than the last moments;
-//! - nobody can fill the record with refusals: those over a rate are counted, and a line has the number;
+//! - nobody can fill the record with refusals, or with what whoever looks may do: those over a rate are
+//!   counted, and a line has the number;
 //! - a disk that takes nothing stops no request: lines wait, within a limit, and it is a problem that is
 //!   shown.
 
@@ -41,7 +42,11 @@ pub use self::{
     entry::{Entry, Event, What},
     read::{Place, Verdict, Wanted, directory, entries, verify},
 };
-use crate::{config, limits::Bucket, trust::Own};
+use crate::{
+    config,
+    limits::{Bucket, Buckets},
+    trust::Own,
+};
 
 /// How many events may be on their way to the one who writes. More wait.
 const QUEUE: usize = 1_024;
@@ -51,6 +56,8 @@ const BATCH: usize = 256;
 const SETTLE: Duration = Duration::from_millis(250);
 /// How many refusals have a line of their own: so many a second in the long run, so many at once.
 const REFUSALS: (u32, u32) = (10, 1_000);
+/// The same for each author, of what whoever looks may do.
+const LOOKS: (u32, u32) = (1, 1_000);
 
 /// The audit of this site. A handle; clones share it.
 #[derive(Clone)]
@@ -64,6 +71,7 @@ struct Shared {
     /// Events that found the queue full, and could not wait.
     missed: AtomicU64,
     refusals: Mutex<Refusals>,
+    looks: Mutex<Buckets>,
     state: Mutex<State>,
     /// Whose turn it is to read: one at a time, so that the disk has time for others.
     turn: Turn<()>,
@@ -76,7 +84,7 @@ pub struct State {
     pub written: u64,
     /// Events since the agent started that no line tells of.
     pub lost: u64,
-    /// Refusals since the agent started that have no line of their own.
+    /// Refusals, and what only looks, since the agent started that have no line of their own.
     pub unwritten: u64,
     /// Why nothing can be written now.
     pub failing: Option<String>,
@@ -88,7 +96,7 @@ pub struct State {
 struct Refusals {
     bucket: Bucket,
     began: Instant,
-    /// Those that had none since the last that had.
+    /// Those that had none since the last that had, and those of what only looks.
     unwritten: u64,
 }
 
@@ -124,6 +132,7 @@ impl Audit {
                 began: Instant::now(),
                 unwritten: 0,
             }),
+            looks: Mutex::new(Buckets::new(LOOKS.0, LOOKS.1)),
             state: Mutex::new(State { cut: found.cut, ..State::default() }),
             turn: Turn::new(()),
         }));
@@ -157,15 +166,21 @@ impl Audit {
         }
     }
 
-    /// An event that is to have a line: of very many refusals, not each.
+    /// An event that is to have a line: of very many refusals, and of what only looks, not each.
     fn admitted(&self, mut event: Event) -> Option<Event> {
-        if !event.is_refusal() {
+        if !event.is_refusal() && !event.looks {
             return Some(event);
         }
         let mut refusals = self.0.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         let now = refusals.began.elapsed();
-        let (rate, burst) = REFUSALS;
-        if refusals.bucket.take(rate, burst, now).is_err() {
+        let taken = if event.is_refusal() {
+            let (rate, burst) = REFUSALS;
+            refusals.bucket.take(rate, burst, now)
+        } else {
+            let mut looks = self.0.looks.lock().unwrap_or_else(PoisonError::into_inner);
+            looks.take(event.author.as_deref().unwrap_or_default(), now)
+        };
+        if taken.is_err() {
             refusals.unwritten += 1;
             self.state(|state| state.unwritten += 1);
             return None;

@@ -299,3 +299,40 @@ async fn refusals_do_not_fill_the_record_and_nothing_else_is_left_out() {
     assert_eq!(done, 100);
     assert_eq!(audit.how().unwritten, 3_000 - refused as u64);
 }
+
+#[tokio::test]
+async fn what_only_looks_does_not_fill_the_record_and_each_author_pays_for_itself() {
+    let world = World::new();
+    let (settings, site) = (world.settings.clone(), "site1".parse().unwrap());
+    let audit = Audit::open(world.data.path(), settings, world.own(), &site).unwrap();
+    let by = |author: &str| Event { author: Some(author.to_owned()), ..asked("r") };
+    for _ in 0..2_000 {
+        audit.record(Event { looks: true, ..by("eve") }).await;
+    }
+    for _ in 0..100 {
+        audit.record(Event { looks: true, ..by("ada") }).await;
+        audit.record(by("eve")).await;
+    }
+    audit.stop().await;
+    let count = |author: &str| {
+        let of = |entry: &&Entry| entry.event.author.as_deref() == Some(author);
+        world.all().iter().filter(of).count()
+    };
+    // What eve did besides has a line each; of what she looked at, a thousand.
+    assert!((1_100..1_200).contains(&count("eve")), "{}", count("eve"));
+    assert_eq!(count("ada"), 100);
+    assert_eq!(audit.how().unwritten, 2_100 - count("eve") as u64);
+    let more: u64 = world.all().iter().filter_map(|entry| entry.event.more).sum();
+    assert!(more > 0 && more <= audit.how().unwritten, "{more}");
+}
+
+#[test]
+fn a_join_that_is_refused_is_a_refusal() {
+    let joined = Event::join("10.0.0.1:4000", "site2 key", None);
+    let refused = Event::join("10.0.0.1:4000", "site2 key", Some((403, "token-used".to_owned())));
+    assert!(!joined.is_refusal() && refused.is_refusal());
+    let line = serde_json::to_value(&refused).unwrap();
+    let expected = serde_json::json!({ "what": "join", "from": "10.0.0.1:4000",
+        "subject": "site2 key", "status": 403, "why": "token-used" });
+    assert_eq!(line, expected);
+}

@@ -3,7 +3,7 @@
 //! What must stay true: a guest learns anything about who belongs only if it has a token, and all of it
 //! only if it is let in; what is refused says why, and does not spend a token.
 
-use std::sync::PoisonError;
+use std::{sync::PoisonError, time::Instant};
 
 use axum::{
     body::{Body, to_bytes},
@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::{Federation, JOIN, STATEMENTS, Shared, address_of};
 use crate::{
     api::ApiError,
+    audit::Event,
     config,
     node::Stopping,
     peers::{Caller, Guest},
@@ -56,26 +57,32 @@ impl Federation {
         let site = request.extensions().get::<Caller>().map(|Caller(site)| site.clone());
         let guest = request.extensions().get::<Guest>().copied();
         let answered = match (request.uri().path(), guest) {
-            (JOIN, Some(guest)) => self.join_in(request.into_body(), guest).await,
+            (JOIN, Some(guest)) => return self.join_in(request.into_body(), guest).await,
             (STATEMENTS, guest) => self.exchange(request.into_body(), site, guest).await,
             _ => Err(ApiError::not_found("unknown-path", "there is nothing here", "join first")),
         };
-        match answered {
-            Ok(bytes) => {
-                ([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response()
-            }
-            Err(error) => error.into_response(),
-        }
+        respond(answered)
     }
 
-    /// Reads what a guest says that wants to join.
-    async fn join_in(&self, body: Body, guest: Guest) -> Result<Vec<u8>, ApiError> {
-        let body = to_bytes(body, LONGEST_JOIN).await.map_err(unreadable)?;
-        let request: super::Request = postcard::from_bytes(&body).map_err(unreadable)?;
-        // To its end, even if the guest is gone by then: it waits for the disk.
-        let this = self.clone();
-        let admitted = tokio::task::spawn_blocking(move || this.admit(&request, guest));
-        admitted.await.map_err(|_| Stopping)?
+    /// Lets a guest in that wants to join, or not. The answer has what the audit is to say of it.
+    async fn join_in(&self, body: Body, guest: Guest) -> Response<Body> {
+        let request = asked(body).await;
+        let site = request.as_ref().map_or("?", |request| &request.site).to_owned();
+        let admitted = match request {
+            Ok(request) => {
+                // To its end, even if the guest is gone by then: it waits for the disk.
+                let this = self.clone();
+                let admitted = tokio::task::spawn_blocking(move || this.admit(&request, guest));
+                admitted.await.unwrap_or_else(|_| Err(Stopping.into()))
+            }
+            Err(error) => Err(error),
+        };
+        let refused = admitted.as_ref().err().map(|error| (error.0.status, error.0.kind.clone()));
+        let subject = format!("{site} {}", guest.key);
+        let event = Event::join(guest.from.to_string(), subject, refused);
+        let mut response = respond(admitted);
+        response.extensions_mut().insert(event);
+        response
     }
 
     /// Lets a guest in, if it has a token that is good.
@@ -142,7 +149,9 @@ impl Federation {
         // What somebody brings is believed for its signatures, not for who brings it.
         self.hear(std::mem::take(&mut news.words)).await.map_err(|error| {
             let from = site.as_ref().map_or("a guest", |site| site.as_str());
-            tracing::warn!("what {from} says about who belongs is refused: {error}");
+            if let Some(unsaid) = self.shared.doubts.again(Instant::now()) {
+                tracing::warn!(unsaid, "what {from} says about who belongs is refused: {error}");
+            }
             unreadable(error)
         })?;
         if let Some(guest) = guest {
@@ -166,6 +175,19 @@ impl Federation {
             words: if told { ledger.beyond(&news.heard()) } else { Vec::new() },
         };
         postcard::to_allocvec(&reply).map_err(unwritten)
+    }
+}
+
+/// What a guest says that wants to join.
+async fn asked(body: Body) -> Result<super::Request, ApiError> {
+    let body = to_bytes(body, LONGEST_JOIN).await.map_err(unreadable)?;
+    postcard::from_bytes(&body).map_err(unreadable)
+}
+
+fn respond(answered: Result<Vec<u8>, ApiError>) -> Response<Body> {
+    match answered {
+        Ok(bytes) => ([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response(),
+        Err(error) => error.into_response(),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Joining a federation and leaving it: what a site does about what it hears, and what it asks others.
 //!
 //! Who belongs is decided by [`cheops_core::trust::Roster`] and kept by [`Ledger`]. This is the rest: letting
-//! a site in that shows a token (`door`), telling the others (`spread`), and what people ask for.
+//! a site in that shows a token (`door`), telling the others (`spread`), who may do what (`people`), and what
+//! people ask for.
 //!
 //! What must stay true:
 //! - a token is spent before the site is let in, so that it lets in no second one, whatever happens;
@@ -9,6 +10,7 @@
 //! - whoever hears that a site was removed says how far it knew it, so that all draw the same line.
 
 mod door;
+mod people;
 mod spread;
 
 use std::{
@@ -24,21 +26,19 @@ use cheops_core::{
     id::{ResourceId, SiteId},
     replica::{Replica, Resource},
     time::Millis,
-    trust::{
-        Claim, Fence, PublicKey, Roster, Standing,
-        people::{Digest, Invalid},
-    },
+    trust::{Claim, Fence, PublicKey, Roster, Standing},
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
     api::model,
     config::{self, Config},
+    limits::Seldom,
     node::{self, Stopping},
     peers::{Peers, VisitError},
     trust::{
         Identity, IdentityError, Ledger, LedgerError, Members,
-        people::{self, Grants, GrantsError},
+        people::{Grants, GrantsError, now},
         token::{Proof, Token, Tokens},
         word::Signed,
     },
@@ -48,6 +48,9 @@ use crate::{
 const JOIN: &str = "/peer/v1/join";
 /// Where sites tell each other who belongs, and guests may.
 const STATEMENTS: &str = "/peer/v1/statements";
+
+/// How often in a minute a line of the log says that what others say is refused.
+const SAID: u32 = 10;
 
 /// How long a token is good for if nobody says otherwise.
 pub const TTL: Duration = Duration::from_mins(10);
@@ -72,6 +75,8 @@ struct Shared {
     renewing: Mutex<()>,
     data: PathBuf,
     advertise: Option<String>,
+    /// What others say and is refused.
+    doubts: Seldom,
 }
 
 /// Why something about who belongs was not done.
@@ -147,8 +152,19 @@ impl Federation {
         let (data, advertise) = (config.data.clone(), config.advertise.clone());
         let tokens = Tokens::open(&data)?;
         let (admitting, renewing) = (Mutex::default(), Mutex::default());
-        let shared =
-            Shared { members, peers, node, grants, tokens, admitting, renewing, data, advertise };
+        let doubts = Seldom::new(SAID);
+        let shared = Shared {
+            members,
+            peers,
+            node,
+            grants,
+            tokens,
+            admitting,
+            renewing,
+            data,
+            advertise,
+            doubts,
+        };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -249,32 +265,8 @@ impl Federation {
             return Ok(());
         };
         let Shared { members, grants, .. } = &*self.shared;
-        let now = people::now();
-        let say = |claim| self.ledger().say(&members.identity(), self.now(), claim);
-        let known = grants.all();
-        for (grant, revoked) in &known {
-            let heard = said.find(&grant.digest, now);
-            if heard == Err(Invalid::Unknown) && revoked.is_none() && grant.holds_at(now) {
-                say(Claim::Grant(Box::new(grant.clone())))?;
-            }
-            if let Some(at) = *revoked
-                && heard.is_ok()
-            {
-                say(Claim::Revoke { digest: grant.digest, at })?;
-            }
-        }
-        let here = |digest: &Digest| known.iter().find(|(grant, _)| grant.digest == *digest);
-        for (grant, _) in said.all() {
-            if here(&grant.digest).is_none() && grant.holds_at(now) {
-                grants.grant(grant.clone()).await?;
-            }
-        }
-        for (digest, at) in said.revoked() {
-            if grants.find(digest, now).is_ok() {
-                grants.revoke(*digest, at).await?;
-            }
-        }
-        Ok(())
+        let say = |claim| Ok(self.ledger().say(&members.identity(), self.now(), claim)?);
+        people::share(&**grants, &said, now(), say).await
     }
 
     /// Hears what was said, beside everything else: it waits for the disk.

@@ -28,7 +28,7 @@ use std::{
     io,
     net::SocketAddr,
     sync::{Arc, Mutex, OnceLock, PoisonError, RwLock},
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use axum::{Router, body::Body};
@@ -56,6 +56,7 @@ use self::{
 };
 use crate::{
     config::{Config, Links},
+    limits::Seldom,
     node,
     problems::Noted,
     trust::{
@@ -72,6 +73,8 @@ const OF_A_SITE: usize = 4;
 const STRANGERS: usize = 64;
 /// How many reasons for turning somebody away are remembered, so that the log says each once.
 const REASONS: usize = 64;
+/// And how many of them in a minute; the others are counted.
+const SAID: u32 = 10;
 /// How long the streams of a new link may take before a call fails.
 const OPENING: Duration = Duration::from_secs(1);
 /// How long to wait for links to be closed.
@@ -253,6 +256,9 @@ pub(crate) struct Shared {
     listener: Mutex<Option<TcpListener>>,
     calls: OnceLock<Box<dyn Calls>>,
     turned_away: Mutex<BTreeSet<String>>,
+    /// What is said of those who are turned away, and of those for whom there is no room.
+    strangers: Seldom,
+    crowd: Seldom,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -356,7 +362,10 @@ impl Shared {
         if said.contains(&text) {
             return;
         }
-        tracing::warn!("no link with one who dialled: {text}");
+        // Whoever makes a new key for each attempt has a new text each time.
+        if let Some(unsaid) = self.strangers.again(Instant::now()) {
+            tracing::warn!(unsaid, "no link with one who dialled: {text}");
+        }
         if said.len() >= REASONS {
             said.clear();
         }
@@ -389,6 +398,8 @@ impl Peers {
             listener: Mutex::new(Some(listener)),
             calls: OnceLock::new(),
             turned_away: Mutex::default(),
+            strangers: Seldom::new(SAID),
+            crowd: Seldom::new(1),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
@@ -671,7 +682,9 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) {
         match accepted {
             Ok((tcp, from)) => {
                 let Ok(permit) = shared.room.clone().try_acquire_owned() else {
-                    tracing::warn!(%from, "as many connections are open as may be: one more is closed");
+                    if let Some(unsaid) = shared.crowd.again(Instant::now()) {
+                        tracing::warn!(%from, unsaid, "as many connections are open as may be: one more is closed");
+                    }
                     continue;
                 };
                 let serving = Box::pin(http::serve(shared.clone(), tcp, from));

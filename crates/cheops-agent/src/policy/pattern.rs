@@ -1,9 +1,10 @@
 //! What an argument may be.
 //!
 //! `*` stands for any number of characters, `{id}` for the id of the resource, `{file}` for an attached
-//! file; all else stands for itself. What must stay true: `*` lets through neither an option where the
-//! pattern names none (`--checkpoint-action=…` for `*`) nor a way out of a directory (`..`); an id that
-//! holds a `*` is no pattern; matching costs time in proportion to the product of both lengths.
+//! file; all else stands for itself. What must stay true: neither `*` nor `{id}` lets through an option where
+//! the pattern names none (`--checkpoint-action=…` for `*`, a resource that is called `-rf`) or a way out of a
+//! directory (`..`); an id that holds a `*` is no pattern; matching costs time in proportion to the product of
+//! both lengths.
 
 use super::words::{Known, Piece, Word};
 
@@ -47,11 +48,12 @@ impl Pattern {
     /// Whether all of an argument matches.
     pub(super) fn matches(&self, word: &Word, known: Known<'_>) -> bool {
         let units = units(word, known);
-        if self.0.contains(&Part::Any) {
-            let is_option = units.first() == Some(&Unit::Char('-'));
-            if is_option && self.0.first() == Some(&Part::Any) || leads_out(&units) {
-                return false;
-            }
+        let open = |part: &Part| matches!(part, Part::Any | Part::Id);
+        let is_option = units.first() == Some(&Unit::Char('-'));
+        if is_option && self.0.first().is_some_and(open)
+            || self.0.iter().any(open) && leads_out(&units)
+        {
+            return false;
         }
         let mut wanted: Vec<Part> = Vec::with_capacity(self.0.len());
         for part in &self.0 {
@@ -79,10 +81,16 @@ fn units(word: &Word, known: Known<'_>) -> Vec<Unit> {
     units
 }
 
-/// Whether a part of it leads out of the directory that it begins in.
+/// Whether a part of it leads out of the directory that it begins in. What stands before the dots does not
+/// matter, since some programs take a path behind a letter or a sign (`-C..`, `@../x`).
 fn leads_out(units: &[Unit]) -> bool {
-    let between = |unit: &Unit| matches!(unit, Unit::Char('/' | '=' | ':' | ',') | Unit::File);
-    units.split(between).any(|name| name == [Unit::Char('.'), Unit::Char('.')])
+    let dot = Unit::Char('.');
+    let ends = |unit: Option<&Unit>| {
+        unit.is_none_or(|unit| matches!(unit, Unit::Char('/' | '=' | ':' | ',') | Unit::File))
+    };
+    let begins = |at: usize| at == 0 || units[at - 1] != dot;
+    (units.windows(2).enumerate())
+        .any(|(at, two)| two == [dot, dot] && begins(at) && ends(units.get(at + 2)))
 }
 
 fn glob(wanted: &[Part], units: &[Unit]) -> bool {
@@ -139,6 +147,13 @@ mod tests {
             ("/data/../x", "/data/../x", true),
             ("--file=*", "--file=../x", false),
             ("*:*", "a:..", false),
+            ("-C*", "-C..", false),
+            ("-C*", "-C../x", false),
+            ("@*", "@../x", false),
+            ("@*", "@x", true),
+            ("*", "wait...", true),
+            ("*", "a..b", true),
+            ("*", "..{a}", false),
             ("{id}", "{id}", true),
             ("{id}", "'web*'", true),
             ("{id}", "web-1", false),
@@ -157,6 +172,31 @@ mod tests {
             let known = Known { id: "web*", share: None };
             let found = Pattern::new(pattern).matches(&words[1], known);
             assert_eq!(found, expected, "{pattern} {argument}");
+        }
+    }
+
+    #[test]
+    fn an_id_is_no_option_and_no_way_out_unless_the_pattern_says_so() {
+        for (id, pattern, argument, expected) in [
+            ("-rf", "{id}", "{id}", false),
+            ("-rf", "{id}", "-rf", false),
+            ("-rf", "{id}*", "-rfx", false),
+            ("-rf", "*", "{id}", false),
+            ("-rf", "*{id}", "{id}", false),
+            ("rf", "-{id}", "-rf", true),
+            ("-rf", "-{id}", "--rf", true),
+            ("-rf", "key:{id}", "key:-rf", true),
+            ("..", "{id}", "{id}", false),
+            ("..", "/data/{id}", "/data/{id}", false),
+            ("..", "/data/{id}/x", "/data/{id}/x", false),
+            ("a..b", "/data/{id}", "/data/{id}", true),
+            // A pattern without anything open is what it says.
+            ("x", "-rf", "-rf", true),
+            ("x", "..", "..", true),
+        ] {
+            let words = split(&format!("program {argument}"), &[]).unwrap();
+            let found = Pattern::new(pattern).matches(&words[1], Known { id, share: None });
+            assert_eq!(found, expected, "{id} {pattern} {argument}");
         }
     }
 

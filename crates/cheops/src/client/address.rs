@@ -4,6 +4,7 @@
 
 use std::{
     fmt::{self, Display, Write},
+    net::IpAddr,
     path::PathBuf,
 };
 
@@ -70,6 +71,18 @@ impl Address {
     /// A port of this machine.
     pub(crate) fn local(port: u16) -> Self {
         Self::Host { secure: false, host: "127.0.0.1".to_owned(), port }
+    }
+
+    /// Whether nobody else can read what is sent there: over TLS, or without leaving this machine.
+    pub(crate) fn is_private(&self) -> bool {
+        match self {
+            Self::Host { secure: false, host, .. } => {
+                let address = bare(host).parse::<IpAddr>();
+                host.eq_ignore_ascii_case("localhost")
+                    || address.is_ok_and(|address| address.to_canonical().is_loopback())
+            }
+            Self::Host { secure: true, .. } | Self::Socket(_) => true,
+        }
     }
 
     /// As the `Host` header has it.
@@ -182,6 +195,28 @@ mod tests {
         ] {
             let error = Address::parse(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_others_can_read_is_told_apart() {
+        for (text, private) in [
+            ("https://site1.example.org", true),
+            ("https://192.0.2.1", true),
+            ("unix:/run/api.sock", true),
+            ("http://127.0.0.1:8079", true),
+            ("127.3.2.1", true),
+            ("localhost:1", true),
+            ("http://[::1]:1", true),
+            ("http://[::ffff:127.0.0.1]:1", true),
+            ("http://192.0.2.1", false),
+            ("http://0.0.0.0", false),
+            ("site1.example.org", false),
+            ("localhost.example.org", false),
+            ("127.0.0.1.example.org", false),
+            ("http://[2001:db8::1]:1", false),
+        ] {
+            assert_eq!(Address::parse(text).unwrap().is_private(), private, "{text}");
         }
     }
 

@@ -184,7 +184,16 @@ impl Client {
             Address::Host { secure: true, .. } => Some(access.trust()?),
             Address::Host { .. } | Address::Socket(_) => None,
         };
-        Ok(Self { token: access.token()?, trust, ..Self::at(agent)? })
+        let token = access.token()?;
+        if token.is_some() && !agent.is_private() {
+            return Err(Failure::input(format!("the token is not sent to {agent}"))
+                .caused_by("without TLS, others on the way could read it, and use it")
+                .hint(format!(
+                    "use https://{}; if that agent needs no token, leave --token, CHEOPS_TOKEN and CHEOPS_TOKEN_FILE out",
+                    agent.authority()
+                )));
+        }
+        Ok(Self { token, trust, ..Self::at(agent)? })
     }
 
     /// A client for the agent at an address, for somebody who needs no token there.

@@ -1,7 +1,7 @@
 //! Who this program is to an agent, and how it knows that the agent is the one that was meant.
 //!
 //! What must stay true: a token is never written anywhere, not even a part of it; an agent that can't prove who
-//! it is gets none.
+//! it is gets none, unless it is on this machine; no token leaves this machine without TLS.
 
 use std::{env, fs, io, path::PathBuf, sync::Arc};
 
@@ -49,6 +49,12 @@ fn variable(name: &str) -> Option<String> {
 }
 
 impl Access {
+    /// With a token that is named outright.
+    #[cfg(test)]
+    pub(super) fn of(token: &str) -> Self {
+        Self { token: Some(token.to_owned()), ..Self::default() }
+    }
+
     /// The token, if there is one.
     pub(super) fn token(&self) -> Result<Option<String>, Failure> {
         let file = self.token_file.clone();

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Address, Client};
+use super::{Access, Address, Client};
 use crate::report::Exit;
 
 /// A client, and what it has connected to.
@@ -129,4 +129,24 @@ fn a_kept_connection_that_was_closed_is_replaced_once() {
     assert_eq!(failure.exit(), Exit::Unreachable);
     closed.recv_timeout(Duration::from_secs(30)).unwrap();
     assert!(closed.try_recv().is_err(), "it asked once more");
+}
+
+#[test]
+fn a_token_leaves_the_machine_over_tls_only() {
+    let token = cheops_agent::trust::people::Token::make().unwrap().reveal();
+    let with = Access::of(&token);
+    for (agent, sent) in [
+        ("http://192.0.2.2:8079", false),
+        ("site1.example.org", false),
+        ("https://192.0.2.2:8079", true),
+        ("http://127.0.0.1:8079", true),
+        ("unix:/run/api.sock", true),
+    ] {
+        let client = Client::new(Some(agent), &with);
+        assert_eq!(client.is_ok(), sent, "{agent}");
+        if let Err(refused) = client {
+            let text = format!("{refused:?}");
+            assert!(text.contains("not sent") && !text.contains(&token), "{text}");
+        }
+    }
 }

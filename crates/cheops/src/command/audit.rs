@@ -246,10 +246,12 @@ impl Asked {
         let text = |text: &Option<String>| text.clone().unwrap_or_else(|| NONE.to_owned());
         let what = match event.what {
             What::Request => {
-                let operation = event.operation.as_deref().map(|op| format!(" ({op})"));
-                let operation = operation.unwrap_or_default();
-                format!("{} {}{operation}", text(&event.method), text(&event.path))
+                let subject = event.subject.as_deref().map(|subject| first(subject, SHOWN));
+                let made = event.operation.clone().or(subject);
+                let made = made.map(|made| format!(" ({made})")).unwrap_or_default();
+                format!("{} {}{made}", text(&event.method), text(&event.path))
             }
+            What::Join => format!("{} wants to join", first(&text(&event.subject), SHOWN)),
             What::Link => "a link".to_owned(),
             What::Record => format!("a record of {}", text(&event.resource)),
             What::Denied => {

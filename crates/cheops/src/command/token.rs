@@ -42,16 +42,35 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
 
 impl View for TokenMade {
     fn text(&self, _wide: bool) -> String {
-        clean(&format!(
-            "{token}\n\nAt the site that is to join, before {expires}:\n  cheops join {token}\nIt will ask `{site}` at {address}.",
-            token = self.token,
-            expires = self.expires,
-            site = self.site,
-            address = self.address,
-        )) + "\n"
+        let [token, expires, site, address] =
+            [&self.token, &self.expires, &self.site, &self.address].map(|text| clean(text));
+        format!(
+            "{token}\n\nAt the site that is to join, before {expires}:\n  cheops join {token}\nIt will ask `{site}` at {address}.\n"
+        )
     }
 
     fn names(&self) -> Vec<String> {
         vec![self.token.clone()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_is_the_token_and_nothing_else() {
+        let made = TokenMade {
+            token: "cheops-join-abc".to_owned(),
+            site: "site1\u{1b}[2J".to_owned(),
+            address: "10.0.0.1:8078\nhint: no".to_owned(),
+            expires: "2026-01-31T12:00:00Z".to_owned(),
+        };
+        let text = made.text(false);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], made.token);
+        assert_eq!(lines[3], "  cheops join cheops-join-abc");
+        assert_eq!(lines.len(), 5);
+        assert!(!text.contains('\u{1b}'));
     }
 }
