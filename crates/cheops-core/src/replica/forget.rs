@@ -6,9 +6,9 @@
 //! got, so that no number is used twice and nothing of it is taken in again.
 //!
 //! What must stay true:
-//! - a site forgets by itself only what each site of the resource has run the delete after, and only
-//!   if it knows of nothing that follows the delete, or follows a concurrent one alone: so all that
-//!   forget by one of two deletes forget the same;
+//! - a site forgets by itself only what each site of the resource has run the delete after, but for
+//!   those that were removed, and only if it knows of nothing that follows the delete, or follows a
+//!   concurrent one alone: so all that forget by one of two deletes forget the same;
 //! - what follows the delete outlives it: a site that knows of such a thing, and hears that another
 //!   has forgotten, *trims*: it drops what the other one has forgotten and keeps the rest;
 //! - after either, sites that know the same have the same log.
@@ -34,8 +34,7 @@ use crate::{
 /// What a site remembers of a resource that it has forgotten.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Tomb {
-    /// How far the stream of each site had got. All sites of the resource are named, since all have
-    /// replied to the delete.
+    /// How far the stream of each site had got. All sites of the resource are named.
     pub(super) version: Version,
     /// The operation that deleted it.
     pub(super) by: OpId,
@@ -74,7 +73,7 @@ impl Resource {
     }
 
     /// Counts records as known that are not here.
-    fn reach(&mut self, version: &Version) {
+    pub(super) fn reach(&mut self, version: &Version) {
         for (site, &number) in version {
             let high = self.streams().high(site);
             if number > high {
@@ -109,7 +108,7 @@ impl Resource {
     /// The delete after which nothing came, at any site, if there is one.
     fn forgettable(&self, here: &SiteId) -> Option<Ix> {
         let delete = self.deleted(here).filter(|&delete| !self.log.is_followed(delete))?;
-        let ends = self.sites().iter().all(|site| self.rests_on(delete, site));
+        let ends = self.present().all(|site| self.rests_on(delete, site));
         (ends && !self.lives_apart(delete)).then_some(delete)
     }
 
@@ -136,6 +135,7 @@ impl Resource {
         };
         let declared = declared.map_or_else(|| Cow::Owned(nothing()), Cow::Borrowed);
         let mut fresh = Self::new(self.id().clone(), &declared, &forgotten);
+        fresh.removed = self.removed.clone();
         for (site, number, item) in self.streams().beyond(&forgotten) {
             if let Some(record) = self.record(site, number, item) {
                 fresh.take(&record);
@@ -190,7 +190,7 @@ impl Resource {
     }
 
     /// The journal, for what is left of the log; nothing if the state depends on the rest.
-    fn journal_for(&self, left: &Self) -> Option<Journal> {
+    pub(super) fn journal_for(&self, left: &Self) -> Option<Journal> {
         self.journal.moved(|op| left.log.find(&self.log.op(op).id))
     }
 
@@ -305,6 +305,10 @@ impl Replica {
         }
         let mut version = resource.version();
         join(&mut version, &resource.due);
+        for site in resource.sites().iter() {
+            // One that was removed need not have recorded anything.
+            version.entry(site.clone()).or_default();
+        }
         let number = version.entry(self.here.clone()).or_default();
         *number = self.floors.get(id).copied().unwrap_or(0).max(*number);
         let op = resource.log().op(delete);
@@ -312,6 +316,7 @@ impl Replica {
         let (by, at) = (tomb.by.clone(), tomb.at);
         self.tombs.insert(id.clone(), tomb);
         out.persist(Durable::Forgotten { resource: id.clone(), version, by, at });
+        self.put_aside(id, out);
         out.tell(Event::Forgotten(id.clone()));
         // What waited may be the first of a new life.
         let here = self.here.clone();
