@@ -472,7 +472,10 @@ impl Storm {
         let all = self.ids.iter().flat_map(|(id, sites)| {
             held(&self.world, id).into_iter().map(move |(_, site, resource)| {
                 let (version, logged) = (resource.version(), agree::logged(resource));
-                format!("\n{id} of {sites} at {site}: {}, {version:?}, {logged:?}", resource.is_idle())
+                format!(
+                    "\n{id} of {sites} at {site}: {}, {version:?}, {logged:?}",
+                    resource.is_idle()
+                )
             })
         });
         all.collect()
@@ -501,7 +504,10 @@ impl Storm {
             .map(|(id, op)| (id.clone(), op.clone()))
             .collect();
         let accepted = world.watch.answered.accepted();
-        kept::check(world, accepted.filter(|(id, op)| !out.contains(&((*id).clone(), (*op).clone()))));
+        kept::check(
+            world,
+            accepted.filter(|(id, op)| !out.contains(&((*id).clone(), (*op).clone()))),
+        );
         let mut compared = 0;
         for (id, _) in &self.ids {
             let held = held(world, id);

@@ -171,7 +171,11 @@ impl Replica {
         ids.extend(known.keys().filter(|_| mine).cloned());
         for id in ids {
             let last = known.get(&id).copied().unwrap_or(0);
-            let high = self.resources.get(&id).map_or(0, |r| r.streams().high(site));
+            let high = self.resources.get_mut(&id).map_or(0, |resource| {
+                // What came too early counts no more; what still does comes again.
+                resource.waiting.give_up(site);
+                resource.streams().high(site)
+            });
             let used = self.last_number(&id).max(self.floor(&id));
             // Where this site lacks some of its own, their numbers are still taken.
             let floor = if mine { used.max(last) } else { used };
@@ -200,6 +204,7 @@ impl Replica {
         let fences = core::mem::take(&mut resource.fenced);
         let (before, sites) = (resource.digest(), resource.sites().clone());
         let mut waiting = resource.waiting.drain();
+        // Also what has come while the cut had to wait.
         waiting.retain(|sent| !fences.contains_key(&sent.record.id().site));
         for (site, known) in fences {
             let floor = self.last_number(id).max(self.floor(id));

@@ -57,7 +57,7 @@ pub use self::{
     withhold::Lost,
 };
 use crate::{
-    id::{OpId, ResourceId, SiteId, Sites},
+    id::{OpId, ResourceId, SiteId},
     matrix::Config,
     operation::{Declaration, Operation, SharedOperation},
     time::{Clock, Millis, Now, Timestamp},
@@ -396,9 +396,7 @@ impl Replica {
 
     fn accepted(&self, ticket: Ticket, id: &ResourceId, op: &OpId, out: &mut Outbox) {
         if let Some(resource) = self.resources.get(id) {
-            let sites = Sites::new(resource.present().cloned());
-            let sites = sites.unwrap_or_else(|_| resource.sites().clone());
-            out.answer(ticket, Answer::Accepted(op.clone(), sites));
+            out.answer(ticket, Answer::Accepted(op.clone(), resource.present_sites()));
         }
     }
 

@@ -33,9 +33,10 @@ impl Replica {
         let before = self.removed.clone();
         self.leave_out(sites);
         let changed: Vec<&SiteId> = before.symmetric_difference(&self.removed).collect();
-        let touched = self.resources.values().filter(|resource| {
-            changed.iter().any(|site| resource.sites().contains(site))
-        });
+        let touched = self
+            .resources
+            .values()
+            .filter(|resource| changed.iter().any(|site| resource.sites().contains(site)));
         let touched: Vec<ResourceId> = touched.map(|resource| resource.id().clone()).collect();
         for id in touched {
             if let Some(resource) = self.resources.get_mut(&id) {

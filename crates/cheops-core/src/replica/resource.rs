@@ -143,6 +143,11 @@ impl Resource {
         self.sites.iter().filter(|site| !self.removed.contains(site))
     }
 
+    /// The same, as a set; all of its sites if none is left.
+    pub fn present_sites(&self) -> Sites {
+        Sites::new(self.present().cloned()).unwrap_or_else(|_| self.sites.clone())
+    }
+
     /// Those of them that were removed.
     pub fn absent(&self) -> impl Iterator<Item = &SiteId> {
         self.sites.iter().filter(|site| self.removed.contains(site))

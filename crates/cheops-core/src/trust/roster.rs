@@ -10,13 +10,21 @@
 //! *fence*. Each site that hears of the removal says how far it knew, too, and the furthest counts: what
 //! anybody had taken in before is not lost, and what nobody had is never taken in.
 //!
+//! A site that is let in again has a new key, and goes on from there. So whoever lets it in *closes* the
+//! fences of its old keys first: they move no more, and who had taken in more of its records than that
+//! takes them out again. Otherwise what it records from then on could not be told from what it had before.
+//!
 //! What must stay true:
 //! - of what a removed key says, nothing counts beyond its fence, and no word of its own moves that;
 //! - all who belong come to know the same, in whatever order they hear of it; but of two that remove each
 //!   other, each site listens to the one that it has heard first, until a person decides;
 //! - a key that was removed does not come back: a site that is let in again has a new one.
 
-use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
 
 use super::{
     PublicKey,
@@ -79,6 +87,13 @@ pub enum Claim {
         /// What it knew.
         fence: Fence,
     },
+    /// How far the records of a removed site count, for good: it is about to be let in again.
+    Close {
+        /// The site's key.
+        key: PublicKey,
+        /// How far.
+        fence: Fence,
+    },
     /// Somebody may do something, at all sites.
     Grant(Box<Grant>),
     /// Nobody may do anything with a token any more.
@@ -105,6 +120,11 @@ impl Fence {
         let known = |resource| self.records.get(resource).copied().unwrap_or(0);
         self.statements >= other.statements
             && other.records.iter().all(|(resource, &number)| known(resource) >= number)
+    }
+
+    /// Whether a record lies within it.
+    fn lets_in(&self, resource: &ResourceId, number: u64) -> bool {
+        self.records.get(resource).is_some_and(|&last| number <= last)
     }
 
     /// Lets in what either lets in.
@@ -148,6 +168,8 @@ pub enum Standing {
         at: Timestamp,
         /// What of its words still counts.
         fence: Fence,
+        /// When it was said how far its records count for good, and by whom, if it was.
+        closed: Option<(Timestamp, PublicKey)>,
     },
 }
 
@@ -237,6 +259,36 @@ impl Roster {
         member.standing == Standing::Belongs && !self.members.iter().any(earlier)
     }
 
+    /// The names of sites that were removed and have not come back.
+    pub fn removed(&self) -> BTreeSet<SiteId> {
+        let gone = self.members.values().filter(|member| member.standing.fence().is_some());
+        let gone: BTreeSet<SiteId> = gone.map(|member| member.site.clone()).collect();
+        let there: BTreeSet<&SiteId> = self.sites().map(|(_, member)| &member.site).collect();
+        gone.into_iter().filter(|site| !there.contains(site)).collect()
+    }
+
+    /// How far the records that were made with each removed key count, where that is said for good.
+    pub fn closed(&self) -> BTreeMap<PublicKey, (&SiteId, &BTreeMap<ResourceId, u64>)> {
+        let closed = self.members.iter().filter_map(|(key, member)| match &member.standing {
+            Standing::Removed { fence, closed: Some(_), .. } => {
+                Some((*key, (&member.site, &fence.records)))
+            }
+            _ => None,
+        });
+        closed.collect()
+    }
+
+    /// The keys of a site that were removed, and how far each counts, where that may still change.
+    pub fn open_fences(&self, site: &SiteId) -> Vec<(PublicKey, Fence)> {
+        let open = self.members.iter().filter_map(|(key, member)| match &member.standing {
+            Standing::Removed { fence, closed: None, .. } if member.site == *site => {
+                Some((*key, fence.clone()))
+            }
+            _ => None,
+        });
+        open.collect()
+    }
+
     /// Whether a record of a site counts, if it was signed with this key.
     pub fn counts(
         &self,
@@ -250,11 +302,25 @@ impl Roster {
         };
         match &member.standing {
             Standing::Belongs => self.holds_its_name(key, member),
-            Standing::Renewed { .. } => true,
-            Standing::Removed { fence, .. } => {
-                fence.records.get(resource).is_some_and(|&last| number <= last)
+            Standing::Renewed { .. } => {
+                let fence = self.last_after(key).standing.fence();
+                fence.is_none_or(|fence| fence.lets_in(resource, number))
             }
+            Standing::Removed { fence, .. } => fence.lets_in(resource, number),
         }
+    }
+
+    /// What a site is by the last of its keys, from one of them on: whoever has one that was renewed must
+    /// not go on with it after the site was removed.
+    fn last_after<'a>(&'a self, key: &PublicKey) -> &'a Member {
+        let mut last = &self.members[key];
+        // As often as there are keys: they may have been renewed in a circle.
+        for _ in 0..self.members.len() {
+            let Standing::Renewed { to } = &last.standing else { break };
+            let Some(next) = self.members.get(to) else { break };
+            last = next;
+        }
+        last
     }
 
     /// Whether the statement with this number of a key is the next that counts.
@@ -285,11 +351,16 @@ impl Roster {
             Claim::Remove { key, fence } => {
                 // What is known here was taken in, whatever the remover knew.
                 let known = Fence { statements: self.heard_of(key), records: BTreeMap::new() };
-                let removed = Standing::Removed { by: statement.by, at, fence: known };
+                let removed =
+                    Standing::Removed { by: statement.by, at, fence: known, closed: None };
                 self.stand(key, removed);
                 self.widen(key, fence);
             }
+            // What a site knows of itself is no news.
+            Claim::Vouch { key, .. } | Claim::Close { key, .. }
+                if self.members.get(key).is_some_and(|member| member.site == by.site) => {}
             Claim::Vouch { key, fence } => self.widen(key, fence),
+            Claim::Close { key, fence } => self.close(key, (at, statement.by), fence),
             Claim::Grant(grant) => {
                 self.people.grant((**grant).clone());
             }
@@ -314,10 +385,29 @@ impl Roster {
     }
 
     fn widen(&mut self, key: &PublicKey, by: &Fence) {
-        if let Some(Standing::Removed { fence, .. }) =
+        if let Some(Standing::Removed { fence, closed, .. }) =
             self.members.get_mut(key).map(|member| &mut member.standing)
         {
-            fence.widen(by);
+            if closed.is_none() {
+                fence.widen(by);
+            }
+            // What was said about who belongs can't be taken out again.
+            fence.statements = fence.statements.max(by.statements);
+        }
+    }
+
+    /// Of two that close a fence, the one counts that came first, wherever it was heard first.
+    fn close(&mut self, key: &PublicKey, (at, by): (Timestamp, PublicKey), to: &Fence) {
+        let known = Fence { statements: self.heard_of(key), records: BTreeMap::new() };
+        // The statement that removes it may be yet to come.
+        self.stand(key, Standing::Removed { by, at, fence: known, closed: None });
+        if let Some(Standing::Removed { fence, closed, .. }) =
+            self.members.get_mut(key).map(|member| &mut member.standing)
+            && closed.is_none_or(|first| (at, by) < first)
+        {
+            fence.statements = fence.statements.max(to.statements);
+            fence.records.clone_from(&to.records);
+            *closed = Some((at, by));
         }
     }
 }
@@ -363,6 +453,7 @@ mod tests {
             "moves" => Claim::Move { address: words[2].into() },
             "removes" => Claim::Remove { key: named(2), fence: up_to(3) },
             "vouches" => Claim::Vouch { key: named(3), fence: up_to(4) },
+            "closes" => Claim::Close { key: named(2), fence: up_to(3) },
             other => panic!("{other}"),
         };
         Statement {
@@ -449,6 +540,11 @@ mod tests {
                 vec!["a1@1 admits b", "a2@2 removes b up to 0", "a3@3 admits B"],
                 "Ba",
             ),
+            (
+                "who closes a fence removes",
+                vec!["a1@1 admits b", "a2@2 closes b up to 0", "b1@3 admits c"],
+                "a",
+            ),
             ("a key is renewed", vec!["a1@1 admits b", "b1@2 renews B"], "Ba"),
             (
                 "whoever has the old key can do nothing after it was removed",
@@ -508,6 +604,57 @@ mod tests {
         // What it says of itself after that changes nothing.
         roster.hear(says('b', 1, Claim::Vouch { key: key('b'), fence: fence(100) }));
         assert!(!counts(&roster, &web, 7));
+    }
+
+    #[test]
+    fn a_fence_that_is_closed_moves_no_more() {
+        let web: ResourceId = "web".parse().unwrap();
+        let site: SiteId = "site-b".parse().unwrap();
+        let fence = |number| Fence { statements: 0, records: [(web.clone(), number)].into() };
+        let says = |by, number, at, claim| Statement {
+            by: key(by),
+            number,
+            at: Timestamp::at(Millis(at)),
+            claim,
+        };
+        let begin = ["a1@1 admits b", "a2@1 admits c"].map(statement);
+        let said = [
+            says('a', 3, 2, Claim::Remove { key: key('b'), fence: fence(4) }),
+            says('a', 4, 5, Claim::Close { key: key('b'), fence: fence(4) }),
+            says('a', 5, 6, Claim::Admit { site: site.clone(), key: key('B'), address: "".into() }),
+            says('c', 1, 7, Claim::Vouch { key: key('b'), fence: fence(6) }),
+            says('c', 2, 8, Claim::Close { key: key('b'), fence: fence(9) }),
+            says('B', 1, 9, Claim::Vouch { key: key('b'), fence: fence(12) }),
+        ];
+        // In whatever order the words of different sites are heard.
+        for order in [[0, 1, 2, 3, 4, 5], [3, 4, 0, 1, 2, 5], [0, 3, 1, 4, 2, 5]] {
+            let mut roster = roster(&begin);
+            for n in order {
+                roster.hear(said[n].clone());
+            }
+            let counts = |number| roster.counts(&key('b'), &site, &web, number);
+            assert!(counts(4) && !counts(5), "{order:?}");
+            assert!(roster.counts(&key('B'), &site, &web, 100));
+            assert_eq!(roster.removed(), BTreeSet::new(), "it is back");
+            assert_eq!(roster.closed()[&key('b')].1[&web], 4);
+            assert_eq!(roster.open_fences(&site), vec![]);
+        }
+    }
+
+    #[test]
+    fn no_earlier_key_of_a_removed_site_counts_beyond_its_fence() {
+        let web: ResourceId = "web".parse().unwrap();
+        let site: SiteId = "site-b".parse().unwrap();
+        let mut roster = roster(&["a1@1 admits b", "b1@2 renews B"].map(statement));
+        assert!(roster.counts(&key('b'), &site, &web, 9));
+        let fence = Fence { statements: 0, records: [(web.clone(), 4)].into() };
+        let removes = Claim::Remove { key: key('B'), fence };
+        roster.hear(Statement { claim: removes, ..statement("a2@3 admits x") });
+        assert_eq!(roster.removed(), [site.clone()].into());
+        for letter in ['b', 'B'] {
+            assert!(roster.counts(&key(letter), &site, &web, 4));
+            assert!(!roster.counts(&key(letter), &site, &web, 5));
+        }
     }
 
     fn letter() -> impl Strategy<Value = char> {
