@@ -329,6 +329,35 @@ fn what_is_held_outlives_the_resource() {
     assert_eq!(all_held(&world, 2).len(), 1);
 }
 
+#[test]
+fn what_the_others_have_deleted_meanwhile_is_given_up_by_a_person() {
+    let mut world = three(CONFIG);
+    remove(&mut world, 2);
+    world.submit(2, request("inc 10"));
+    world.submit(0, request("delete 0"));
+    world.run_for(2_000);
+    assert!(replica(&world, 0).resource(&resource()).is_none());
+    back(&mut world, 2);
+    assert!(at(&world, 2).is_deleted_elsewhere(), "nobody knows any more how to delete it");
+    assert_eq!(all_held(&world, 2).len(), 1, "what nobody had");
+    // Somebody goes on with it before that is seen.
+    world.submit(2, request("inc 20"));
+    world.run_for(1_000);
+    world.input(2, Input::GiveUp(resource()));
+    world.run_for(20_000);
+    let none = |world: &Sky| (0..3).all(|n| replica(world, n).resource(&resource()).is_none());
+    assert!(none(&world));
+    world.crash(2, false);
+    world.run_for(5_000);
+    assert!(none(&world));
+    assert_eq!(all_held(&world, 2).len(), 2, "nothing is lost silently");
+    // A new life begins above all numbers.
+    world.submit(2, request("set 7"));
+    world.run_for(2_000);
+    assert!((0..3).all(|n| world.app(n, &resource()).0 == 7));
+    assert_eq!(states(&world), [State::Settled; 3]);
+}
+
 fn pick<T: Clone>(rng: &mut fastrand::Rng, of: &[T]) -> T {
     of[rng.usize(0..of.len())].clone()
 }

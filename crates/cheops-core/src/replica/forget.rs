@@ -291,7 +291,7 @@ impl Replica {
         self.proceed(id, now, out);
     }
 
-    fn forget(&mut self, id: &ResourceId, delete: Ix, now: Now, out: &mut Outbox) {
+    pub(super) fn forget(&mut self, id: &ResourceId, delete: Ix, now: Now, out: &mut Outbox) {
         let Some(mut resource) = self.resources.remove(id) else { return };
         for site in resource.sites().iter().filter(|&site| *site != self.here) {
             let shared = self.shared.entry(site.clone()).or_default();
@@ -370,6 +370,10 @@ impl Replica {
         }
         let deleted = resource.log.iter().any(|(_, op)| op.kind.is_delete());
         let over = |op: &OpId| covers(version, op) && !resource.log.is_forgotten(op);
+        if !deleted && self.back && resource.log.iter().any(|(_, op)| over(&op.id)) {
+            join(resource.deleted_elsewhere.get_or_insert_default(), version);
+            return;
+        }
         if !deleted && resource.log.iter().any(|(_, op)| over(&op.id)) {
             let (from, resource) = (from.clone(), id.clone());
             let why = "it has deleted other operations by the same numbers: was this site restored from an old backup?";

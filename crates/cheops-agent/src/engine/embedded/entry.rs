@@ -262,7 +262,13 @@ mod tests {
         let resource: ResourceId = "counter".parse().unwrap();
         let op = OpId { site: "site1".parse().unwrap(), number: 7 };
         let intent = Durable::Intent { resource: resource.clone(), op, attempt: 1, fresh: false };
-        for durable in [intent, Durable::Clearing(resource.clone()), Durable::Cleared(resource)] {
+        let op = OpId { site: "site1".parse().unwrap(), number: 9 };
+        let decided = Durable::Decided { resource: resource.clone(), op, adopted: None };
+        let site = "site3".parse().unwrap();
+        let held =
+            Durable::Held { resource: resource.clone(), site, known: 4, floor: 9, done: true };
+        let clearing = Durable::Clearing(resource.clone());
+        for durable in [intent, decided, held, clearing, Durable::Cleared(resource)] {
             let entry = Entry::of(&durable);
             let mut bytes = entry.encode();
             assert_eq!(Entry::decode(&bytes), Some(entry));
