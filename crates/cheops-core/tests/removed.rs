@@ -410,6 +410,7 @@ impl Storm {
         let replica = self.world.sites[n].replica.as_ref();
         let known = replica.is_some_and(|replica| replica.resource(&id).is_some());
         let kind = pick(rng, &["set", "inc", "inc"]);
+        let kind = if known && rng.u8(0..10) == 0 { "delete" } else { kind };
         self.submitted += 1;
         let submission = Submission {
             ticket: Ticket(0),
@@ -517,6 +518,17 @@ impl Storm {
         self.world.mishaps = Mishaps::default();
         self.world.heal_all();
         self.world.run_for(90_000);
+        // Whoever finds that the others have deleted something takes it out of the application.
+        for n in 0..self.world.sites.len() {
+            for (id, _) in &self.ids {
+                let found = replica(&self.world, n).resource(id);
+                if found.is_some_and(Resource::is_deleted_elsewhere) {
+                    self.world.sites[n].apps.remove(id);
+                    self.world.input(n, Input::GiveUp(id.clone()));
+                }
+            }
+        }
+        self.world.run_for(30_000);
         assert!(self.is_calm(), "{}", self.unrest());
         let world = &self.world;
         world.watch.answered.check();

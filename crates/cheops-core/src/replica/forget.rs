@@ -25,7 +25,7 @@ use super::{
 use crate::{
     id::{OpId, ResourceId, SiteId},
     log::Ix,
-    operation::Declaration,
+    operation::{Declaration, SharedOperation},
     plan::{Journal, Outcome},
     resolve::Fate,
     time::{Now, Timestamp},
@@ -182,6 +182,22 @@ impl Resource {
         let mut fresh = self.without(version);
         fresh.journal = self.journal_for(&fresh).unwrap_or_else(|| self.journal.anew());
         *self = fresh;
+    }
+
+    /// How far streams reach beyond a version that others have forgotten without following a delete: they
+    /// did not wait for a site that was removed, and what it had told this one alone is over, too.
+    fn left_behind(&self, version: &Version) -> Version {
+        let is_over = |op: &SharedOperation| covers(version, &op.id);
+        let deletes = self.log.iter().filter(|(_, op)| op.kind.is_delete() && is_over(op));
+        let deletes: Vec<Ix> = deletes.map(|(delete, _)| delete).collect();
+        let mut behind = Version::new();
+        for (ix, op) in self.log.iter().filter(|(_, op)| !is_over(op)) {
+            let follows = deletes.iter().any(|&delete| self.log.precedes(delete, ix));
+            if !deletes.is_empty() && !follows {
+                join(&mut behind, &[(op.id.site.clone(), op.id.number)].into());
+            }
+        }
+        behind
     }
 
     /// Whether an operation of the log lies within a version.
@@ -380,6 +396,8 @@ impl Replica {
             return out.tell(Event::Refused { from, resource, why });
         }
         join(&mut resource.due, version);
+        let left_behind = resource.left_behind(version);
+        join(&mut resource.due, &left_behind);
         self.bury(id, now, out);
     }
 }
