@@ -188,9 +188,6 @@ impl Agent {
         let (handle, inbox) = node::channel(Clock::default());
         let members = members(&config)?;
         replica.leave_out(members.removed());
-        if members.came_back() {
-            replica.came_back();
-        }
         let peers = Peers::bind(&config, members.clone(), noted.clone(), handle.clone())
             .await
             .map_err(|error| unheard(config.peers, "other agents", error))?;

@@ -498,18 +498,6 @@ impl Remedy<'_> {
 pub(crate) fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
     let id = resource.id();
     let remedy = Remedy { id, replicant: Replicant::of(resource) };
-    if resource.is_deleted_elsewhere() {
-        return Some(trouble(
-            Urgency::High,
-            here,
-            Some(id),
-            "deleted-elsewhere",
-            format!(
-                "`{id}` was deleted at the other sites while `{here}` was removed, and nobody knows any more how: it is still in the application here"
-            ),
-            format!("take it out of the application at `{here}`, then: cheops site discard {id}"),
-        ));
-    }
     if resource.is_stuck() {
         return Some(trouble(
             Urgency::High,

@@ -225,19 +225,29 @@ fn what_failed_at_a_removed_site_alone_is_no_divergence() {
 }
 
 #[test]
-fn a_resource_is_forgotten_though_a_removed_site_has_not_deleted_it() {
+fn what_is_deleted_is_gone_without_a_removed_site_and_deleted_there_when_it_is_back() {
     let mut world = three(CONFIG);
     world.partition(&[vec![2], vec![0, 1]]);
     world.run_for(100);
-    world.submit(0, request("delete 0"));
+    let ticket = world.submit(0, request("delete 0")).unwrap();
+    world.submit(2, request("inc 10"));
     world.run_for(1_000);
-    assert!(replica(&world, 0).resource(&resource()).is_some(), "it waits");
+    assert!(!at(&world, 0).is_gone(&site("a")), "it waits");
     remove(&mut world, 2);
     world.run_for(1_000);
-    for n in [0, 1] {
-        assert!(replica(&world, n).resource(&resource()).is_none());
-        assert!(replica(&world, n).forgotten(&resource()).unwrap().contains_key(&site("c")));
+    assert_eq!(world.answers[&ticket].last(), Some(&Answer::Done));
+    for (n, name) in [(0, "a"), (1, "b")] {
+        assert!(at(&world, n).is_gone(&site(name)));
+        assert_eq!(at(&world, n).state(), State::Settled);
     }
+    // The site that comes back hears of the delete, and runs it.
+    back(&mut world, 2);
+    assert_eq!(world.app(2, &resource()).0, 0);
+    assert!(
+        (0..3).all(|n| replica(&world, n).resource(&resource()).is_none()),
+        "now it is forgotten"
+    );
+    assert_eq!(all_held(&world, 2).len(), 1);
 }
 
 #[test]
@@ -327,35 +337,6 @@ fn what_is_held_outlives_the_resource() {
     world.crash(2, false);
     world.run_for(5_000);
     assert_eq!(all_held(&world, 2).len(), 1);
-}
-
-#[test]
-fn what_the_others_have_deleted_meanwhile_is_given_up_by_a_person() {
-    let mut world = three(CONFIG);
-    remove(&mut world, 2);
-    world.submit(2, request("inc 10"));
-    world.submit(0, request("delete 0"));
-    world.run_for(2_000);
-    assert!(replica(&world, 0).resource(&resource()).is_none());
-    back(&mut world, 2);
-    assert!(at(&world, 2).is_deleted_elsewhere(), "nobody knows any more how to delete it");
-    assert_eq!(all_held(&world, 2).len(), 1, "what nobody had");
-    // Somebody goes on with it before that is seen.
-    world.submit(2, request("inc 20"));
-    world.run_for(1_000);
-    world.input(2, Input::GiveUp(resource()));
-    world.run_for(20_000);
-    let none = |world: &Sky| (0..3).all(|n| replica(world, n).resource(&resource()).is_none());
-    assert!(none(&world));
-    world.crash(2, false);
-    world.run_for(5_000);
-    assert!(none(&world));
-    assert_eq!(all_held(&world, 2).len(), 2, "nothing is lost silently");
-    // A new life begins above all numbers.
-    world.submit(2, request("set 7"));
-    world.run_for(2_000);
-    assert!((0..3).all(|n| world.app(n, &resource()).0 == 7));
-    assert_eq!(states(&world), [State::Settled; 3]);
 }
 
 fn pick<T: Clone>(rng: &mut fastrand::Rng, of: &[T]) -> T {
@@ -518,17 +499,6 @@ impl Storm {
         self.world.mishaps = Mishaps::default();
         self.world.heal_all();
         self.world.run_for(90_000);
-        // Whoever finds that the others have deleted something takes it out of the application.
-        for n in 0..self.world.sites.len() {
-            for (id, _) in &self.ids {
-                let found = replica(&self.world, n).resource(id);
-                if found.is_some_and(Resource::is_deleted_elsewhere) {
-                    self.world.sites[n].apps.remove(id);
-                    self.world.input(n, Input::GiveUp(id.clone()));
-                }
-            }
-        }
-        self.world.run_for(30_000);
         assert!(self.is_calm(), "{}", self.unrest());
         let world = &self.world;
         world.watch.answered.check();

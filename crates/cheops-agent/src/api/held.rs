@@ -5,7 +5,7 @@
 
 use axum::{extract::State, http::StatusCode};
 use cheops_core::{
-    id::{Key, Kind, OpId, ResourceId, SiteId},
+    id::{Key, OpId, ResourceId},
     replica::{self, Answer, Input, Replica, Submission, Ticket},
     time::Millis,
 };
@@ -121,38 +121,6 @@ pub(super) async fn discard(
         }
     }
     audited::made(who.author_of(None)?.as_str(), &op.to_string());
-    Ok(StatusCode::NO_CONTENT)
-}
-
-/// Forgets a resource here that the other sites have deleted while this site was removed.
-#[utoipa::path(delete, path = "/api/v1/federation/held/{id}", tag = "sites",
-    params(("id" = String, Path, description = "The resource")),
-    responses((status = NO_CONTENT), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn give_up(
-    State(context): State<Shared>,
-    In(id): In<String>,
-    who: Who,
-) -> ApiResult<StatusCode> {
-    let id = resource_id(&id)?;
-    let look = {
-        let id = id.clone();
-        move |replica: &Replica| {
-            let resource = replica.resource(&id)?;
-            Some((resource.is_deleted_elsewhere(), resource.sites().iter().cloned().collect()))
-        }
-    };
-    let found: Option<(bool, Vec<SiteId>)> = context.node.read(look).await?;
-    let Some((true, sites)) = found else {
-        return Err(ApiError::not_found(
-            "not-held",
-            format!("`{id}` was not deleted elsewhere while this site was removed"),
-            "to delete it at all of its sites: cheops delete",
-        ));
-    };
-    let kind: Kind = Kind::DELETE.parse()?;
-    who.may_operate(&id, &kind, &sites)?;
-    context.node.tell(Input::GiveUp(id)).await?;
-    durable(&context).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -196,7 +196,6 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(held::list))
         .routes(routes!(held::adopt))
         .routes(routes!(held::discard))
-        .routes(routes!(held::give_up))
         .routes(routes!(resources::list))
         .routes(routes!(grid::get))
         .routes(routes!(resources::get, submit::delete))

@@ -42,7 +42,6 @@ const ROUTES: &[(&str, &str, Right)] = &[
     ("GET", "/api/v1/changes", Look),
     ("GET", "/api/v1/federation", Look),
     ("GET", "/api/v1/federation/held", Look),
-    ("DELETE", "/api/v1/federation/held/{id}", Operate),
     ("DELETE", "/api/v1/federation/held/{id}/{operation}", Operate),
     ("POST", "/api/v1/federation/held/{id}/{operation}/adopt", Operate),
     ("POST", "/api/v1/federation/join", Manage),

@@ -81,15 +81,6 @@ impl Members {
         gone.filter(|site| *site != self.shared.here).collect()
     }
 
-    /// Whether this site was removed once, and let back in.
-    pub fn came_back(&self) -> bool {
-        let removed = |roster: &Roster| {
-            let own = roster.members().values().filter(|member| member.site == self.shared.here);
-            own.into_iter().any(|member| matches!(member.standing, Standing::Removed { .. }))
-        };
-        self.shared.ledger.read(removed).unwrap_or(false)
-    }
-
     /// The other sites: where they are, and by which key they are known.
     pub fn others(&self) -> BTreeMap<SiteId, Peer> {
         let Shared { here, named, ledger, .. } = &*self.shared;

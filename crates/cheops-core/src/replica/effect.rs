@@ -102,9 +102,6 @@ pub enum Input {
         /// The operation that it was submitted as again; nothing if it was discarded.
         adopted: Option<OpId>,
     },
-    /// A person has taken from the application what was [deleted elsewhere](super::Resource::is_deleted_elsewhere)
-    /// while this site was removed: it is forgotten here, too.
-    GiveUp(ResourceId),
     /// A site can be reached.
     PeerUp(SiteId),
     /// A site can't be reached any more.

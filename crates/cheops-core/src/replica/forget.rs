@@ -6,9 +6,11 @@
 //! got, so that no number is used twice and nothing of it is taken in again.
 //!
 //! What must stay true:
-//! - a site forgets by itself only what each site of the resource has run the delete after, but for
-//!   those that were removed, and only if it knows of nothing that follows the delete, or follows a
-//!   concurrent one alone: so all that forget by one of two deletes forget the same;
+//! - a site forgets by itself only what each site of the resource has run the delete after, and only
+//!   if it knows of nothing that follows the delete, or follows a concurrent one alone: so all that
+//!   forget by one of two deletes forget the same. That holds for sites that were removed, too: one that
+//!   is let back in has to hear of the delete, and whatever it records before that does not follow it.
+//!   Until then the resource is *gone*, and kept out of sight;
 //! - what follows the delete outlives it: a site that knows of such a thing, and hears that another
 //!   has forgotten, *trims*: it drops what the other one has forgotten and keeps the rest;
 //! - after either, sites that know the same have the same log.
@@ -25,7 +27,7 @@ use super::{
 use crate::{
     id::{OpId, ResourceId, SiteId},
     log::Ix,
-    operation::{Declaration, SharedOperation},
+    operation::Declaration,
     plan::{Journal, Outcome},
     resolve::Fate,
     time::{Now, Timestamp},
@@ -34,7 +36,8 @@ use crate::{
 /// What a site remembers of a resource that it has forgotten.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Tomb {
-    /// How far the stream of each site had got. All sites of the resource are named.
+    /// How far the stream of each site had got. All sites of the resource are named, since all have
+    /// replied to the delete.
     pub(super) version: Version,
     /// The operation that deleted it.
     pub(super) by: OpId,
@@ -105,10 +108,19 @@ impl Resource {
         later.map(|(_, op)| self.reply_to(op, site)).all(|later| !later.is_some_and(changed))
     }
 
+    /// Whether it was deleted at all of its sites but for some that were removed: it is kept for them alone.
+    pub fn is_gone(&self, here: &SiteId) -> bool {
+        let deleted = || self.deleted(here).filter(|&delete| !self.log.is_followed(delete));
+        self.absent().next().is_some()
+            && deleted().is_some_and(|delete| {
+                self.present().all(|site| self.rests_on(delete, site)) && !self.lives_apart(delete)
+            })
+    }
+
     /// The delete after which nothing came, at any site, if there is one.
     fn forgettable(&self, here: &SiteId) -> Option<Ix> {
         let delete = self.deleted(here).filter(|&delete| !self.log.is_followed(delete))?;
-        let ends = self.present().all(|site| self.rests_on(delete, site));
+        let ends = self.sites().iter().all(|site| self.rests_on(delete, site));
         (ends && !self.lives_apart(delete)).then_some(delete)
     }
 
@@ -182,22 +194,6 @@ impl Resource {
         let mut fresh = self.without(version);
         fresh.journal = self.journal_for(&fresh).unwrap_or_else(|| self.journal.anew());
         *self = fresh;
-    }
-
-    /// How far streams reach beyond a version that others have forgotten without following a delete: they
-    /// did not wait for a site that was removed, and what it had told this one alone is over, too.
-    fn left_behind(&self, version: &Version) -> Version {
-        let is_over = |op: &SharedOperation| covers(version, &op.id);
-        let deletes = self.log.iter().filter(|(_, op)| op.kind.is_delete() && is_over(op));
-        let deletes: Vec<Ix> = deletes.map(|(delete, _)| delete).collect();
-        let mut behind = Version::new();
-        for (ix, op) in self.log.iter().filter(|(_, op)| !is_over(op)) {
-            let follows = deletes.iter().any(|&delete| self.log.precedes(delete, ix));
-            if !deletes.is_empty() && !follows {
-                join(&mut behind, &[(op.id.site.clone(), op.id.number)].into());
-            }
-        }
-        behind
     }
 
     /// Whether an operation of the log lies within a version.
@@ -307,7 +303,7 @@ impl Replica {
         self.proceed(id, now, out);
     }
 
-    pub(super) fn forget(&mut self, id: &ResourceId, delete: Ix, now: Now, out: &mut Outbox) {
+    fn forget(&mut self, id: &ResourceId, delete: Ix, now: Now, out: &mut Outbox) {
         let Some(mut resource) = self.resources.remove(id) else { return };
         for site in resource.sites().iter().filter(|&site| *site != self.here) {
             let shared = self.shared.entry(site.clone()).or_default();
@@ -321,10 +317,6 @@ impl Replica {
         }
         let mut version = resource.version();
         join(&mut version, &resource.due);
-        for site in resource.sites().iter() {
-            // One that was removed need not have recorded anything.
-            version.entry(site.clone()).or_default();
-        }
         let number = version.entry(self.here.clone()).or_default();
         *number = self.floors.get(id).copied().unwrap_or(0).max(*number);
         let op = resource.log().op(delete);
@@ -386,18 +378,12 @@ impl Replica {
         }
         let deleted = resource.log.iter().any(|(_, op)| op.kind.is_delete());
         let over = |op: &OpId| covers(version, op) && !resource.log.is_forgotten(op);
-        if !deleted && self.back && resource.log.iter().any(|(_, op)| over(&op.id)) {
-            join(resource.deleted_elsewhere.get_or_insert_default(), version);
-            return;
-        }
         if !deleted && resource.log.iter().any(|(_, op)| over(&op.id)) {
             let (from, resource) = (from.clone(), id.clone());
             let why = "it has deleted other operations by the same numbers: was this site restored from an old backup?";
             return out.tell(Event::Refused { from, resource, why });
         }
         join(&mut resource.due, version);
-        let left_behind = resource.left_behind(version);
-        join(&mut resource.due, &left_behind);
         self.bury(id, now, out);
     }
 }

@@ -24,7 +24,6 @@ use alloc::{
 
 use super::{
     Alarm, Answer, Outbox, Replica, Resource,
-    forget::{covers, join},
     message::{Durable, Record, Reply, Version},
     run::Work,
 };
@@ -155,31 +154,6 @@ impl Replica {
         self.held.get(resource)?.decided.get(op).map(Option::as_ref)
     }
 
-    /// Takes note that this site was removed once and let back in. To be told before the first input, too.
-    pub fn came_back(&mut self) {
-        self.back = true;
-    }
-
-    /// Forgets a resource that the others have deleted while this site was removed. What was received here
-    /// since, and they have not forgotten, is held.
-    pub(super) fn give_up_resource(&mut self, id: &ResourceId, now: Now, out: &mut Outbox) {
-        let Some(resource) = self.resources.get_mut(id).filter(|resource| resource.is_idle())
-        else {
-            return;
-        };
-        let Some(version) = resource.deleted_elsewhere.take() else { return };
-        let last = resource.log.iter().max_by_key(|(_, op)| op.key()).map(|(ix, _)| ix);
-        let Some(last) = last else { return };
-        let own = resource.log.iter().filter(|(_, op)| op.id.site == self.here);
-        for (ix, op) in own.filter(|(_, op)| !covers(&version, &op.id)) {
-            let reply = resource.shared_reply(ix, &self.here).cloned();
-            let hold = self.held.entry(id.clone()).or_default();
-            hold.ops.insert(op.id.clone(), Held { op: op.clone(), reply });
-        }
-        join(&mut resource.due, &version);
-        self.forget(id, last, now, out);
-    }
-
     /// Hears where the stream of a site ends that was removed and is let back in.
     pub(super) fn fence(
         &mut self,
@@ -189,7 +163,6 @@ impl Replica {
         out: &mut Outbox,
     ) {
         let mine = *site == self.here;
-        self.back |= mine;
         let shared = self.resources.values().filter(|resource| {
             // Nobody else is concerned by what exists here alone.
             resource.sites().contains(site) && !(mine && resource.sites().len() == 1)

@@ -113,8 +113,6 @@ pub struct Replica {
     removed: Arc<BTreeSet<SiteId>>,
     /// What this site has received and nobody else takes from it, by resource.
     held: BTreeMap<ResourceId, Hold>,
-    /// This site was removed once, and let back in.
-    back: bool,
     /// The sites that can be reached.
     up: BTreeSet<SiteId>,
     /// For each other site, a digest of all that is known here of what the two share.
@@ -188,7 +186,6 @@ impl Replica {
             gap: None,
             removed: Arc::default(),
             held: BTreeMap::new(),
-            back: false,
             up: BTreeSet::new(),
             shared: BTreeMap::new(),
             alarms: Alarms::default(),
@@ -291,7 +288,6 @@ impl Replica {
             Input::Decided { resource, op, adopted } => {
                 self.decided(&resource, &op, adopted, &mut out);
             }
-            Input::GiveUp(resource) => self.give_up_resource(&resource, now, &mut out),
             Input::PeerUp(site) => {
                 self.up.insert(site.clone());
                 self.compare_with(&site, now, &mut out);

@@ -81,9 +81,6 @@ pub struct Resource {
     pub(super) removed: Arc<BTreeSet<SiteId>>,
     /// Up to where the records of some sites count, if the rest has yet to be taken out here.
     pub(super) fenced: Version,
-    /// Up to where the others have forgotten its records, if they have deleted it by an operation that
-    /// this site has never heard of.
-    pub(super) deleted_elsewhere: Option<Version>,
 }
 
 /// Whether a record can be taken in.
@@ -125,7 +122,6 @@ impl Resource {
             due: Version::new(),
             removed: Arc::default(),
             fenced: Version::new(),
-            deleted_elsewhere: None,
         };
         this.skip(&declared.base);
         this.skip(forgotten);
@@ -150,12 +146,6 @@ impl Resource {
     /// The same, as a set; all of its sites if none is left.
     pub fn present_sites(&self) -> Sites {
         Sites::new(self.present().cloned()).unwrap_or_else(|_| self.sites.clone())
-    }
-
-    /// Whether the others have deleted it while this site was removed, and forgotten how: a person has to
-    /// take it out of the application here.
-    pub fn is_deleted_elsewhere(&self) -> bool {
-        self.deleted_elsewhere.is_some()
     }
 
     /// Those of them that were removed.

@@ -102,7 +102,6 @@ fn given(input: &Input) -> String {
         Input::Decided { resource, op, adopted } => {
             format!("{resource} {op} is decided: {adopted:?}")
         }
-        Input::GiveUp(resource) => format!("{resource} is given up"),
         Input::PeerUp(site) => format!("sees {site}"),
         Input::PeerDown(site) => format!("loses {site}"),
         Input::Tick => "tick".to_owned(),

@@ -31,7 +31,7 @@ pub(super) fn adopt(
     for operation in operations {
         let path = path().then(resource).then(operation).then("adopt");
         let Adopted { resource, operation, adopted } = client.ask(Ask::new(Method::POST, &path))?;
-        decided.push(Decided { resource, operation: Some(operation), adopted: Some(adopted) });
+        decided.push(Decided { resource, operation, adopted: Some(adopted) });
     }
     Ok(Outcome::success(context.output.write(&Decisions { decided })?))
 }
@@ -43,14 +43,9 @@ pub(super) fn discard(
 ) -> Result<Outcome, Failure> {
     let client = context.client()?;
     let mut decided = Vec::new();
-    if operations.is_empty() {
-        client.tell(Method::DELETE, &path().then(resource))?;
-        let (resource, operation) = (resource.to_owned(), None);
-        decided.push(Decided { resource, operation, adopted: None });
-    }
     for operation in operations {
         client.tell(Method::DELETE, &path().then(resource).then(operation))?;
-        let (resource, operation) = (resource.to_owned(), Some(operation.clone()));
+        let (resource, operation) = (resource.to_owned(), operation.clone());
         decided.push(Decided { resource, operation, adopted: None });
     }
     Ok(Outcome::success(context.output.write(&Decisions { decided })?))
@@ -66,28 +61,25 @@ struct Decisions {
 #[derive(Debug, Serialize)]
 struct Decided {
     resource: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    operation: Option<String>,
+    operation: String,
     adopted: Option<String>,
 }
 
 impl View for Decisions {
     fn text(&self, _wide: bool) -> String {
         let line = |Decided { resource, operation, adopted }: &Decided| {
-            let what = operation.as_ref().map(|id| format!(" {id}")).unwrap_or_default();
             clean(&match adopted {
-                Some(adopted) => format!("adopted {resource}{what} as {adopted}"),
-                None => format!("discarded {resource}{what}"),
+                Some(adopted) => format!("adopted {resource} {operation} as {adopted}"),
+                None => format!("discarded {resource} {operation}"),
             }) + "\n"
         };
         self.decided.iter().map(line).collect()
     }
 
     fn names(&self) -> Vec<String> {
-        let name = |decided: &Decided| match decided.adopted.as_ref().or(decided.operation.as_ref())
-        {
-            Some(operation) => format!("operation/{operation}"),
-            None => format!("resource/{}", decided.resource),
+        let name = |decided: &Decided| {
+            let operation = decided.adopted.as_ref().unwrap_or(&decided.operation);
+            format!("operation/{operation}")
         };
         self.decided.iter().map(name).collect()
     }

@@ -52,19 +52,8 @@ pub(crate) enum Arguments {
     Held,
     /// Submit an operation that is held once more, as a new one
     Adopt(Decide),
-    /// Discard an operation that is held, or a resource that was deleted elsewhere meanwhile
-    Discard(Discard),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Discard {
-    /// The resource
-    #[arg(value_name = "RESOURCE")]
-    resource: String,
-    /// The operations; without any, the resource, if the other sites have deleted it while this one was
-    /// removed
-    #[arg(value_name = "OPERATION")]
-    operations: Vec<String>,
+    /// Discard an operation that is held
+    Discard(Decide),
 }
 
 #[derive(Debug, Args)]
@@ -146,7 +135,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
         Arguments::Adopt(Decide { resource, operations }) => {
             held::adopt(resource, operations, context)
         }
-        Arguments::Discard(Discard { resource, operations }) => {
+        Arguments::Discard(Decide { resource, operations }) => {
             held::discard(resource, operations, context)
         }
         Arguments::Key(Key { renew: true, .. }) => {
