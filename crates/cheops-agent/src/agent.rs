@@ -176,7 +176,7 @@ impl Agent {
     ) -> Result<Self, StartError> {
         prepare(&mut config).await?;
         let noted = Noted::default();
-        let (replica, engine) = restore(&config, &noted).await?;
+        let (mut replica, engine) = restore(&config, &noted).await?;
         let wary = engine.lost_unknown().is_some();
         let entrances = Entrances::open(&config).await?;
         let (api, certificate) = (entrances.api, entrances.certificate.clone());
@@ -189,6 +189,7 @@ impl Agent {
 
         let (handle, inbox) = node::channel(Clock::default());
         let members = members(&config)?;
+        replica.leave_out(members.removed());
         let peers = Peers::bind(&config, members.clone(), noted.clone(), handle.clone())
             .await
             .map_err(|error| unheard(config.peers, "other agents", error))?;
@@ -599,5 +600,10 @@ async fn in_use(context: &Context) -> Option<BTreeSet<Content>> {
         all.extend(files.map(|file| file.content));
         true
     };
-    context.node.walk(BTreeSet::new(), look).await.ok()
+    let held = |replica: &Replica| {
+        let files = replica.held().flat_map(|held| held.op.action.attachments());
+        files.map(|file| file.content).collect::<BTreeSet<Content>>()
+    };
+    let held = context.node.read(held).await.ok()?;
+    context.node.walk(held, look).await.ok()
 }

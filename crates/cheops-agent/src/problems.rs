@@ -30,6 +30,8 @@ use crate::{
 
 /// How many different refusals are remembered.
 const MAX_NOTED: usize = 100;
+/// How many operations that wait for a decision are listed.
+const MAX_HELD: usize = 100;
 /// How many resources with problems are listed.
 const MAX_LISTED: usize = 1_000;
 
@@ -189,12 +191,15 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
         troubles.map(|id| withheld(&here, id, known(id))).collect::<Vec<_>>()
     };
     all.extend(context.node.read(withheld).await?);
+    let here = site.clone();
+    all.extend(context.node.read(move |replica| held(&here, replica)).await?);
+    all.extend(context.federation.removed_by().map(|by| told_out(site, &by)));
     let (here, known) = (site.clone(), context.peers.sites());
     let look = move |replica: &Replica, resource: &replica::Resource, found: &mut Found| {
         if !replica.is_withheld(resource.id()) {
             found.troubles.extend(of(&here, resource));
         }
-        let others = resource.sites().iter().filter(|&other| *other != here);
+        let others = resource.present().filter(|&other| *other != here);
         for stranger in others.filter(|&other| !known.contains(other)) {
             *found.strangers.entry(stranger.clone()).or_default() += 1;
         }
@@ -223,7 +228,7 @@ fn strange(site: &SiteId, stranger: &SiteId, count: usize) -> Trouble {
             "`{stranger}` is a site of {count} resources, and `{site}` does not know where it is"
         ),
         format!(
-            "let it join (cheops token create), or add it to the configuration of `{site}` as a [[peer]]; if it was removed, it is a site of these resources no more once they are created again"
+            "let it join (cheops token create), or add it to the configuration of `{site}` as a [[peer]]"
         ),
     )
 }
@@ -379,6 +384,44 @@ fn link(site: &SiteId, peer: &crate::peers::Peer) -> Option<Trouble> {
         }
         Reach::Reachable => None,
     }
+}
+
+/// This site was removed, and has been told.
+fn told_out(here: &SiteId, by: &SiteId) -> Trouble {
+    trouble(
+        Urgency::High,
+        here,
+        None,
+        "removed",
+        format!(
+            "`{here}` was removed from the federation, says `{by}`: it goes on alone, and nobody takes what it records"
+        ),
+        format!(
+            "if it should come back: `cheops token create` at `{by}`, and `cheops join TOKEN` at `{here}`; what it has recorded alone is held then, and you decide about each operation"
+        ),
+    )
+}
+
+/// Operations that were received here while this site was removed.
+fn held(here: &SiteId, replica: &Replica) -> Vec<Trouble> {
+    let one = |held: &replica::Held| {
+        let Operation { resource, id, kind, author, .. } = &*held.op;
+        trouble(
+            Urgency::Medium,
+            here,
+            Some(resource),
+            "held",
+            format!(
+                "{kind} {id} of `{resource}`, by {author}, was received at `{here}` while that was removed: the others do not have it, and it is out of the block"
+            ),
+            format!(
+                "submit it again: cheops site adopt {resource} {}; or not: cheops site discard {resource} {}",
+                shell::last(&id.to_string()),
+                shell::last(&id.to_string())
+            ),
+        )
+    };
+    replica.held().take(MAX_HELD).map(one).collect()
 }
 
 /// A resource of which something is lost. If what created it is, nobody here knows its sites.

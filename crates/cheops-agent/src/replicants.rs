@@ -91,11 +91,11 @@ impl Replicant {
         let replied = |site: &&SiteId| resource.reply(&first.id, site).is_some();
         Some(Self {
             deleting: resource.is_deleting(),
-            replied: resource.sites().iter().filter(replied).cloned().collect(),
+            replied: resource.present().filter(replied).cloned().collect(),
             resource: resource.id().clone(),
             service: request.service.clone(),
             name,
-            sites: resource.sites().clone(),
+            sites: resource.present_sites(),
             parts: resource.config().parts.clone(),
             locals: resource.mades().map(|(site, id)| (site.clone(), id.into())).collect(),
         })

@@ -163,7 +163,7 @@ fn messages() -> [(&'static str, Message); 8] {
     ]
 }
 
-fn durables() -> [(&'static str, Durable); 12] {
+fn durables() -> [(&'static str, Durable); 15] {
     let steps = Action::Steps([Action::command("incr x"), http()].into());
     let first = Operation {
         parents: Box::default(),
@@ -185,6 +185,18 @@ fn durables() -> [(&'static str, Durable); 12] {
         at: Timestamp::at(Millis(1_800_000_000_000)),
     };
     let denied = Reply { outcome: Outcome::Denied, ..reply() };
+    let held = Durable::Held {
+        resource: "counter".parse().unwrap(),
+        site: "site3".parse().unwrap(),
+        known: 4,
+        floor: 9,
+        done: true,
+    };
+    let decided = Durable::Decided {
+        resource: "counter".parse().unwrap(),
+        op: "site3:7".parse().unwrap(),
+        adopted: Some("site3:10".parse().unwrap()),
+    };
     let trimmed = Durable::Trimmed { resource: "counter".parse().unwrap(), version: version() };
     [
         ("steps", stored(operation(steps))),
@@ -199,6 +211,9 @@ fn durables() -> [(&'static str, Durable); 12] {
         ("shown", Durable::Record(shown(), None)),
         ("denied", Durable::Record(Record::Reply(Arc::new(denied)), None)),
         ("sealed", Durable::Record(shown(), Some(seal()))),
+        ("held", held),
+        ("aside", Durable::Aside(shown())),
+        ("decided", decided),
     ]
 }
 

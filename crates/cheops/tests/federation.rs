@@ -9,8 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cheops_agent::api::model::{Federation, MemberStanding, Site, Submit};
-use field::{Field, agent::Agent, all_ok, eventually, http::Client, submit};
+use cheops_agent::api::model::{
+    Federation, Held, HeldOperation, MemberStanding, RunStatus, Site, State, Submit, Troubles,
+};
+use field::{Field, agent::Agent, all_ok, eventually, http::Client, read, submit};
 use serde_json::Value;
 
 const QUICK: &str = "[links]\nheartbeat = '100ms'\nsilence = '400ms'\nretry = '200ms'";
@@ -197,9 +199,111 @@ fn a_dead_site_is_removed_and_stays_so() {
         assert_eq!(site.reachable().len(), 1);
         assert_eq!(site.resource("x").unwrap().operations.len(), 1, "nothing of it came");
     }
-    // Nor does it come in with a token, with the key that it has.
-    let why = refused(three, &["join", &token(two)]);
-    assert!(why.contains("was removed from this federation, for ever"), "{why}");
+    let problems = said(&cheops(three, &["get", "problems"]));
+    assert!(problems.contains("cheops join TOKEN"), "and what to do: {problems}");
+}
+
+/// The commands that have run at a site, in order.
+fn effects(field: &Field, n: usize) -> Vec<String> {
+    let text = read(&field.directory(n).join("work/effects")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn held(site: &Agent) -> Vec<HeldOperation> {
+    let held: Held = site.try_get("/api/v1/federation/held").unwrap();
+    assert_eq!(held.held.len(), held.count);
+    held.held
+}
+
+/// `set` makes the state anew, `add` adds to it.
+const SET_AND_ADD: &str = r#"{"ResolutionMatrix": [
+    {"Before": "set", "After": "set", "Result": "take-one"},
+    {"Before": "add", "After": "set", "Result": "take-both-reverse-order"},
+    {"Before": "set", "After": "add", "Result": "take-both-keep-order", "Concurrent": "take-both"},
+    {"Before": "add", "After": "add", "Result": "take-both-agreed-order"}]}"#;
+
+#[test]
+fn what_only_a_removed_site_had_is_decided_about_when_it_is_back() {
+    let mut field = federation(3);
+    let line = |word: &str, how: &str| format!("echo {word} {how} {{id}}; echo {word} >> effects");
+    let add = |word: &str| submit(&line(word, ">>"), "add");
+    let alone = |word: &str| Submit { wait: Some("0s".into()), ..add(word) };
+    let begin = Submit {
+        config: Some(serde_json::from_str(SET_AND_ADD).unwrap()),
+        ..on(&field.everywhere(), &line("begin", ">"))
+    };
+    assert!(all_ok(&field.sites[0].exec("x", &begin), 3));
+    field.agreed("x", &[0, 1, 2]);
+    field.net.cut(0, 2);
+    field.net.cut(1, 2);
+    let [one, two, three] = &field.sites[..] else { panic!("three sites") };
+    eventually("the third is alone", || three.reachable().is_empty());
+    three.exec("x", &alone("one"));
+    three.exec("x", &alone("two"));
+    eventually("it runs what it accepts", || effects(&field, 2) == ["begin", "one", "two"]);
+
+    // The others go on without it.
+    well(one, &["site", "remove", "site3"]);
+    eventually("both have heard of it", || {
+        [one, two].iter().all(|site| member_names(site) == ["site1", "site2"])
+    });
+    assert!(all_ok(&two.exec("x", &add("after")), 2));
+    let seen = field.agreed("x", &[0, 1]);
+    assert_eq!((seen.summary.state, seen.summary.sites.len()), (State::Settled, 2));
+    assert_eq!(seen.summary.removed, ["site3"]);
+
+    field.net.heal();
+    well(three, &["join", &token(two)]);
+    field.wait_until_linked();
+    eventually("it has what the others have", || {
+        read(&field.directory(2).join("work/x")).as_deref() == Some("begin\nafter\n")
+    });
+    let waits = held(three);
+    assert_eq!(waits.len(), 2, "{waits:?}");
+    assert!(waits[0].command.contains("one") && waits[1].command.contains("two"));
+    assert!(waits.iter().all(|held| held.status == RunStatus::Ok), "what came of them there");
+    assert!(
+        said(&cheops(three, &["get", "problems"]))
+            .contains(&format!("adopt x {}", waits[0].operation))
+    );
+    assert_eq!(held(one), []);
+
+    // It is still so after a restart, and what is decided stays decided.
+    field.sites[2].restart();
+    let three = &field.sites[2];
+    assert_eq!(held(three), waits);
+    let [first, second] = [0, 1].map(|n| waits[n].operation.as_str());
+    let adopted = well(three, &["site", "adopt", "x", first]);
+    assert_eq!(well(three, &["site", "adopt", "x", first]), adopted, "once is enough");
+    for _ in 0..2 {
+        well(three, &["site", "discard", "x", second]);
+    }
+    assert!(refused(three, &["site", "discard", "x", first]).contains("submitted again"));
+    assert!(refused(three, &["site", "adopt", "x", second]).contains("was discarded already"));
+    field.sites[2].restart();
+    field.wait_until_linked();
+    let [one, two, three] = &field.sites[..] else { panic!("three sites") };
+    assert_eq!(held(three), []);
+    assert!(well(three, &["audit"]).contains("/held/x/"));
+
+    // What it asks for reaches the others, and all are the same.
+    assert!(all_ok(&three.exec("x", &add("last")), 3));
+    let seen = field.agreed("x", &[0, 1, 2]);
+    assert_eq!(seen.summary.state, State::Settled);
+    assert_eq!(seen.summary.sites, ["site1", "site2", "site3"]);
+    for n in 0..3 {
+        let found = read(&field.directory(n).join("work/x")).unwrap();
+        assert_eq!(found, "begin\nafter\none\nlast\n", "at {n}");
+    }
+    assert_eq!(effects(&field, 0), ["begin", "after", "one", "last"]);
+    assert_eq!(effects(&field, 1), ["begin", "after", "one", "last"]);
+    let replayed = ["begin", "one", "two", "begin", "after", "one", "last"];
+    assert_eq!(effects(&field, 2), replayed, "it was made anew once");
+    for site in [one, two, three] {
+        let problems: Troubles = site.try_get("/api/v1/problems").unwrap();
+        // That anybody may do anything is how these agents are set up.
+        assert!(problems.problems.iter().all(|problem| problem.what == "anyone"), "{problems:?}");
+    }
 }
 
 #[test]

@@ -38,8 +38,14 @@ use crate::{
 pub(super) struct From(pub(super) SocketAddr);
 
 /// What paths of the API and of the page begin with before a resource is named.
-const OF_RESOURCES: [&str; 5] =
-    ["/api/v1/resources/", "/exec/", "/show/", "/show_local/", "/resources/"];
+const OF_RESOURCES: [&str; 6] = [
+    "/api/v1/resources/",
+    "/api/v1/federation/held/",
+    "/exec/",
+    "/show/",
+    "/show_local/",
+    "/resources/",
+];
 
 /// What is found out about a request while it is carried out.
 #[derive(Debug, Clone, Default)]
@@ -304,6 +310,7 @@ mod tests {
             ("/api/v1/resources/%ff", None),
             ("/api/v1/resources/", None),
             ("/api/v1/resources", None),
+            ("/api/v1/federation/held/web/site3%3A7/adopt", Some("web")),
             ("/exec/web", Some("web")),
             ("/resources/web/run", Some("web")),
             ("/api/v1/sites/site2/pause", None),

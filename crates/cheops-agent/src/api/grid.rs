@@ -99,7 +99,7 @@ async fn sites_of(context: &Context, ids: &str) -> ApiResult<Option<BTreeSet<Sit
     let look = move |replica: &Replica| {
         let mut sites = BTreeSet::new();
         for id in &ids {
-            sites.extend(replica.resource(id)?.sites().iter().cloned());
+            sites.extend(replica.resource(id)?.present().cloned());
         }
         Some(sites)
     };
@@ -120,7 +120,7 @@ async fn own(context: &Context, query: &GridQuery, limit: usize) -> ApiResult<Gr
     let show = move |resource: &replica::Resource| {
         let untold = |site: &&SiteId| silent.contains(site) || !known.contains(*site);
         let others: Vec<&SiteId> =
-            resource.sites().iter().filter(|site| **site != here).filter(untold).collect();
+            resource.present().filter(|site| **site != here).filter(untold).collect();
         row(&here, resource, &others)
     };
     let (rows, next) = if let Some(ids) = &query.ids {

@@ -19,6 +19,7 @@ mod federation;
 pub mod form;
 mod grid;
 mod health;
+mod held;
 mod hooks;
 pub mod model;
 mod original;
@@ -192,6 +193,9 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(federation::join))
         .routes(routes!(federation::renew))
         .routes(routes!(federation::remove))
+        .routes(routes!(held::list))
+        .routes(routes!(held::adopt))
+        .routes(routes!(held::discard))
         .routes(routes!(resources::list))
         .routes(routes!(grid::get))
         .routes(routes!(resources::get, submit::delete))

@@ -20,7 +20,10 @@ use utoipa::{IntoParams, ToSchema};
 
 pub use self::{
     access::{AccessGrant, AccessList, AccessMade, AccessRequest, Login, Session},
-    federation::{Federation, Join, Member, MemberStanding, SiteKey, TokenMade, TokenWanted},
+    federation::{
+        Adopted, Federation, Held, HeldOperation, Join, Member, MemberStanding, SiteKey, TokenMade,
+        TokenWanted,
+    },
     grid::{Grid, GridCell, GridQuery, GridRow, GridSite},
     hook::{Hook, HookEvent, HookTested, Hooks},
     mesh::{
@@ -135,6 +138,9 @@ pub struct ResourceSummary {
     pub deleting: bool,
     /// The sites that it exists on.
     pub sites: Vec<String>,
+    /// Sites that it existed on and that were removed: nothing waits for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
     /// The sites of each part, the prime one first; empty if it is whole on each site.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Vec<String>>,

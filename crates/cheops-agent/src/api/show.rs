@@ -100,7 +100,7 @@ async fn known(context: &Context, id: &ResourceId) -> ApiResult<Option<Known>> {
     let id = id.clone();
     let look = move |replica: &Replica| {
         let resource = replica.resource(&id)?;
-        let (sites, config) = (resource.sites().clone(), resource.config());
+        let (sites, config) = (resource.present_sites(), resource.config());
         let part = |site: &SiteId| Some((site.clone(), view::number(config.share(site)?)));
         let parts = sites.iter().filter_map(part).collect();
         Some(Known { show: config.show.clone(), sites, parts })

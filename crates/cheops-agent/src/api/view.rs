@@ -29,7 +29,8 @@ pub(super) fn summary(resource: &replica::Resource) -> ResourceSummary {
         id: resource.id().to_string(),
         state: state(resource),
         deleting: resource.is_deleting(),
-        sites: names(resource.sites().iter()),
+        sites: names(resource.present()),
+        removed: names(resource.absent()),
         parts: parts(&resource.config().parts),
         operation_count: resource.log().len(),
         block_length: resource.resolution().block().len(),
@@ -106,7 +107,7 @@ pub(super) fn resource(
         block_ids: resource.block().skip(skipped).map(|op| op.id.to_string()).collect(),
         operations,
         version: resource.version().into_iter().map(|(s, n)| (s.to_string(), n)).collect(),
-        by_site: resource.sites().iter().map(|site| at_site(resource, site)).collect(),
+        by_site: resource.present().map(|site| at_site(resource, site)).collect(),
     }
 }
 
@@ -201,8 +202,17 @@ pub(super) fn operation(
         fate,
         place,
         receipt: account.map(receipt),
-        runs: resource.sites().iter().map(|site| at(here, resource, op, site, fate)).collect(),
+        runs: answering(resource, op).map(|site| at(here, resource, op, site, fate)).collect(),
     }
+}
+
+/// The sites that are waited for, and those that were removed after they had answered.
+fn answering<'a>(
+    resource: &'a replica::Resource,
+    op: &'a SharedOperation,
+) -> impl Iterator<Item = &'a SiteId> {
+    let answered = |site: &&SiteId| resource.reply(&op.id, site).is_some();
+    resource.present().chain(resource.absent().filter(answered))
 }
 
 fn at(
@@ -338,7 +348,10 @@ pub(super) fn wrote(here: &SiteId, seq: Seq, durable: &Durable) -> Option<Change
         | Durable::Clearing(_)
         | Durable::Cleared(_)
         | Durable::Trimmed { .. }
-        | Durable::Withheld { .. } => return None,
+        | Durable::Withheld { .. }
+        | Durable::Held { .. }
+        | Durable::Aside(_)
+        | Durable::Decided { .. } => return None,
     };
     let resource = Some(durable.resource().to_string());
     Some(Change { seq: Some(seq), site: here.to_string(), resource, what })

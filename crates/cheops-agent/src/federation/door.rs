@@ -26,6 +26,9 @@ use crate::{
     trust::{ledger::Heard, token::Spent, word::Signed},
 };
 
+/// What a site is told whose key was removed.
+pub(super) const REMOVED: &str = "removed-key";
+
 /// The longest question of a guest that wants to join, of a site with news, and of a guest with news.
 const LONGEST_JOIN: usize = 4 << 10;
 const LONGEST_NEWS: usize = 16 << 20;
@@ -70,9 +73,12 @@ impl Federation {
         let site = request.as_ref().map_or("?", |request| &request.site).to_owned();
         let admitted = match request {
             Ok(request) => {
+                // If it was removed, a line is drawn now: not before all that this site has of it.
+                let drawn = self.vouch().await.map_err(unwritten);
                 // To its end, even if the guest is gone by then: it waits for the disk.
                 let this = self.clone();
-                let admitted = tokio::task::spawn_blocking(move || this.admit(&request, guest));
+                let admit = move || drawn.and_then(|()| this.admit(&request, guest));
+                let admitted = tokio::task::spawn_blocking(admit);
                 admitted.await.unwrap_or_else(|_| Err(Stopping.into()))
             }
             Err(error) => Err(error),
@@ -104,9 +110,9 @@ impl Federation {
             Some(At::Removed) => {
                 return Err(ApiError::new(
                     StatusCode::FORBIDDEN,
-                    "removed-key",
+                    REMOVED,
                     format!("the key of `{site}` was removed from this federation, for ever"),
-                    "join with a new key: stop its agent, move its data directory away, start it and join",
+                    "update its agent: it joins with a new key by itself",
                 ));
             }
             Some(At::Another) => return Err(taken(&site)),
@@ -118,6 +124,10 @@ impl Federation {
         }
         tokens.take(&request.proof, &guest.key, now).map_err(no_good)?.map_err(unwritten)?;
         if standing.is_none() {
+            for (key, fence) in ledger.read(|r| r.open_fences(&site)).unwrap_or_default() {
+                let claim = Claim::Close { key, fence };
+                ledger.say(&members.identity(), now, claim).map_err(unwritten)?;
+            }
             let address = address_of(request, guest.from.ip()).into();
             let claim = Claim::Admit { site: site.clone(), key: guest.key, address };
             ledger.say(&members.identity(), now, claim).map_err(unwritten)?;
@@ -162,9 +172,9 @@ impl Federation {
             if ledger.read(gone).unwrap_or(false) {
                 return Err(ApiError::new(
                     StatusCode::FORBIDDEN,
-                    "removed-key",
+                    REMOVED,
                     "this site was removed from the federation",
-                    "if it should come back: move its data directory away, and let it join again",
+                    "if it should come back: make a token at one of its sites, and join with it",
                 ));
             }
         }

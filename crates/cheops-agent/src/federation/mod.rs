@@ -14,7 +14,7 @@ mod people;
 mod spread;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     net::{IpAddr, SocketAddr, UdpSocket},
     path::PathBuf,
@@ -22,9 +22,10 @@ use std::{
     time::Duration,
 };
 
+use axum::{body::Bytes, http::StatusCode};
 use cheops_core::{
     id::{ResourceId, SiteId},
-    replica::{Replica, Resource},
+    replica::{Input, Replica, Resource, Version},
     time::Millis,
     trust::{Claim, Fence, PublicKey, Roster, Standing},
 };
@@ -38,6 +39,7 @@ use crate::{
     peers::{Peers, VisitError},
     trust::{
         Identity, IdentityError, Ledger, LedgerError, Members,
+        ledger::Closed,
         people::{Grants, GrantsError, now},
         token::{Proof, Token, Tokens},
         word::Signed,
@@ -73,6 +75,10 @@ struct Shared {
     admitting: Mutex<()>,
     /// And a key is renewed once at a time.
     renewing: Mutex<()>,
+    /// News are heard one after the other.
+    hearing: tokio::sync::Mutex<()>,
+    /// Who says that this site was removed.
+    told_out: Mutex<Option<SiteId>>,
     data: PathBuf,
     advertise: Option<String>,
     /// What others say and is refused.
@@ -152,6 +158,7 @@ impl Federation {
         let (data, advertise) = (config.data.clone(), config.advertise.clone());
         let tokens = Tokens::open(&data)?;
         let (admitting, renewing) = (Mutex::default(), Mutex::default());
+        let (hearing, told_out) = (tokio::sync::Mutex::default(), Mutex::default());
         let doubts = Seldom::new(SAID);
         let shared = Shared {
             members,
@@ -161,6 +168,8 @@ impl Federation {
             tokens,
             admitting,
             renewing,
+            hearing,
+            told_out,
             data,
             advertise,
             doubts,
@@ -212,14 +221,96 @@ impl Federation {
             port: peers.address().port(),
         };
         let request = postcard::to_allocvec(&request).map_err(garbled)?;
-        let (status, body) = peers.visit(&token.address, token.host(), JOIN, request).await?;
-        if !status.is_success() {
-            let problem = serde_json::from_slice(&body);
-            return Err(FederationError::Refused(Box::new(problem.map_err(garbled)?)));
-        }
-        let words: Vec<Signed> = postcard::from_bytes(&body).map_err(garbled)?;
+        let answer = peers.visit(&token.address, token.host(), JOIN, request.clone()).await?;
+        let words = match read(answer) {
+            Err(FederationError::Refused(problem)) if problem.kind == door::REMOVED => {
+                return self.come_back(token, request).await;
+            }
+            words => words?,
+        };
+        self.draw_lines(members.ledger().closes_at_joining(token.root(), &words)?).await?;
         members.ledger().join(&members.identity(), token.root(), words)?;
         tracing::info!(federation = %token.root(), "this site has joined a federation");
+        Ok(())
+    }
+
+    /// Joins again after this site was removed, with a new key. What it had recorded alone is held.
+    async fn come_back(&self, token: &Token, request: Vec<u8>) -> Result<(), FederationError> {
+        let Shared { members, peers, data, .. } = &*self.shared;
+        let ask = async |next: &Identity| {
+            let (address, host, request) = (&token.address, token.host(), request.clone());
+            read(peers.visit_as(next, address, host, JOIN, request).await?)
+        };
+        // It may have been let in already, and died over it.
+        let mut next = match Identity::drafted(data)? {
+            Some(drafted) => drafted,
+            None => Identity::draft(data)?,
+        };
+        let words = match ask(&next).await {
+            Err(FederationError::Refused(problem)) if problem.kind == door::REMOVED => {
+                next = Identity::draft(data)?;
+                ask(&next).await?
+            }
+            words => words?,
+        };
+        let next = Arc::new(next);
+        let before = members.identity();
+        // What is told again of what was run has to be signed with the key that counts.
+        members.renew(next.clone());
+        if let Err(error) = self.take_up(token, &next, words).await {
+            members.renew(before);
+            return Err(error);
+        }
+        Identity::adopt(data)?;
+        peers.renew(&next).map_err(FederationError::Tls)?;
+        self.told_out(None);
+        let (federation, key) = (token.root(), next.public());
+        tracing::info!(%federation, %key, "this site is back in its federation, with a new key");
+        Ok(())
+    }
+
+    /// Who says that this site was removed, if somebody does.
+    pub fn removed_by(&self) -> Option<SiteId> {
+        self.shared.told_out.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn told_out(&self, by: Option<SiteId>) {
+        *self.shared.told_out.lock().unwrap_or_else(PoisonError::into_inner) = by;
+    }
+
+    /// Takes what the others say for what counts, from where they have drawn the line.
+    async fn take_up(
+        &self,
+        token: &Token,
+        next: &Identity,
+        words: Vec<Signed>,
+    ) -> Result<(), FederationError> {
+        let ledger = self.ledger();
+        self.draw_lines(ledger.closes_at_joining(token.root(), &words)?).await?;
+        ledger.rejoin(next, token.root(), words)?;
+        Ok(())
+    }
+
+    /// Takes out what lies beyond the fences of sites that come back, before anything that they say with
+    /// their new keys can be heard. Ends when that is durable.
+    async fn draw_lines(&self, closed: Vec<Closed>) -> Result<(), Stopping> {
+        let Shared { node, .. } = &*self.shared;
+        for (site, known) in closed {
+            node.tell(Input::Fenced { site, known }).await?;
+        }
+        // What is told and what is asked come by two ways: the second must not overtake.
+        let (reached, ends) = tokio::sync::oneshot::channel();
+        node.tell_then(reached).await?;
+        ends.await.map_err(|_| Stopping)
+    }
+
+    /// Tells the replica who was removed, if that is new.
+    async fn tell_removed(&self, told: &mut Option<BTreeSet<SiteId>>) -> Result<(), Stopping> {
+        let removed = self.shared.members.removed();
+        if told.as_ref() != Some(&removed) {
+            self.shared.node.tell(Input::Removed(removed.clone())).await?;
+            *told = Some(removed);
+        }
         Ok(())
     }
 
@@ -254,7 +345,7 @@ impl Federation {
         self.ledger().say(&members.identity(), self.now(), Claim::Renew { key })?;
         Identity::adopt(data)?;
         peers.renew(&next).map_err(FederationError::Tls)?;
-        members.renew(next);
+        members.renew(Arc::new(next));
         tracing::info!(%key, "this site has a new key");
         Ok(key)
     }
@@ -273,6 +364,15 @@ impl Federation {
     async fn hear(&self, words: Vec<Signed>) -> Result<(), FederationError> {
         if words.is_empty() {
             return Ok(());
+        }
+        // One at a time: what is closed has to be taken out before it is heard.
+        let _turn = self.shared.hearing.lock().await;
+        let ledger = self.ledger().clone();
+        let look = tokio::task::spawn_blocking(move || (ledger.closes(&words), words));
+        let (closed, words) = look.await.map_err(|_| Stopping)?;
+        let closed = closed?;
+        if !closed.is_empty() {
+            self.draw_lines(closed).await?;
         }
         let ledger = self.ledger().clone();
         let heard = tokio::task::spawn_blocking(move || ledger.hear(&words));
@@ -320,7 +420,18 @@ impl Federation {
                 }
                 true
             };
-        let fences = self.shared.node.walk(none, look).await?;
+        let mut fences = self.shared.node.walk(none, look).await?;
+        let gone = |replica: &Replica| -> Vec<(ResourceId, Version)> {
+            replica.tombs().map(|(id, version)| (id.clone(), version.clone())).collect()
+        };
+        for (id, version) in self.shared.node.read(gone).await? {
+            for (site, _, fence) in &mut fences {
+                if let Some(&number) = version.get(site).filter(|&&number| number > 0) {
+                    let known = fence.records.entry(id.clone()).or_default();
+                    *known = number.max(*known);
+                }
+            }
+        }
         Ok(fences.into_iter().map(|(_, key, fence)| (key, fence)).collect())
     }
 
@@ -329,10 +440,13 @@ impl Federation {
         let removed = self.ledger().read(|roster| {
             let removed =
                 roster.members().iter().filter_map(|(key, member)| match &member.standing {
-                    Standing::Removed { fence, .. } => {
+                    // Once it is said for good how far a key counts, its site may be back.
+                    Standing::Removed { fence, closed: None, .. }
+                        if member.site != *self.shared.members.here() =>
+                    {
                         Some((*key, (member.site.clone(), fence.clone())))
                     }
-                    Standing::Belongs | Standing::Renewed { .. } => None,
+                    _ => None,
                 });
             removed.collect::<BTreeMap<_, _>>()
         });
@@ -366,6 +480,15 @@ fn checked(address: Option<String>) -> Result<Option<String>, FederationError> {
         Some(address) if !config::is_address(&address) => Err(FederationError::Address(address)),
         address => Ok(address),
     }
+}
+
+/// What a site answers to one that wants to join.
+fn read((status, body): (StatusCode, Bytes)) -> Result<Vec<Signed>, FederationError> {
+    if status.is_success() {
+        return postcard::from_bytes(&body).map_err(garbled);
+    }
+    let problem = serde_json::from_slice(&body);
+    Err(FederationError::Refused(Box::new(problem.map_err(garbled)?)))
 }
 
 fn garbled(error: impl std::fmt::Display) -> FederationError {

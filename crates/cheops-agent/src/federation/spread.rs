@@ -32,6 +32,7 @@ pub(super) async fn run(federation: &Federation) {
     let mut links = federation.shared.peers.links();
     let mut ticks = interval(NOW_AND_THEN);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut removed = None;
     loop {
         let tick = tokio::select! {
             changed = ledger.changed() => if changed.is_err() { return } else { false },
@@ -40,6 +41,9 @@ pub(super) async fn run(federation: &Federation) {
         };
         if federation.ledger().root().is_none() {
             continue;
+        }
+        if federation.tell_removed(&mut removed).await.is_err() {
+            return;
         }
         if let Err(error) = federation.share_people().await {
             tracing::warn!("who may do what could not be shared: {error}");
@@ -106,14 +110,18 @@ async fn bring(federation: &Federation, peer: crate::peers::Peer) {
     let Ok(body) = postcard::to_allocvec(&news) else { return };
     let peers = &federation.shared.peers;
     match peers.visit(&peer.address, peer.key, STATEMENTS, body).await {
-        Ok((StatusCode::OK, _)) => peers.redial(&peer.site),
+        Ok((StatusCode::OK, _)) => {
+            federation.told_out(None);
+            peers.redial(&peer.site);
+        }
         Ok((StatusCode::FORBIDDEN, _)) => {
             let here = federation.shared.members.here();
             let why = format!(
-                "`{here}` was removed from the federation, says `{}`: if it should come back, move its data directory away and let it join again",
-                peer.site
+                "`{here}` was removed from the federation, says `{}`: it goes on alone, and nobody takes what it records; if it should come back, run `cheops token create` at `{}` and `cheops join TOKEN` here",
+                peer.site, peer.site
             );
             peers.note(&peer.site, why);
+            federation.told_out(Some(peer.site));
         }
         Ok((status, _)) => tracing::debug!(site = %peer.site, "news were refused: {status}"),
         Err(error) => tracing::debug!(site = %peer.site, "news could not be brought: {error}"),

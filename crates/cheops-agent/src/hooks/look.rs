@@ -51,7 +51,7 @@ fn look_at(
     let affordable = want.lost.len().saturating_mul(block) <= WORK;
     let withheld = replica.is_withheld(resource.id());
     Seen {
-        sites: resource.sites().iter().cloned().collect(),
+        sites: resource.present().cloned().collect(),
         ops: ops.filter_map(|op| Some((op.clone(), look_at_op(resource, op)?))).collect(),
         standing: (want.standing && affordable).then(|| standing(here, resource, withheld)),
         replies: block.saturating_mul(resource.sites().len()),
@@ -72,7 +72,7 @@ fn standing(here: &SiteId, resource: &replica::Resource, withheld: bool) -> Stan
             let shown = resource.shown(site)?;
             Some(format!("{site} {:?}", shown.print))
         };
-        resource.sites().iter().filter_map(print).collect::<Vec<_>>().join(" ")
+        resource.present().filter_map(print).collect::<Vec<_>>().join(" ")
     } else {
         String::new()
     };
@@ -95,10 +95,5 @@ fn look_at_op(resource: &replica::Resource, id: &OpId) -> Option<SeenOp> {
             output: None,
         },
     };
-    Some(SeenOp {
-        asked: Asked::of(op),
-        fate,
-        lost,
-        runs: resource.sites().iter().map(at).collect(),
-    })
+    Some(SeenOp { asked: Asked::of(op), fate, lost, runs: resource.present().map(at).collect() })
 }

@@ -135,7 +135,7 @@ fn came_to_nothing(resource: &Resource, here: &SiteId, now: Millis) -> bool {
         return false;
     }
     let outcome = |site| resource.reply(&op.id, site).map(|reply| reply.outcome);
-    let outcomes: Vec<_> = resource.sites().iter().map(outcome).collect();
+    let outcomes: Vec<_> = resource.present().map(outcome).collect();
     if outcomes.iter().all(|outcome| outcome.is_some_and(Outcome::is_failure)) {
         return true;
     }

@@ -278,6 +278,16 @@ impl Handle {
         self.inputs.send(Letter::Input(input)).await.map_err(|_| Stopping)
     }
 
+    /// Says when all that was told before is durable.
+    pub async fn tell_then(&self, reached: oneshot::Sender<()>) -> Result<(), Stopping> {
+        let read = move |_: &Replica| -> Release {
+            Box::new(move || {
+                let _ = reached.send(());
+            })
+        };
+        self.inputs.send(Letter::Read(Box::new(read))).await.map_err(|_| Stopping)
+    }
+
     /// Tells whoever watches that what another site said was refused before it got here.
     pub fn refused(&self, from: &SiteId, resource: &ResourceId, why: &'static str) {
         let (from, resource) = (from.clone(), resource.clone());

@@ -18,7 +18,10 @@ use tokio::{
 };
 
 use super::{Peers, Shared, http, link::root, transport};
-use crate::trust::tls::{self, WrongKey};
+use crate::trust::{
+    Identity,
+    tls::{self, Tls, WrongKey},
+};
 
 /// How long a visit may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -97,6 +100,34 @@ impl Peers {
         path: &'static str,
         body: Vec<u8>,
     ) -> Result<(StatusCode, Bytes), VisitError> {
+        self.visit_with(&self.shared.tls, address, key, path, body).await
+    }
+
+    /// The same, with a key that is not the one of this site, or not yet.
+    pub async fn visit_as(
+        &self,
+        identity: &Identity,
+        address: &str,
+        key: PublicKey,
+        path: &'static str,
+        body: Vec<u8>,
+    ) -> Result<(StatusCode, Bytes), VisitError> {
+        let tls = Tls::new(identity, Arc::new(self.members().clone()));
+        let unreachable = |error: rustls::Error| VisitError::Unreachable {
+            address: address.to_owned(),
+            why: error.to_string(),
+        };
+        self.visit_with(&tls.map_err(unreachable)?, address, key, path, body).await
+    }
+
+    async fn visit_with(
+        &self,
+        tls: &Tls,
+        address: &str,
+        key: PublicKey,
+        path: &'static str,
+        body: Vec<u8>,
+    ) -> Result<(StatusCode, Bytes), VisitError> {
         let unreachable =
             |why: String| VisitError::Unreachable { address: address.to_owned(), why };
         let foreign = |why: String| VisitError::Foreign { address: address.to_owned(), why };
@@ -104,7 +135,7 @@ impl Peers {
             let silence = self.shared.links.silence;
             let tcp = transport::connect(address, silence).await;
             let tcp = tcp.map_err(|error| unreachable(error.to_string()))?;
-            let io = transport::visiting(&self.shared.tls, tcp, key).await;
+            let io = transport::visiting(tls, tcp, key).await;
             let io = io.map_err(|error: io::Error| match tls::why::<WrongKey>(&error) {
                 Some(_) => VisitError::Another(address.to_owned()),
                 None => foreign(error.to_string()),

@@ -18,7 +18,7 @@ use std::{
 
 use base64::prelude::{BASE64_STANDARD_NO_PAD, Engine as _};
 use cheops_core::{
-    id::SiteId,
+    id::{ResourceId, SiteId},
     time::{Millis, Timestamp},
     trust::{Claim, PublicKey, Roster, Statement},
 };
@@ -99,6 +99,9 @@ pub enum LedgerError {
     NotAdmitted,
 }
 
+/// A site that was removed, and how far its records of each resource count for good.
+pub type Closed = (SiteId, BTreeMap<ResourceId, u64>);
+
 /// How far each key was heard.
 pub type Heard = BTreeMap<PublicKey, u64>;
 
@@ -153,9 +156,7 @@ impl Ledger {
             let known = *federation.roster.root();
             return if known == root { Ok(()) } else { Err(LedgerError::Elsewhere(known)) };
         }
-        let mut words = words.into_iter();
-        let founded = words.next().ok_or(LedgerError::NotAdmitted)?;
-        let draft = Draft::new(root, founded, words)?;
+        let draft = Draft::of(root, words)?;
         if !draft.roster.sites().any(|(key, _)| *key == by.public()) {
             return Err(LedgerError::NotAdmitted);
         }
@@ -164,6 +165,70 @@ impl Ledger {
         drop(inner);
         self.changed();
         Ok(())
+    }
+
+    /// Makes this site one of its federation again, if these words make it so: it was removed, and what it
+    /// has said since does not count any more.
+    pub fn rejoin(
+        &self,
+        by: &Identity,
+        root: PublicKey,
+        words: Vec<Signed>,
+    ) -> Result<(), LedgerError> {
+        let mut inner = self.lock();
+        let known = inner.federation.as_ref().map(|federation| *federation.roster.root());
+        if let Some(known) = known.filter(|known| *known != root) {
+            return Err(LedgerError::Elsewhere(known));
+        }
+        // What was heard here and is still to be told to the others comes after what they say.
+        let own = inner.federation.iter().flat_map(|federation| federation.words.clone());
+        let draft = Draft::of(root, words.into_iter().chain(own))?;
+        if !draft.roster.sites().any(|(key, _)| *key == by.public()) {
+            return Err(LedgerError::NotAdmitted);
+        }
+        inner.federation =
+            Some(Federation::create(&inner.path, root, &draft.founded, &draft.words)?);
+        drop(inner);
+        self.changed();
+        Ok(())
+    }
+
+    /// The fences that words close, and that were not closed before: the sites, and how far the records of
+    /// each count. None if they are words of another federation.
+    pub fn closes(&self, words: &[Signed]) -> Result<Vec<Closed>, LedgerError> {
+        let Some(before) = self.read(Clone::clone) else { return Ok(Vec::new()) };
+        let root = *before.root();
+        let hear = |checked: bool| -> Result<Roster, LedgerError> {
+            let mut roster = before.clone();
+            for signed in words {
+                let word = signed.claimed()?;
+                let Word::Stated(statement) = &word else { continue };
+                if statement.number <= roster.heard_of(&statement.by) {
+                    continue;
+                }
+                if checked {
+                    signed.check(&root, &word)?;
+                }
+                roster.hear(statement.clone());
+            }
+            Ok(roster)
+        };
+        // Signatures take time, and this is rare.
+        if hear(false)?.closed() == before.closed() {
+            return Ok(Vec::new());
+        }
+        Ok(newly_closed(&hear(true)?, Some(&before)))
+    }
+
+    /// The same for all that a site says to one that joins.
+    pub fn closes_at_joining(
+        &self,
+        root: PublicKey,
+        words: &[Signed],
+    ) -> Result<Vec<Closed>, LedgerError> {
+        let draft = Draft::of(root, words.iter().cloned())?;
+        let before = self.read(Clone::clone);
+        Ok(newly_closed(&draft.roster, before.as_ref()))
     }
 
     /// Says something, as this site. It counts from now on.
@@ -267,6 +332,13 @@ impl Ledger {
     }
 }
 
+fn newly_closed(roster: &Roster, before: Option<&Roster>) -> Vec<Closed> {
+    let before = before.map(Roster::closed).unwrap_or_default();
+    let closed = roster.closed().into_iter();
+    let new = closed.filter(|(key, fence)| before.get(key) != Some(fence));
+    new.map(|(_, (site, records))| (site.clone(), records.clone())).collect()
+}
+
 fn known(roster: &Roster) -> Heard {
     let mut heard = Heard::new();
     for statement in roster.heard() {
@@ -283,6 +355,13 @@ struct Draft {
 }
 
 impl Draft {
+    /// What words amount to, of which the first says how it began.
+    fn of(root: PublicKey, words: impl IntoIterator<Item = Signed>) -> Result<Self, LedgerError> {
+        let mut words = words.into_iter();
+        let founded = words.next().ok_or(LedgerError::NotAdmitted)?;
+        Self::new(root, founded, words)
+    }
+
     fn new(
         root: PublicKey,
         founded: Signed,

@@ -4,7 +4,7 @@
 //! site that was removed does not stay because somebody had once written it down.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, PoisonError, RwLock},
 };
 
@@ -57,9 +57,9 @@ impl Members {
     }
 
     /// Uses another key pair from now on.
-    pub fn renew(&self, identity: Identity) {
+    pub fn renew(&self, identity: Arc<Identity>) {
         let mut own = self.shared.identity.write().unwrap_or_else(PoisonError::into_inner);
-        *own = Arc::new(identity);
+        *own = identity;
     }
 
     /// What was said about who belongs.
@@ -71,6 +71,14 @@ impl Members {
     pub fn has_others(&self) -> bool {
         let joined = self.shared.ledger.read(|roster| roster.members().len() > 1);
         !self.shared.named.is_empty() || joined == Some(true)
+    }
+
+    /// The sites that were removed from the federation, and that are not known here in another way.
+    pub fn removed(&self) -> BTreeSet<SiteId> {
+        let removed = self.shared.ledger.read(Roster::removed).unwrap_or_default();
+        let there = self.others();
+        let gone = removed.into_iter().filter(|site| !there.contains_key(site));
+        gone.filter(|site| *site != self.shared.here).collect()
     }
 
     /// The other sites: where they are, and by which key they are known.

@@ -181,6 +181,11 @@ enum Said<'a> {
         digest: Bytes,
         at: u64,
     },
+    Close {
+        key: Bytes,
+        #[serde(borrow)]
+        fence: Known<'a>,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -239,6 +244,9 @@ impl<'a> Said<'a> {
             Claim::Vouch { key, fence } => {
                 Self::Vouch { key: *key.as_bytes(), fence: Known::of(fence) }
             }
+            Claim::Close { key, fence } => {
+                Self::Close { key: *key.as_bytes(), fence: Known::of(fence) }
+            }
             Claim::Grant(grant) => {
                 let Rights { role, resources, kinds, sites } = Rights::of(&grant.role);
                 Self::Grant {
@@ -270,6 +278,9 @@ impl<'a> Said<'a> {
             }
             Self::Vouch { key, fence } => {
                 Claim::Vouch { key: PublicKey::from_bytes(key), fence: fence.read()? }
+            }
+            Self::Close { key, fence } => {
+                Claim::Close { key: PublicKey::from_bytes(key), fence: fence.read()? }
             }
             Self::Grant { name, digest, role, resources, kinds, sites, issued, expires } => {
                 let rights = Rights { role, resources, kinds, sites };
@@ -331,7 +342,8 @@ mod tests {
             Claim::Renew { key: two },
             Claim::Move { address: "elsewhere:8078".into() },
             Claim::Remove { key: two, fence: fence.clone() },
-            Claim::Vouch { key: two, fence },
+            Claim::Vouch { key: two, fence: fence.clone() },
+            Claim::Close { key: two, fence },
             Claim::Grant(Box::new(Grant {
                 name: "vera".parse().unwrap(),
                 digest: [7; 32],

@@ -1,6 +1,11 @@
 //! The twin of what a site writes down.
 
-use cheops_core::{id::ResourceId, replica, time::Timestamp, trust};
+use cheops_core::{
+    id::{ResourceId, SiteId},
+    replica,
+    time::Timestamp,
+    trust,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -54,6 +59,24 @@ enum Kind<'a> {
     },
     /// A record with what proves it.
     Sealed(#[serde(borrow)] Record<'a>, #[serde(borrow)] Seal<'a>),
+    Held {
+        #[serde(borrow)]
+        resource: Text<'a, ResourceId>,
+        #[serde(borrow)]
+        site: Text<'a, SiteId>,
+        known: u64,
+        floor: u64,
+        done: bool,
+    },
+    Aside(#[serde(borrow)] Record<'a>),
+    Decided {
+        #[serde(borrow)]
+        resource: Text<'a, ResourceId>,
+        #[serde(borrow)]
+        op: OpId<'a>,
+        #[serde(borrow)]
+        adopted: Option<OpId<'a>>,
+    },
 }
 
 impl Durable<'_> {
@@ -99,6 +122,19 @@ impl<'a> Twin<'a> for Durable<'a> {
             replica::Durable::Withheld { resource, floor } => {
                 Kind::Withheld { resource: Text::of(resource)?, floor: *floor }
             }
+            replica::Durable::Held { resource, site, known, floor, done } => Kind::Held {
+                resource: Text::of(resource)?,
+                site: Text::of(site)?,
+                known: *known,
+                floor: *floor,
+                done: *done,
+            },
+            replica::Durable::Aside(record) => Kind::Aside(Record::of(record).at("record")?),
+            replica::Durable::Decided { resource, op, adopted } => Kind::Decided {
+                resource: Text::of(resource)?,
+                op: OpId::of(op).at("op")?,
+                adopted: adopted.as_ref().map(OpId::of).transpose().at("adopted")?,
+            },
         }))
     }
 
@@ -136,6 +172,19 @@ impl<'a> Twin<'a> for Durable<'a> {
             Kind::Withheld { resource, floor } => {
                 replica::Durable::Withheld { resource: resource.read(names).at("resource")?, floor }
             }
+            Kind::Held { resource, site, known, floor, done } => replica::Durable::Held {
+                resource: resource.read(names).at("resource")?,
+                site: site.read(names).at("site")?,
+                known,
+                floor,
+                done,
+            },
+            Kind::Aside(record) => replica::Durable::Aside(record.read(names).at("record")?),
+            Kind::Decided { resource, op, adopted } => replica::Durable::Decided {
+                resource: resource.read(names).at("resource")?,
+                op: op.read(names).at("op")?,
+                adopted: adopted.map(|op| op.read(names)).transpose().at("adopted")?,
+            },
         })
     }
 }

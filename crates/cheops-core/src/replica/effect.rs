@@ -1,6 +1,12 @@
 //! What goes into a replica, and what comes out.
 
-use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    sync::Arc,
+    vec::Vec,
+};
 
 use super::{
     message::{Durable, Message, Reply},
@@ -76,6 +82,25 @@ pub enum Input {
         resource: ResourceId,
         /// The block that it was asked about.
         block: u64,
+    },
+    /// These sites do not belong any more, and no others: nothing waits for them.
+    Removed(BTreeSet<SiteId>),
+    /// A site that was removed is let back in: of what it had recorded until then, that counts which
+    /// the others knew when they drew the line, and nothing else. It may be this site.
+    Fenced {
+        /// The site.
+        site: SiteId,
+        /// The number of its last record of each resource that counts.
+        known: BTreeMap<ResourceId, u64>,
+    },
+    /// A person has decided about an operation that is [held](super::Held) here.
+    Decided {
+        /// The resource.
+        resource: ResourceId,
+        /// The operation.
+        op: OpId,
+        /// The operation that it was submitted as again; nothing if it was discarded.
+        adopted: Option<OpId>,
     },
     /// A site can be reached.
     PeerUp(SiteId),

@@ -8,7 +8,9 @@
 //! What must stay true:
 //! - a site forgets by itself only what each site of the resource has run the delete after, and only
 //!   if it knows of nothing that follows the delete, or follows a concurrent one alone: so all that
-//!   forget by one of two deletes forget the same;
+//!   forget by one of two deletes forget the same. That holds for sites that were removed, too: one that
+//!   is let back in has to hear of the delete, and whatever it records before that does not follow it.
+//!   Until then the resource is *gone*, and kept out of sight;
 //! - what follows the delete outlives it: a site that knows of such a thing, and hears that another
 //!   has forgotten, *trims*: it drops what the other one has forgotten and keeps the rest;
 //! - after either, sites that know the same have the same log.
@@ -74,7 +76,7 @@ impl Resource {
     }
 
     /// Counts records as known that are not here.
-    fn reach(&mut self, version: &Version) {
+    pub(super) fn reach(&mut self, version: &Version) {
         for (site, &number) in version {
             let high = self.streams().high(site);
             if number > high {
@@ -104,6 +106,15 @@ impl Resource {
         let later =
             self.streams().replied(site).take_while(|&(number, _)| number > reply.id.number);
         later.map(|(_, op)| self.reply_to(op, site)).all(|later| !later.is_some_and(changed))
+    }
+
+    /// Whether it was deleted at all of its sites but for some that were removed: it is kept for them alone.
+    pub fn is_gone(&self, here: &SiteId) -> bool {
+        let deleted = || self.deleted(here).filter(|&delete| !self.log.is_followed(delete));
+        self.absent().next().is_some()
+            && deleted().is_some_and(|delete| {
+                self.present().all(|site| self.rests_on(delete, site)) && !self.lives_apart(delete)
+            })
     }
 
     /// The delete after which nothing came, at any site, if there is one.
@@ -136,6 +147,7 @@ impl Resource {
         };
         let declared = declared.map_or_else(|| Cow::Owned(nothing()), Cow::Borrowed);
         let mut fresh = Self::new(self.id().clone(), &declared, &forgotten);
+        fresh.removed = self.removed.clone();
         for (site, number, item) in self.streams().beyond(&forgotten) {
             if let Some(record) = self.record(site, number, item) {
                 fresh.take(&record);
@@ -190,7 +202,7 @@ impl Resource {
     }
 
     /// The journal, for what is left of the log; nothing if the state depends on the rest.
-    fn journal_for(&self, left: &Self) -> Option<Journal> {
+    pub(super) fn journal_for(&self, left: &Self) -> Option<Journal> {
         self.journal.moved(|op| left.log.find(&self.log.op(op).id))
     }
 
@@ -312,6 +324,7 @@ impl Replica {
         let (by, at) = (tomb.by.clone(), tomb.at);
         self.tombs.insert(id.clone(), tomb);
         out.persist(Durable::Forgotten { resource: id.clone(), version, by, at });
+        self.put_aside(id, out);
         out.tell(Event::Forgotten(id.clone()));
         // What waited may be the first of a new life.
         let here = self.here.clone();

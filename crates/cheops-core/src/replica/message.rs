@@ -259,19 +259,46 @@ pub enum Durable {
         /// The last number that this site may have used for a record of it.
         floor: u64,
     },
+    /// A site was removed and is let back in: of its records, those count up to a number. What this
+    /// site has received itself and is taken out with the rest is held.
+    Held {
+        /// The resource.
+        resource: ResourceId,
+        /// The site.
+        site: SiteId,
+        /// The last number of its records that counts.
+        known: u64,
+        /// The last number that this site has used for a record.
+        floor: u64,
+        /// What is beyond was taken out; otherwise that has to wait for a run.
+        done: bool,
+    },
+    /// A record of this site that is held, of a resource of which all else is forgotten.
+    Aside(Record),
+    /// A person has decided about an operation that is held.
+    Decided {
+        /// The resource.
+        resource: ResourceId,
+        /// The operation.
+        op: OpId,
+        /// The operation that it was submitted as again; nothing if it was discarded.
+        adopted: Option<OpId>,
+    },
 }
 
 impl Durable {
     /// The resource that it is about.
     pub fn resource(&self) -> &ResourceId {
         match self {
-            Self::Record(record, _) => record.resource(),
+            Self::Record(record, _) | Self::Aside(record) => record.resource(),
             Self::Intent { resource, .. }
             | Self::Clearing(resource)
             | Self::Cleared(resource)
             | Self::Forgotten { resource, .. }
             | Self::Trimmed { resource, .. }
-            | Self::Withheld { resource, .. } => resource,
+            | Self::Withheld { resource, .. }
+            | Self::Held { resource, .. }
+            | Self::Decided { resource, .. } => resource,
         }
     }
 }

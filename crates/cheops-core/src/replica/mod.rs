@@ -16,9 +16,11 @@
 mod alarm;
 mod effect;
 mod forget;
+mod held;
 mod made;
 mod message;
 mod rehearse;
+mod removed;
 mod resource;
 mod run;
 mod shown;
@@ -40,11 +42,13 @@ use core::ops::Bound;
 use self::{
     alarm::{Alarm, Alarms},
     forget::Tomb,
+    held::Hold,
     wait::{News, Waiter},
     withhold::{Gap, Loss},
 };
 pub use self::{
     effect::{Answer, Effect, Event, Input, Refusal, Report, RunId, Submission, Ticket},
+    held::Held,
     message::{Durable, Message, Record, Reply, Sent, Stretch, Version},
     rehearse::{Planned, Rehearsal},
     resource::Resource,
@@ -105,6 +109,10 @@ pub struct Replica {
     floors: BTreeMap<ResourceId, u64>,
     /// Something else is lost, and nobody knows of which resources.
     gap: Option<Gap>,
+    /// The sites that were removed.
+    removed: Arc<BTreeSet<SiteId>>,
+    /// What this site has received and nobody else takes from it, by resource.
+    held: BTreeMap<ResourceId, Hold>,
     /// The sites that can be reached.
     up: BTreeSet<SiteId>,
     /// For each other site, a digest of all that is known here of what the two share.
@@ -176,6 +184,8 @@ impl Replica {
             withheld: BTreeMap::new(),
             floors: BTreeMap::new(),
             gap: None,
+            removed: Arc::default(),
+            held: BTreeMap::new(),
             up: BTreeSet::new(),
             shared: BTreeMap::new(),
             alarms: Alarms::default(),
@@ -212,6 +222,10 @@ impl Replica {
             self.resources.remove(id);
             let tomb = Tomb { version: version.clone(), by: by.clone(), at: *at };
             self.tombs.insert(id.clone(), tomb);
+            self.outlive(id);
+            return;
+        }
+        if self.read_held(durable) {
             return;
         }
         if let Durable::Withheld { floor, .. } = durable {
@@ -245,6 +259,7 @@ impl Replica {
         let mut out = Outbox::default();
         match input {
             Input::Started => {
+                self.go_on_holding(now, &mut out);
                 let all: Vec<ResourceId> = self.resources.keys().cloned().collect();
                 for id in all {
                     let gate = self.gate(&id);
@@ -267,6 +282,11 @@ impl Replica {
             Input::NotShown { resource, block } => self.was_not_shown(&resource, block, now),
             Input::Shown { resource, block, print } => {
                 self.was_shown(&resource, block, print, now, &mut out);
+            }
+            Input::Removed(sites) => self.remove(sites, now, &mut out),
+            Input::Fenced { site, known } => self.fence(&site, &known, now, &mut out),
+            Input::Decided { resource, op, adopted } => {
+                self.decided(&resource, &op, adopted, &mut out);
             }
             Input::PeerUp(site) => {
                 self.up.insert(site.clone());
@@ -320,6 +340,12 @@ impl Replica {
         self.tomb(id).map(|tomb| &tomb.version)
     }
 
+    /// The same for all of them.
+    pub fn tombs(&self) -> impl Iterator<Item = (&ResourceId, &Version)> {
+        let gone = self.tombs.iter().filter(|(id, _)| !self.resources.contains_key(id));
+        gone.map(|(id, tomb)| (id, &tomb.version))
+    }
+
     fn tick(&mut self, now: Now, out: &mut Outbox) {
         while let Some(alarm) = self.alarms.pop(now.steady) {
             match alarm {
@@ -370,7 +396,7 @@ impl Replica {
 
     fn accepted(&self, ticket: Ticket, id: &ResourceId, op: &OpId, out: &mut Outbox) {
         if let Some(resource) = self.resources.get(id) {
-            out.answer(ticket, Answer::Accepted(op.clone(), resource.sites().clone()));
+            out.answer(ticket, Answer::Accepted(op.clone(), resource.present_sites()));
         }
     }
 
@@ -491,8 +517,12 @@ impl Replica {
         let nothing = Version::new();
         let forgotten = self.tombs.get(id).map_or(&nothing, |tomb| &tomb.version);
         let mut resource = Resource::new(id.clone(), declared, forgotten);
+        resource.removed = self.removed.clone();
         if self.withheld.contains_key(id) {
             resource.lose(self.floor(id));
+        }
+        if self.held.get(id).is_some_and(Hold::is_left_over) {
+            resource.journal.doubt();
         }
         resource
     }
@@ -535,6 +565,7 @@ impl Replica {
 
     /// Goes on after a resource has changed: answers who waits, and runs what is next.
     fn proceed(&mut self, id: &ResourceId, now: Now, out: &mut Outbox) {
+        self.cut_if_due(id, now, out);
         self.answer_waiters(id, out);
         // The sites may have been heard before there was a resource to tell that these are all.
         self.made_whole(id);

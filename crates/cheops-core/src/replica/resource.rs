@@ -5,7 +5,10 @@
 //! - a record enters after what it depends on: the one before it in its stream, the parents of an
 //!   operation, the operation that a reply or a print is about.
 
-use alloc::{collections::BTreeMap, sync::Arc};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use core::mem;
 
 use super::{
@@ -74,6 +77,10 @@ pub struct Resource {
     pub(super) floor: Option<u64>,
     /// Up to where another site has forgotten the resource's records, if this one has yet to.
     pub(super) due: Version,
+    /// The sites that were removed, of this resource or of others.
+    pub(super) removed: Arc<BTreeSet<SiteId>>,
+    /// Up to where the records of some sites count, if the rest has yet to be taken out here.
+    pub(super) fenced: Version,
 }
 
 /// Whether a record can be taken in.
@@ -113,6 +120,8 @@ impl Resource {
             clear_failed: false,
             floor: None,
             due: Version::new(),
+            removed: Arc::default(),
+            fenced: Version::new(),
         };
         this.skip(&declared.base);
         this.skip(forgotten);
@@ -127,6 +136,21 @@ impl Resource {
     /// The sites that it exists on.
     pub fn sites(&self) -> &Sites {
         &self.sites
+    }
+
+    /// Those of them that were not removed: the ones to wait for and to compare.
+    pub fn present(&self) -> impl Iterator<Item = &SiteId> {
+        self.sites.iter().filter(|site| !self.removed.contains(site))
+    }
+
+    /// The same, as a set; all of its sites if none is left.
+    pub fn present_sites(&self) -> Sites {
+        Sites::new(self.present().cloned()).unwrap_or_else(|_| self.sites.clone())
+    }
+
+    /// Those of them that were removed.
+    pub fn absent(&self) -> impl Iterator<Item = &SiteId> {
+        self.sites.iter().filter(|site| self.removed.contains(site))
     }
 
     /// How its operations meet.

@@ -211,7 +211,12 @@ impl Resource {
                 }
             }
             Durable::Trimmed { version, .. } => self.trim_again(version),
-            Durable::Record(..) | Durable::Forgotten { .. } | Durable::Withheld { .. } => {}
+            Durable::Record(..)
+            | Durable::Forgotten { .. }
+            | Durable::Withheld { .. }
+            | Durable::Held { .. }
+            | Durable::Aside(_)
+            | Durable::Decided { .. } => {}
         }
     }
 }
@@ -276,7 +281,7 @@ impl Replica {
     pub(super) fn run_again(&mut self, run: &RunId, now: Now, out: &mut Outbox) {
         let Some(resource) = self.resources.get_mut(&run.resource) else { return };
         let Some(pending) = resource.pending(run) else { return };
-        if resource.fate(pending.op) == Fate::Kept {
+        if resource.fate(pending.op) == Fate::Kept && resource.fenced.is_empty() {
             resource.work = Work::Running(pending);
             out.run(resource.start(&self.here, pending));
         } else {

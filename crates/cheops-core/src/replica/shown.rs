@@ -67,7 +67,7 @@ impl Resource {
     pub fn shows_differ(&self) -> bool {
         let Some(block) = self.block_digest() else { return false };
         let mut prints = BTreeMap::new();
-        self.sites().iter().any(|site| {
+        self.present().any(|site| {
             let Some(shown) = self.shown_of(site, block) else { return false };
             let first = prints.entry(self.config().share(site)).or_insert(shown.print);
             *first != shown.print

@@ -3,6 +3,7 @@
 //! What must stay true:
 //! - it is about now. What failed in the past counts only as long as it leaves the sites apart: one
 //!   that failed at all sites has changed nothing, and what replaces it has made it good;
+//! - a site that was removed is neither waited for nor compared with;
 //! - `settled` is never said of sites that differ, as far as replies can tell: an operation that
 //!   replaces and failed at all sites has replaced nothing, so that what came before it counts.
 
@@ -138,7 +139,7 @@ impl Resource {
             pending |= said.unknown > 0 || waits;
             denied |= said.is_withstood();
         }
-        let strays = self.sites().iter().any(|site| self.has_strays(resolution, site));
+        let strays = self.present().any(|site| self.has_strays(resolution, site));
         let replaces = resolution.last_replacing().is_some();
         let way_back = is_run && (replaces || self.config().reset.is_some());
         // Where nothing is left to replay, a site that finds its way back has nothing to say of it.
@@ -178,12 +179,12 @@ impl Resource {
 
     fn failed_everywhere(&self, op: Ix) -> bool {
         let failed = |site| self.reply_to(op, site).is_some_and(|r| r.outcome.is_failure());
-        self.sites().iter().all(failed)
+        self.present().all(failed)
     }
 
     /// What all sites say about an operation of a tail.
     fn said(&self, tail: &[Ix], op: Ix) -> Said {
-        let replies = self.sites().iter().map(|site| self.standing(tail, op, site));
+        let replies = self.present().map(|site| self.standing(tail, op, site));
         replies.fold(Said::default(), Said::add)
     }
 
@@ -233,7 +234,7 @@ impl Resource {
             let unknown = |site: &&SiteId| {
                 self.reply_to(op, site).is_some_and(|reply| reply.outcome == Outcome::Unknown)
             };
-            let site = self.sites().iter().find(unknown)?;
+            let site = self.present().find(unknown)?;
             (!self.is_made_good(tail, op)).then(|| (&self.log.op(op).id, site))
         })
     }
@@ -248,7 +249,7 @@ impl Resource {
             }
             let is_ko = |reply: &Reply| reply.outcome == Outcome::Ko;
             let failed = |site: &&SiteId| self.standing(tail, op, site).is_some_and(is_ko);
-            Some((self.log.op(op), self.sites().iter().find(failed)?))
+            Some((self.log.op(op), self.present().find(failed)?))
         })
     }
 
@@ -263,7 +264,7 @@ impl Resource {
             }
             let is_denied = |reply: &Reply| reply.outcome == Outcome::Denied;
             let denies = |site: &&SiteId| self.standing(tail, op, site).is_some_and(is_denied);
-            Some((self.log.op(op), self.sites().iter().find(denies)?))
+            Some((self.log.op(op), self.present().find(denies)?))
         })
     }
 

@@ -35,7 +35,7 @@ impl Replica {
     /// `after`: the number of the one before it.
     pub(super) fn publish(&self, record: &Record, after: u64, out: &mut Outbox) {
         let id = record.resource();
-        let Some(resource) = self.resources.get(id) else { return };
+        let Some(resource) = self.resources.get(id).filter(|r| r.fenced.is_empty()) else { return };
         for site in resource.sites().iter().filter(|site| self.up.contains(site)) {
             let records = vec![Sent { after, record: record.clone(), seal: None }];
             out.send(site, Message::Records { resource: id.clone(), records, more: false });
@@ -205,9 +205,8 @@ impl Replica {
 
     /// Sends a site what it lacks of a resource, up to a limit.
     fn send_missing(&self, to: &SiteId, id: &ResourceId, version: &Version, out: &mut Outbox) {
-        let Some(resource) = self.resources.get(id).filter(|r| r.sites().contains(to)) else {
-            return;
-        };
+        let may = |r: &&Resource| r.sites().contains(to) && r.fenced.is_empty();
+        let Some(resource) = self.resources.get(id).filter(may) else { return };
         // What is forgotten comes before all that is sent, and takes the place of what it stood for.
         let mut known = version.clone();
         if let Some(forgotten) = resource.forgotten_beyond(version) {

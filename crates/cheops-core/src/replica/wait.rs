@@ -43,8 +43,7 @@ impl News {
 impl Waiter {
     /// The sites that have not answered.
     fn silent(&self, resource: &Resource) -> Vec<SiteId> {
-        let sites = resource.sites().iter();
-        sites.filter(|&site| !self.answered.contains(site)).cloned().collect()
+        resource.present().filter(|&site| !self.answered.contains(site)).cloned().collect()
     }
 
     /// Passes on what is new. Whether that was all.
@@ -62,7 +61,7 @@ impl Waiter {
         }
         superseded
             || resource.fate(op) == Fate::Void
-            || resource.sites().iter().all(|site| self.answered.contains(site))
+            || resource.present().all(|site| self.answered.contains(site))
     }
 }
 

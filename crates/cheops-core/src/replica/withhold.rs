@@ -181,7 +181,9 @@ impl Replica {
         let Some(loss) = self.withheld.get(id).filter(|loss| !loss.whole) else {
             return Vec::new();
         };
-        let unheard = |site: &&SiteId| **site != self.here && !loss.heard.contains(*site);
+        let unheard = |site: &&SiteId| {
+            **site != self.here && !loss.heard.contains(*site) && !self.removed.contains(*site)
+        };
         sites.iter().filter(unheard).cloned().collect()
     }
 
@@ -269,7 +271,7 @@ impl Replica {
             return false;
         };
         let heard = |site: &SiteId| *site == self.here || loss.heard.contains(site);
-        let whole = !loss.whole && resource.sites().iter().all(heard);
+        let whole = !loss.whole && resource.present().all(heard);
         if whole {
             self.goes_on(id);
         }

@@ -13,6 +13,10 @@
 //! A site that renews its key has several, one after the other. Only the last one speaks; but a site is
 //! removed with all that it has and had, or it would come back with another.
 //!
+//! A site that is let in again has a new key, and goes on from there. So whoever lets it in *closes* the
+//! fences of its old keys first: they move no more, and who had taken in more of its records than that
+//! takes them out again. Otherwise what it records from then on could not be told from what it had before.
+//!
 //! What must stay true:
 //! - of what a removed key says, nothing counts beyond its fence, and no word of its own site moves that;
 //! - all who belong come to know the same, in whatever order they hear of it; but of two that remove each
@@ -21,7 +25,11 @@
 //! - a name that a site has here is not given to another by what somebody says later, whatever time that
 //!   has on it.
 
-use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
 use core::iter::successors;
 
 use super::{
@@ -85,6 +93,13 @@ pub enum Claim {
         /// What it knew.
         fence: Fence,
     },
+    /// How far the records of a removed site count, for good: it is about to be let in again.
+    Close {
+        /// The site's key.
+        key: PublicKey,
+        /// How far.
+        fence: Fence,
+    },
     /// Somebody may do something, at all sites.
     Grant(Box<Grant>),
     /// Nobody may do anything with a token any more.
@@ -111,6 +126,11 @@ impl Fence {
         let known = |resource| self.records.get(resource).copied().unwrap_or(0);
         self.statements >= other.statements
             && other.records.iter().all(|(resource, &number)| known(resource) >= number)
+    }
+
+    /// Whether a record lies within it.
+    fn lets_in(&self, resource: &ResourceId, number: u64) -> bool {
+        self.records.get(resource).is_some_and(|&last| number <= last)
     }
 
     /// Lets in what either lets in.
@@ -154,6 +174,8 @@ pub enum Standing {
         at: Timestamp,
         /// What of its words still counts.
         fence: Fence,
+        /// When it was said how far its records count for good, and by whom, if it was.
+        closed: Option<(Timestamp, PublicKey)>,
     },
 }
 
@@ -171,6 +193,8 @@ pub struct Roster {
     removals: BTreeMap<PublicKey, (Timestamp, PublicKey)>,
     /// How far a removed key was known, and by whom.
     fences: BTreeMap<PublicKey, BTreeMap<PublicKey, Fence>>,
+    /// Who has said how far one counts for good, and when.
+    closings: BTreeMap<PublicKey, BTreeMap<(Timestamp, PublicKey), Fence>>,
     people: People,
     /// What counts, in the order in which it was heard.
     heard: Vec<Statement>,
@@ -192,6 +216,7 @@ impl Roster {
             previous: BTreeMap::new(),
             removals: BTreeMap::new(),
             fences: BTreeMap::new(),
+            closings: BTreeMap::new(),
             people: People::default(),
             heard: Vec::new(),
             known: BTreeMap::new(),
@@ -255,6 +280,36 @@ impl Roster {
         member.standing == Standing::Belongs && self.names.get(&member.site) == Some(key)
     }
 
+    /// The names of sites that were removed and have not come back.
+    pub fn removed(&self) -> BTreeSet<SiteId> {
+        let gone = self.members.values().filter(|member| member.standing.fence().is_some());
+        let gone: BTreeSet<SiteId> = gone.map(|member| member.site.clone()).collect();
+        let there: BTreeSet<&SiteId> = self.sites().map(|(_, member)| &member.site).collect();
+        gone.into_iter().filter(|site| !there.contains(site)).collect()
+    }
+
+    /// How far the records that were made with each removed key count, where that is said for good.
+    pub fn closed(&self) -> BTreeMap<PublicKey, (&SiteId, &BTreeMap<ResourceId, u64>)> {
+        let closed = self.members.iter().filter_map(|(key, member)| match &member.standing {
+            Standing::Removed { fence, closed: Some(_), .. } => {
+                Some((*key, (&member.site, &fence.records)))
+            }
+            _ => None,
+        });
+        closed.collect()
+    }
+
+    /// The keys of a site that were removed, and how far each counts, where that may still change.
+    pub fn open_fences(&self, site: &SiteId) -> Vec<(PublicKey, Fence)> {
+        let open = self.members.iter().filter_map(|(key, member)| match &member.standing {
+            Standing::Removed { fence, closed: None, .. } if member.site == *site => {
+                Some((*key, fence.clone()))
+            }
+            _ => None,
+        });
+        open.collect()
+    }
+
     /// Whether a record of a site counts, if it was signed with this key.
     pub fn counts(
         &self,
@@ -268,11 +323,25 @@ impl Roster {
         };
         match &member.standing {
             Standing::Belongs => self.holds_its_name(key, member),
-            Standing::Renewed { .. } => true,
-            Standing::Removed { fence, .. } => {
-                fence.records.get(resource).is_some_and(|&last| number <= last)
+            Standing::Renewed { .. } => {
+                let fence = self.last_after(key).standing.fence();
+                fence.is_none_or(|fence| fence.lets_in(resource, number))
             }
+            Standing::Removed { fence, .. } => fence.lets_in(resource, number),
         }
+    }
+
+    /// What a site is by the last of its keys, from one of them on: whoever has one that was renewed must
+    /// not go on with it after the site was removed.
+    fn last_after<'a>(&'a self, key: &PublicKey) -> &'a Member {
+        let mut last = &self.members[key];
+        // As often as there are keys: they may have been renewed in a circle.
+        for _ in 0..self.members.len() {
+            let Standing::Renewed { to } = &last.standing else { break };
+            let Some(next) = self.members.get(to) else { break };
+            last = next;
+        }
+        last
     }
 
     /// Whether the statement with this number of a key is the next that counts.
@@ -311,6 +380,11 @@ impl Roster {
                 self.widen(key, statement.by, fence);
             }
             Claim::Vouch { key, fence } => self.widen(key, statement.by, fence),
+            Claim::Close { key, fence } => {
+                let closings = self.closings.entry(*key).or_default();
+                closings.insert((at, statement.by), fence.clone());
+                self.settle(key);
+            }
             Claim::Grant(grant) => {
                 self.people.grant((**grant).clone());
             }
@@ -340,36 +414,52 @@ impl Roster {
     /// Finds out where a site stands, with all of its keys.
     fn settle(&mut self, key: &PublicKey) {
         let keys = self.keys_of(key);
-        let removed = keys.iter().filter_map(|key| self.removals.get(key)).min().copied();
+        let Some(site) = self.members.get(key).map(|member| member.site.clone()) else { return };
+        // What a site knows of itself is no news.
+        let other = |by: &PublicKey| {
+            !keys.contains(by) && self.members.get(by).is_none_or(|member| member.site != site)
+        };
         let said = |key: &PublicKey| {
             let said = self.fences.get(key).into_iter().flatten();
-            said.filter(|(by, _)| !keys.contains(by)).map(|(_, fence)| fence)
+            said.filter(|(by, _)| other(by)).map(|(_, fence)| fence)
         };
-        // Records are the site's, whichever of its keys they are signed with.
-        let mut records = Fence::default();
-        keys.iter().flat_map(said).for_each(|fence| records.widen(fence));
+        let closed = |key: &PublicKey| {
+            let said = self.closings.get(key).into_iter().flatten();
+            said.filter(|((_, by), _)| other(by))
+        };
+        // Records are the site's, whichever of its keys they are signed with. Of two that close a fence, the
+        // one counts that came first, wherever it was heard first.
+        let closing = keys.iter().flat_map(closed).min_by_key(|(first, _)| *first);
+        let all = || {
+            let mut all = Fence::default();
+            keys.iter().flat_map(said).for_each(|fence| all.widen(fence));
+            all.records
+        };
+        let records = closing.map_or_else(all, |(_, fence)| fence.records.clone());
+        // Who closes a fence removes: the statement that says so may be yet to come.
+        let removals = keys.iter().filter_map(|key| self.removals.get(key));
+        let removed = removals.chain(closing.map(|(first, _)| first)).min().copied();
+        let closing = closing.map(|(first, _)| *first);
         let standings: Vec<Standing> = keys
             .iter()
             .map(|key| match (removed, self.next.get(key)) {
                 (Some((at, by)), _) => {
-                    let statements = said(key).map(|fence| fence.statements).max().unwrap_or(0);
-                    let fence = Fence { statements, records: records.records.clone() };
-                    Standing::Removed { by, at, fence }
+                    // What was said about who belongs can't be taken out again.
+                    let said = said(key).chain(closed(key).map(|(_, fence)| fence));
+                    let statements = said.map(|fence| fence.statements).max().unwrap_or(0);
+                    let fence = Fence { statements, records: records.clone() };
+                    Standing::Removed { by, at, fence, closed: closing }
                 }
                 (None, Some(to)) => Standing::Renewed { to: *to },
                 (None, None) => Standing::Belongs,
             })
             .collect();
-        let mut site = None;
         for (key, standing) in keys.iter().zip(standings) {
             if let Some(member) = self.members.get_mut(key) {
                 member.standing = standing;
-                site = Some(member.site.clone());
             }
         }
-        if let Some(site) = site {
-            self.name(site);
-        }
+        self.name(site);
     }
 
     /// Finds out whose a name is: whoever had it keeps it while it belongs.
@@ -431,6 +521,7 @@ mod tests {
             "moves" => Claim::Move { address: words[2].into() },
             "removes" => Claim::Remove { key: named(2), fence: up_to(3) },
             "vouches" => Claim::Vouch { key: named(3), fence: up_to(4) },
+            "closes" => Claim::Close { key: named(2), fence: up_to(3) },
             other => panic!("{other}"),
         };
         Statement {
@@ -516,6 +607,11 @@ mod tests {
                 "with another key it does",
                 vec!["a1@1 admits b", "a2@2 removes b up to 0", "a3@3 admits B"],
                 "Ba",
+            ),
+            (
+                "who closes a fence removes",
+                vec!["a1@1 admits b", "a2@2 closes b up to 0", "b1@3 admits c"],
+                "a",
             ),
         ] {
             tell(story, &statements, expected);
@@ -673,18 +769,54 @@ mod tests {
     }
 
     #[test]
-    fn records_of_a_removed_site_count_up_to_the_fence_whichever_key_they_are_signed_with() {
+    fn a_fence_that_is_closed_moves_no_more() {
         let web: ResourceId = "web".parse().unwrap();
         let site: SiteId = "site-b".parse().unwrap();
-        let mut roster = roster(&[statement("a1@1 admits b"), statement("b1@2 renews c")]);
-        let counts = |roster: &Roster, number| {
-            ['b', 'c'].map(|letter| roster.counts(&key(letter), &site, &web, number))
+        let fence = |number| Fence { statements: 0, records: [(web.clone(), number)].into() };
+        let says = |by, number, at, claim| Statement {
+            by: key(by),
+            number,
+            at: Timestamp::at(Millis(at)),
+            claim,
         };
-        assert_eq!(counts(&roster, 9), [true; 2]);
+        let begin = ["a1@1 admits b", "a2@1 admits c"].map(statement);
+        let said = [
+            says('a', 3, 2, Claim::Remove { key: key('b'), fence: fence(4) }),
+            says('a', 4, 5, Claim::Close { key: key('b'), fence: fence(4) }),
+            says('a', 5, 6, Claim::Admit { site: site.clone(), key: key('B'), address: "".into() }),
+            says('c', 1, 7, Claim::Vouch { key: key('b'), fence: fence(6) }),
+            says('c', 2, 8, Claim::Close { key: key('b'), fence: fence(9) }),
+            says('B', 1, 9, Claim::Vouch { key: key('b'), fence: fence(12) }),
+        ];
+        // In whatever order the words of different sites are heard.
+        for order in [[0, 1, 2, 3, 4, 5], [3, 4, 0, 1, 2, 5], [0, 3, 1, 4, 2, 5]] {
+            let mut roster = roster(&begin);
+            for n in order {
+                roster.hear(said[n].clone());
+            }
+            let counts = |number| roster.counts(&key('b'), &site, &web, number);
+            assert!(counts(4) && !counts(5), "{order:?}");
+            assert!(roster.counts(&key('B'), &site, &web, 100));
+            assert_eq!(roster.removed(), BTreeSet::new(), "it is back");
+            assert_eq!(roster.closed()[&key('b')].1[&web], 4);
+            assert_eq!(roster.open_fences(&site), vec![]);
+        }
+    }
+
+    #[test]
+    fn no_earlier_key_of_a_removed_site_counts_beyond_its_fence() {
+        let web: ResourceId = "web".parse().unwrap();
+        let site: SiteId = "site-b".parse().unwrap();
+        let mut roster = roster(&["a1@1 admits b", "b1@2 renews B"].map(statement));
+        assert!(roster.counts(&key('b'), &site, &web, 9));
         let fence = Fence { statements: 0, records: [(web.clone(), 4)].into() };
-        let claim = Claim::Remove { key: key('c'), fence };
-        roster.hear(Statement { claim, ..statement("a2@3 removes c up to 0") });
-        assert_eq!((counts(&roster, 4), counts(&roster, 5)), ([true; 2], [false; 2]));
+        let removes = Claim::Remove { key: key('B'), fence };
+        roster.hear(Statement { claim: removes, ..statement("a2@3 admits x") });
+        assert_eq!(roster.removed(), [site.clone()].into());
+        for letter in ['b', 'B'] {
+            assert!(roster.counts(&key(letter), &site, &web, 4));
+            assert!(!roster.counts(&key(letter), &site, &web, 5));
+        }
     }
 
     fn letter() -> impl Strategy<Value = char> {

@@ -97,6 +97,11 @@ fn given(input: &Input) -> String {
         Input::Cleared { resource, ok } => format!("Reset of {resource} ended: {ok}"),
         Input::NotShown { resource, .. } => format!("{resource} may not be shown"),
         Input::Shown { resource, print, .. } => format!("{resource} shows {}", printed(*print)),
+        Input::Removed(sites) => format!("hears that {sites:?} are removed"),
+        Input::Fenced { site, known } => format!("hears that {site} is back, after {known:?}"),
+        Input::Decided { resource, op, adopted } => {
+            format!("{resource} {op} is decided: {adopted:?}")
+        }
         Input::PeerUp(site) => format!("sees {site}"),
         Input::PeerDown(site) => format!("loses {site}"),
         Input::Tick => "tick".to_owned(),
@@ -151,6 +156,13 @@ fn written(durable: &Durable) -> String {
         }
         Durable::Trimmed { resource, version } => format!("trimmed {resource}: {version:?}"),
         Durable::Withheld { resource, floor } => format!("withheld {resource} from {floor}"),
+        Durable::Held { resource, site, known, floor, done } => {
+            format!("held {resource} of {site} after {known}, numbers after {floor}: {done}")
+        }
+        Durable::Aside(record) => format!("aside {}", record_words(record)),
+        Durable::Decided { resource, op, adopted } => {
+            format!("decided {resource} {op}: {adopted:?}")
+        }
     }
 }
 

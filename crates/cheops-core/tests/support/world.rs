@@ -177,6 +177,8 @@ pub struct Site<A> {
     /// The runs that were intended before the last power cut.
     doubted: BTreeSet<RunKey>,
     intended: Vec<RunKey>,
+    /// The sites that it has heard to be removed.
+    removed: BTreeSet<SiteId>,
     /// How far its wall clock is off, in milliseconds.
     pub skew: i64,
     /// When the agent was started: its steady clock begins there.
@@ -204,6 +206,7 @@ impl<A> Site<A> {
             took: BTreeSet::new(),
             doubted: BTreeSet::new(),
             intended: Vec::new(),
+            removed: BTreeSet::new(),
             skew: 0,
             born: 0,
             ticks_at: None,
@@ -363,6 +366,12 @@ impl<A: App, W: Watch> World<A, W> {
 
     fn linked(&self, a: usize, b: usize) -> bool {
         !self.cuts.contains(&(a, b)) && !self.cuts.contains(&(b, a))
+    }
+
+    /// Tells a site which sites were removed, also if it is down: its shell knows it when it starts.
+    pub fn tell_removed(&mut self, n: usize, removed: &BTreeSet<SiteId>) {
+        self.sites[n].removed.clone_from(removed);
+        self.input(n, Input::Removed(removed.clone()));
     }
 
     /// Asks a site for an operation; nothing if it is down.
@@ -525,7 +534,9 @@ impl<A: App, W: Watch> World<A, W> {
             return;
         }
         let disk = site.disk.clone();
-        site.replica = Some(Replica::restore(site.name.clone(), self.settings.clone(), disk));
+        let mut replica = Replica::restore(site.name.clone(), self.settings.clone(), disk);
+        replica.leave_out(site.removed.clone());
+        site.replica = Some(replica);
         site.born = self.now;
         self.see(n, Seen::Started);
         self.input(n, Input::Started);

@@ -87,6 +87,9 @@ fn summary(resource: &Resource) -> String {
         table.row(["".into(), Cell::styled("is being deleted", words::OPEN)]);
     }
     table.row([Cell::from("Sites"), words::place(about).into()]);
+    if !about.removed.is_empty() {
+        table.row([Cell::from("Removed"), about.removed.join(", ").into()]);
+    }
     let operations = format!("{}, {} in the block", about.operation_count, about.block_length);
     table.row([Cell::from("Operations"), operations.into()]);
     let updated = about.updated.as_deref();

@@ -25,6 +25,7 @@ mod diff;
 mod exec;
 mod get;
 mod graph;
+mod held;
 mod hooks;
 mod join;
 mod log;

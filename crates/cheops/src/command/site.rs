@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use hyper::Method;
 use serde::Serialize;
 
-use super::{Context, List, Outcome, View, ask, get::sites, members};
+use super::{Context, List, Outcome, View, ask, get::sites, held, members};
 use crate::{
     client::{Ask, Path},
     report::{Exit, Failure, clean},
@@ -45,6 +45,25 @@ pub(crate) enum Arguments {
     /// does not come back with the key that it has.
     #[command(visible_alias = "rm")]
     Remove(Remove),
+    /// List what the agent's site received while it was removed, and the others do not have
+    ///
+    /// These operations are out of the block until you decide about each: `cheops site adopt` or
+    /// `cheops site discard`.
+    Held,
+    /// Submit an operation that is held once more, as a new one
+    Adopt(Decide),
+    /// Discard an operation that is held
+    Discard(Decide),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Decide {
+    /// The resource
+    #[arg(value_name = "RESOURCE")]
+    resource: String,
+    /// The operations
+    #[arg(value_name = "OPERATION", required = true)]
+    operations: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -111,6 +130,13 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<Outcome, F
         Arguments::Remove(Remove { name }) => {
             context.client()?.tell(Method::DELETE, &Path::api("sites").then(name))?;
             Ok(Outcome::success(context.output.write(&Removed { removed: name.clone() })?))
+        }
+        Arguments::Held => held::list(context),
+        Arguments::Adopt(Decide { resource, operations }) => {
+            held::adopt(resource, operations, context)
+        }
+        Arguments::Discard(Decide { resource, operations }) => {
+            held::discard(resource, operations, context)
         }
         Arguments::Key(Key { renew: true, .. }) => {
             let path = Path::api("federation").then("key");

@@ -82,6 +82,7 @@ pub(crate) fn summary(id: &str, state: State) -> ResourceSummary {
         state,
         deleting: false,
         sites: ["site1", "site2"].map(str::to_owned).to_vec(),
+        removed: Vec::new(),
         parts: Vec::new(),
         operation_count: 3,
         block_length: 2,

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::RunStatus;
+
 /// What a token for a site that joins is to be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -91,4 +93,48 @@ pub struct SiteKey {
     pub site: String,
     /// Its public key.
     pub key: String,
+}
+
+/// What a site had received while it was removed, and the others do not take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Held {
+    /// The site.
+    pub site: String,
+    /// The operations about which nobody has decided, the oldest first; the first of them, if there are many.
+    pub held: Vec<HeldOperation>,
+    /// How many there are.
+    pub count: usize,
+}
+
+/// An operation that is held at a site.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HeldOperation {
+    /// The resource.
+    pub resource: String,
+    /// The operation.
+    pub operation: String,
+    /// What it does, in the words of the matrix.
+    pub kind: String,
+    /// Who had asked for it.
+    pub author: String,
+    /// When it was received.
+    pub at: String,
+    /// What it does.
+    pub command: String,
+    /// How it went at this site, before it was taken out there.
+    pub status: RunStatus,
+    /// What it printed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+}
+
+/// An operation that was held, and was submitted again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Adopted {
+    /// The resource.
+    pub resource: String,
+    /// The operation that was held.
+    pub operation: String,
+    /// The new one.
+    pub adopted: String,
 }

@@ -22,7 +22,10 @@ pub(super) fn forgets(durable: &Durable) -> Option<&ResourceId> {
         | Durable::Clearing(_)
         | Durable::Cleared(_)
         | Durable::Trimmed { .. }
-        | Durable::Withheld { .. } => None,
+        | Durable::Withheld { .. }
+        | Durable::Held { .. }
+        | Durable::Aside(_)
+        | Durable::Decided { .. } => None,
     }
 }
 
@@ -36,7 +39,10 @@ pub(super) fn resumes(durable: &Durable) -> Option<&ResourceId> {
         | Durable::Clearing(_)
         | Durable::Cleared(_)
         | Durable::Forgotten { .. }
-        | Durable::Trimmed { .. } => None,
+        | Durable::Trimmed { .. }
+        | Durable::Held { .. }
+        | Durable::Aside(_)
+        | Durable::Decided { .. } => None,
     }
 }
 
@@ -60,6 +66,9 @@ enum What {
     Trimmed = 7,
     Withheld = 8,
     Shown = 9,
+    Held = 10,
+    Aside = 11,
+    Decided = 12,
 }
 
 impl Entry {
@@ -74,6 +83,9 @@ impl Entry {
             Durable::Forgotten { .. } => (What::Forgotten, None),
             Durable::Trimmed { .. } => (What::Trimmed, None),
             Durable::Withheld { .. } => (What::Withheld, None),
+            Durable::Held { .. } => (What::Held, None),
+            Durable::Aside(record) => (What::Aside, Some(record.id())),
+            Durable::Decided { op, .. } => (What::Decided, Some(op)),
         };
         Self { resource: durable.resource().clone(), what, id: id.cloned() }
     }
@@ -110,14 +122,25 @@ impl Entry {
             7 => What::Trimmed,
             8 => What::Withheld,
             9 => What::Shown,
+            10 => What::Held,
+            11 => What::Aside,
+            12 => What::Decided,
             _ => return None,
         };
         let resource = take_text(&mut bytes)?.parse().ok()?;
         let id = match what {
-            What::Clearing | What::Cleared | What::Forgotten | What::Trimmed | What::Withheld => {
-                None
-            }
-            What::Operation | What::Reply | What::Shown | What::Intent => Some(OpId {
+            What::Clearing
+            | What::Cleared
+            | What::Forgotten
+            | What::Trimmed
+            | What::Withheld
+            | What::Held => None,
+            What::Operation
+            | What::Reply
+            | What::Shown
+            | What::Intent
+            | What::Aside
+            | What::Decided => Some(OpId {
                 site: take_text(&mut bytes)?.parse().ok()?,
                 number: take_number(&mut bytes)?,
             }),
@@ -137,6 +160,9 @@ impl fmt::Display for Entry {
             What::Forgotten => "that it was forgotten",
             What::Trimmed => "up to where it was forgotten",
             What::Withheld => "that something of it was lost",
+            What::Held => "up to where a site counts that came back",
+            What::Aside => "what is held,",
+            What::Decided => "what was decided about",
             What::Cleared => "the end of a reset",
         };
         match &self.id {
@@ -236,7 +262,13 @@ mod tests {
         let resource: ResourceId = "counter".parse().unwrap();
         let op = OpId { site: "site1".parse().unwrap(), number: 7 };
         let intent = Durable::Intent { resource: resource.clone(), op, attempt: 1, fresh: false };
-        for durable in [intent, Durable::Clearing(resource.clone()), Durable::Cleared(resource)] {
+        let op = OpId { site: "site1".parse().unwrap(), number: 9 };
+        let decided = Durable::Decided { resource: resource.clone(), op, adopted: None };
+        let site = "site3".parse().unwrap();
+        let held =
+            Durable::Held { resource: resource.clone(), site, known: 4, floor: 9, done: true };
+        let clearing = Durable::Clearing(resource.clone());
+        for durable in [intent, decided, held, clearing, Durable::Cleared(resource)] {
             let entry = Entry::of(&durable);
             let mut bytes = entry.encode();
             assert_eq!(Entry::decode(&bytes), Some(entry));

@@ -54,8 +54,30 @@ impl Buried {
                 self.ends.insert((resource.clone(), ids));
             }
             Seen::Done(Effect::Persist(Durable::Trimmed { .. })) => self.trimmed += 1,
+            // What a site had recorded while it was removed is in no log from then on.
+            Seen::Done(Effect::Persist(Durable::Held {
+                resource, site: of, known, floor, ..
+            })) if of == site => {
+                self.take_out(resource, |id| {
+                    id.site == *of && (known + 1..=*floor).contains(&id.number)
+                });
+            }
             _ => {}
         }
+    }
+
+    /// Takes operations out, and all that follow them.
+    fn take_out(&mut self, resource: &ResourceId, is_out: impl Fn(&OpId) -> bool) {
+        let Some(ops) = self.ops.get_mut(resource) else { return };
+        let mut out: BTreeSet<OpId> = ops.keys().filter(|id| is_out(id)).cloned().collect();
+        while let Some(id) = ops
+            .values()
+            .find(|op| !out.contains(&op.id) && op.parents.iter().any(|id| out.contains(id)))
+            .map(|op| op.id.clone())
+        {
+            out.insert(id);
+        }
+        ops.retain(|id, _| !out.contains(id));
     }
 
     fn follows(&self, resource: &ResourceId, op: &Operation, by: &OpId) -> bool {

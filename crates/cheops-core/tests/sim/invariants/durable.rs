@@ -91,7 +91,10 @@ impl Disk {
             }
             replica::Durable::Forgotten { .. }
             | replica::Durable::Trimmed { .. }
-            | replica::Durable::Withheld { .. } => {}
+            | replica::Durable::Withheld { .. }
+            | replica::Durable::Held { .. }
+            | replica::Durable::Aside(_)
+            | replica::Durable::Decided { .. } => {}
         }
     }
 

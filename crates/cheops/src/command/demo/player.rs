@@ -313,6 +313,7 @@ mod tests {
                     state: State::Settled,
                     deleting: false,
                     sites: self.sites(),
+                    removed: Vec::new(),
                     parts: Vec::new(),
                     operation_count: 4,
                     block_length: 2,

@@ -269,6 +269,7 @@ impl Says {
             id,
             state: State::Diverged,
             deleting: true,
+            removed: Vec::new(),
             parts: vec![sites[..2].to_vec(), sites[2..].to_vec()],
             sites,
             operation_count: if self.full { 9 } else { 0 },
