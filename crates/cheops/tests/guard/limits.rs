@@ -109,7 +109,7 @@ fn a_gigabyte_is_refused_early_and_others_are_served_meanwhile() {
         let floods = cases.map(|(what, head, piece, status, limit)| {
             let before = site.memory("VmHWM");
             let (answer, sent) = flood(&site, &head, piece);
-            let grown = site.memory("VmHWM") - before;
+            let grown = site.memory("VmHWM").saturating_sub(before);
             (what, status, limit, answer, sent, grown)
         });
         stop.store(true, Relaxed);
