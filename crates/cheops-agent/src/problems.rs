@@ -583,7 +583,8 @@ pub(crate) mod tests {
         let peer = crate::peers::Peer {
             site: "DC 2".parse().unwrap(),
             address: String::new(),
-            key: cheops_core::trust::PublicKey::from_bytes([1; 32]),
+            key: None,
+            certificate: None,
             state: Reach::Paused,
             paused_until: None,
             round_trip: None,

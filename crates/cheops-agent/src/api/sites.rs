@@ -62,7 +62,7 @@ pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<
         },
         paused_until: peer.paused_until.map(time_of_day),
         address: Some(peer.address),
-        key: peer.key.to_string(),
+        key: peer.key.map(|key| key.to_string()).unwrap_or_default(),
         round_trip_ms: peer.round_trip.map(millis),
         last_seen: peer.last_seen.map(time_of_day),
         lag_ms: peer.lag.map(whole_millis),

@@ -16,7 +16,7 @@ use cheops_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Federation, JOIN, STATEMENTS, Shared, address_of};
+use super::{Federation, JOIN, STATEMENTS, Shared, address_of, introduce::INTRODUCTIONS};
 use crate::{
     api::ApiError,
     config,
@@ -48,16 +48,17 @@ impl News {
 impl Federation {
     /// Whether a request of another agent is about who belongs.
     pub fn is_for<T>(request: &Request<T>) -> bool {
-        [JOIN, STATEMENTS].contains(&request.uri().path())
+        [JOIN, STATEMENTS, INTRODUCTIONS].contains(&request.uri().path())
     }
 
     /// Answers such a request: of a site, or of a guest.
     pub async fn answer(self, request: Request<Body>) -> Response<Body> {
         let site = request.extensions().get::<Caller>().map(|Caller(site)| site.clone());
-        let guest = request.extensions().get::<Guest>().copied();
+        let guest = request.extensions().get::<Guest>().cloned();
         let answered = match (request.uri().path(), guest) {
             (JOIN, Some(guest)) => self.join_in(request.into_body(), guest).await,
             (STATEMENTS, guest) => self.exchange(request.into_body(), site, guest).await,
+            (INTRODUCTIONS, None) => self.introductions(request.into_body()).await,
             _ => Err(ApiError::not_found("unknown-path", "there is nothing here", "join first")),
         };
         match answered {
@@ -74,13 +75,18 @@ impl Federation {
         let request: super::Request = postcard::from_bytes(&body).map_err(unreadable)?;
         // To its end, even if the guest is gone by then: it waits for the disk.
         let this = self.clone();
-        let admitted = tokio::task::spawn_blocking(move || this.admit(&request, guest));
+        let admitted = tokio::task::spawn_blocking(move || this.admit(&request, &guest));
         admitted.await.map_err(|_| Stopping)?
     }
 
     /// Lets a guest in, if it has a token that is good.
-    fn admit(&self, request: &super::Request, guest: Guest) -> Result<Vec<u8>, ApiError> {
+    fn admit(&self, request: &super::Request, guest: &Guest) -> Result<Vec<u8>, ApiError> {
         let site: SiteId = request.site.parse()?;
+        if let Some(certified) = guest.site.as_ref().filter(|certified| **certified != site) {
+            return Err(unreadable(format!(
+                "its certificate is that of `{certified}`, not of `{site}`"
+            )));
+        }
         if request.address.as_ref().is_some_and(|address| !config::is_address(address)) {
             return Err(unreadable("its address is not HOST:PORT"));
         }
@@ -92,7 +98,7 @@ impl Federation {
         // Before anything else is told.
         tokens.look(&request.proof, &guest.key, now).map_err(no_good)?;
         let alone = || no_good(Spent::Foreign);
-        let standing = ledger.read(|roster| standing(roster, &site, &guest)).ok_or_else(alone)?;
+        let standing = ledger.read(|roster| standing(roster, &site, guest)).ok_or_else(alone)?;
         match standing {
             Some(At::Removed) => {
                 return Err(ApiError::new(
@@ -105,7 +111,10 @@ impl Federation {
             Some(At::Another) => return Err(taken(&site)),
             Some(At::Belongs) | None => {}
         }
-        let named = members.others().get(&site).is_some_and(|peer| peer.key != guest.key);
+        let named = members
+            .others()
+            .get(&site)
+            .is_some_and(|peer| peer.key.is_some_and(|key| key != guest.key));
         if standing.is_none() && (site == *members.here() || named) {
             return Err(taken(&site));
         }
@@ -216,7 +225,7 @@ fn spent(why: &Spent, here: &SiteId) -> ApiError {
     ApiError::new(StatusCode::FORBIDDEN, kind, why.to_string(), hint)
 }
 
-fn unreadable(error: impl std::fmt::Display) -> ApiError {
+pub(super) fn unreadable(error: impl std::fmt::Display) -> ApiError {
     ApiError::bad(
         "unreadable",
         format!("what was sent can't be read: {error}"),

@@ -1,7 +1,7 @@
 //! Joining a federation and leaving it: what a site does about what it hears, and what it asks others.
 //!
 //! Who belongs is decided by [`cheops_core::trust::Roster`] and kept by [`Ledger`]. This is the rest: letting
-//! a site in that shows a token (`door`), telling the others (`spread`), and what people ask for.
+//! a site in that shows a token (`door`), telling the others (`spread`, and `introduce` where there are certificates), and what people ask for.
 //!
 //! What must stay true:
 //! - a token is spent before the site is let in, so that it lets in no second one, whatever happens;
@@ -9,6 +9,7 @@
 //! - whoever hears that a site was removed says how far it knew it, so that all draw the same line.
 
 mod door;
+mod introduce;
 mod spread;
 
 use std::{
@@ -151,7 +152,7 @@ impl Federation {
 
     /// Tells the others what is new, and hears what they say, for ever.
     pub async fn serve(self) {
-        spread::run(&self).await;
+        tokio::join!(spread::run(&self), introduce::run(&self));
     }
 
     /// What is known of who belongs.

@@ -8,7 +8,7 @@ use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::body::Body;
 use bytes::Bytes;
-use cheops_core::trust::PublicKey;
+use cheops_core::{id::SiteId, trust::PublicKey};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{Request, StatusCode, Version, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -26,10 +26,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LONGEST: usize = 64 << 20;
 
 /// Who asks: in the extensions of each request of one that is not known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guest {
     /// The key that it has proved to have.
     pub key: PublicKey,
+    /// The site that it is by its certificate, if it has one.
+    pub site: Option<SiteId>,
     /// Where it comes from.
     pub from: SocketAddr,
 }
@@ -48,6 +50,14 @@ pub enum VisitError {
     /// It is another site.
     #[error("the site at {0} is not the one that was meant: its key is another")]
     Another(String),
+    /// The two do not take each other's certificates.
+    #[error("{address} and this site do not recognise each other: {why}")]
+    Certificate {
+        /// Where it is.
+        address: String,
+        /// Why not.
+        why: String,
+    },
     /// It answers something else.
     #[error("{address} does not answer as an agent does ({why}): is it the port for other agents?")]
     Foreign {
@@ -66,7 +76,7 @@ where
     let service = {
         let shared = shared.clone();
         service_fn(move |request: Request<Incoming>| {
-            let shared = shared.clone();
+            let (shared, guest) = (shared.clone(), guest.clone());
             async move {
                 let Some(calls) = shared.calls.get() else {
                     let starting = "the agent is starting";
@@ -89,6 +99,19 @@ where
 }
 
 impl Peers {
+    /// Why a connection failed, if that is a matter of certificates.
+    fn at_odds(&self, error: &io::Error) -> Option<String> {
+        let tls = &self.shared.tls;
+        if let Some(refusal) = tls::not_taken(error) {
+            return Some(refusal.says("the other site"));
+        }
+        if tls::is_other_way(error) {
+            return Some("one of them has `[trust]` in its configuration, and the other has not: set it at all sites, or at none".to_owned());
+        }
+        let refused = tls.pki().is_some() && tls::alert(error).is_some();
+        refused.then(|| format!("the certificate of this site is refused there ({error})"))
+    }
+
     /// Asks the site with this key something, as a guest: it need not know this one.
     pub async fn visit(
         &self,
@@ -107,7 +130,10 @@ impl Peers {
             let io = transport::visiting(&self.shared.tls, tcp, key).await;
             let io = io.map_err(|error: io::Error| match tls::why::<WrongKey>(&error) {
                 Some(_) => VisitError::Another(address.to_owned()),
-                None => foreign(error.to_string()),
+                None => match self.at_odds(&error) {
+                    Some(why) => VisitError::Certificate { address: address.to_owned(), why },
+                    None => foreign(error.to_string()),
+                },
             })?;
             let client = http::client(io).await.map_err(|error| foreign(root(&error)))?;
             let (mut requests, connection) = client;

@@ -60,6 +60,8 @@ use crate::{
     problems::Noted,
     trust::{
         Doubt, Identity, Members, Tls,
+        followed::LOOK,
+        pki::Pki,
         tls::{self, UnknownKey},
     },
     wire::frame::{Code, Frame, Hello},
@@ -119,8 +121,10 @@ pub struct Peer {
     pub site: SiteId,
     /// Where its agent listens.
     pub address: String,
-    /// What it is recognised by.
-    pub key: PublicKey,
+    /// What it is recognised by; none if it has not said it yet.
+    pub key: Option<PublicKey>,
+    /// When the certificate ends that it has shown on the link.
+    pub certificate: Option<SystemTime>,
     /// Whether there is a link.
     pub state: State,
     /// When its pause ends by itself, if it is paused for a time.
@@ -318,6 +322,18 @@ impl Shared {
                 "an agent at {ip} has a key that is not known at `{}`: if it is one of yours, let it join, or put it into the configuration with key = \"{key}\"",
                 self.here
             ),
+            None if tls::not_taken(error).is_some() => {
+                let whose = format!("an agent at {ip}");
+                tls::not_taken(error).map(|refusal| refusal.says(&whose)).unwrap_or_default()
+            }
+            None if tls::is_other_way(error) && self.tls.pki().is_some() => format!(
+                "an agent at {ip} shows no certificate, and `{}` has `[trust]` in its configuration: set it at all sites, or at none",
+                self.here
+            ),
+            None if tls::is_other_way(error) => format!(
+                "an agent at {ip} shows a certificate, and `{}` has no `[trust]` in its configuration: set it at all sites, or at none",
+                self.here
+            ),
             None if tls::is_unknown_there(error) => {
                 format!("an agent at {ip} does not know the key of `{}`", self.here)
             }
@@ -369,11 +385,16 @@ impl Peers {
     pub async fn bind(
         config: &Config,
         members: Members,
+        pki: Option<Arc<Pki>>,
         noted: Noted,
         node: node::Handle,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(config.peers).await?;
-        let tls = Tls::new(&members.identity(), Arc::new(members.clone()));
+        let known = Arc::new(members.clone());
+        let tls = match pki {
+            Some(pki) => Ok(Tls::with_pki(pki, members.own(), known)),
+            None => Tls::new(&members.identity(), known),
+        };
         let shared = Arc::new(Shared {
             here: config.site.clone(),
             life: fastrand::u64(..),
@@ -409,6 +430,14 @@ impl Peers {
             shared.tasks.spawn(dial::keep(shared.clone(), slot));
         }
         shared.tasks.spawn(follow(shared.clone()));
+        if let Some(pki) = shared.tls.pki() {
+            shared.tasks.spawn(renew(shared.clone(), pki.clone()));
+        }
+    }
+
+    /// The PKI by which sites recognise each other, if there is one.
+    pub fn pki(&self) -> Option<&Arc<Pki>> {
+        self.shared.tls.pki()
     }
 
     /// Who this site takes for whom.
@@ -657,6 +686,33 @@ async fn follow(shared: Arc<Shared>) {
         tokio::select! {
             changed = ledger.changed() => if changed.is_err() { return },
             () = shared.stop.cancelled() => return,
+        }
+    }
+}
+
+/// Keeps to the certificates that count, as they come and go. Links that were made with one that does not count any
+/// more are ended; a site that has a new one makes another link with it.
+async fn renew(shared: Arc<Shared>, pki: Arc<Pki>) {
+    let mut learned = shared.members.introductions();
+    loop {
+        tokio::select! {
+            () = sleep(LOOK) => {}
+            _ = learned.changed() => {
+                shared.reconcile(true);
+                continue;
+            }
+            () = shared.stop.cancelled() => return,
+        }
+        let looking = pki.clone();
+        let _ = tokio::task::spawn_blocking(move || looking.look()).await;
+        let now = SystemTime::now();
+        for slot in shared.slots() {
+            let Some(link) = slot.link() else { continue };
+            let Some((chain, shown)) = &link.shown else { continue };
+            if let Err(refusal) = pki.judge(&slot.site, chain, *shown, now) {
+                let why = refusal.says(&format!("`{}`", slot.site));
+                link.close(End::ours(Code::Refused, why));
+            }
         }
     }
 }

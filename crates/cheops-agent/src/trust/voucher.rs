@@ -1,0 +1,113 @@
+//! A site's word that a key is its own, backed by its certificate.
+//!
+//! Records are signed with the key of a site, which it keeps for as long as it likes, and not with that of its
+//! certificate, which is renewed every few weeks and may be of any sort. So the key of the certificate signs the key of
+//! the site. Whoever knows the CA can check that, whoever brings it. What must stay true: no bytes lead to a panic, or
+//! to more memory than they have.
+
+use std::time::SystemTime;
+
+use cheops_core::{id::SiteId, trust::PublicKey};
+use rustls::{SignatureScheme, pki_types::CertificateDer, sign::CertifiedKey};
+use serde::{Deserialize, Serialize};
+
+use super::authority::{Authority, Refusal, Use};
+
+/// What is signed begins with this, so that it can be taken for nothing else.
+const SIGNED: &[u8] = b"Cheops: the key of a site\0";
+/// The most certificates between a site and its CA, and how long one may be.
+const MOST: usize = 8;
+const LONGEST: usize = 16 << 10;
+/// What a certificate may sign with: what TLS 1.3 takes.
+const SCHEMES: [SignatureScheme; 6] = [
+    SignatureScheme::ED25519,
+    SignatureScheme::ECDSA_NISTP256_SHA256,
+    SignatureScheme::ECDSA_NISTP384_SHA384,
+    SignatureScheme::RSA_PSS_SHA256,
+    SignatureScheme::RSA_PSS_SHA384,
+    SignatureScheme::RSA_PSS_SHA512,
+];
+
+/// What a site says of its key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Voucher {
+    site: String,
+    key: [u8; 32],
+    chain: Vec<Vec<u8>>,
+    stamp: Stamp,
+}
+
+/// A signature of a certificate's key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Stamp {
+    scheme: u16,
+    signature: Vec<u8>,
+}
+
+impl Stamp {
+    /// Signs that a key is that of a site.
+    pub(super) fn new(
+        site: &SiteId,
+        key: &PublicKey,
+        pair: &CertifiedKey,
+    ) -> Result<Self, rustls::Error> {
+        let none = || rustls::Error::General("the key can't sign as TLS 1.3 does".to_owned());
+        let signer = pair.key.choose_scheme(&SCHEMES).ok_or_else(none)?;
+        let signature = signer.sign(&message(site.as_str(), key.as_bytes()))?;
+        Ok(Self { scheme: signer.scheme().into(), signature })
+    }
+}
+
+impl Voucher {
+    /// What a site has said that has shown these certificates.
+    pub(super) fn new(
+        site: &SiteId,
+        key: &PublicKey,
+        chain: &[CertificateDer<'_>],
+        stamp: Stamp,
+    ) -> Self {
+        let chain = chain.iter().map(|der| der.to_vec()).collect();
+        Self { site: site.to_string(), key: *key.as_bytes(), chain, stamp }
+    }
+
+    /// The site and its key, if that is so.
+    pub(super) fn check(
+        &self,
+        authority: &Authority,
+        now: SystemTime,
+    ) -> Result<(SiteId, PublicKey), Refusal> {
+        let (site, key) = self.claimed()?;
+        if self.chain.len() > MOST || self.chain.iter().any(|der| der.len() > LONGEST) {
+            return Err(Refusal::Malformed("it is too long".to_owned()));
+        }
+        let chain: Vec<CertificateDer<'_>> =
+            self.chain.iter().map(|der| CertificateDer::from(&der[..])).collect();
+        authority.judge(&chain, Use::Dialling, now)?.names(&site)?;
+        let Stamp { scheme, signature } = &self.stamp;
+        let message = message(&self.site, &self.key);
+        let signed = chain
+            .first()
+            .is_some_and(|own| authority.has_signed(own, (*scheme).into(), &message, signature));
+        if signed {
+            Ok((site, key))
+        } else {
+            Err(Refusal::Malformed("it has not signed the key of the site".to_owned()))
+        }
+    }
+
+    /// Whether it says the same, by the same certificate: signatures differ each time.
+    pub(super) fn is_as(&self, other: &Self) -> bool {
+        (&self.site, &self.key, &self.chain) == (&other.site, &other.key, &other.chain)
+    }
+
+    /// The site and its key, as it says: nothing to believe.
+    pub(super) fn claimed(&self) -> Result<(SiteId, PublicKey), Refusal> {
+        let site = self.site.parse();
+        let site = site.map_err(|error| Refusal::Malformed(format!("{error}")))?;
+        Ok((site, PublicKey::from_bytes(self.key)))
+    }
+}
+
+fn message(site: &str, key: &[u8; 32]) -> Vec<u8> {
+    [SIGNED, &key[..], site.as_bytes()].concat()
+}
