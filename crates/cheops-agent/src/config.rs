@@ -742,6 +742,18 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_needs_no_key_where_there_are_certificates() {
+        let config = read(
+            "site = 'a'\n[trust]\nca = 'ca.pem'\ncertificate = 'a.pem'\nkey = '/k/a.key'\n[[peer]]\nname = 'b'\naddress = 'h:1'",
+        )
+        .unwrap();
+        let pki = config.pki.unwrap();
+        assert_eq!(pki.ca, Path::new("/etc/cheops/ca.pem"));
+        assert_eq!((pki.key.as_path(), pki.revoked), (Path::new("/k/a.key"), None));
+        assert_eq!(config.sites[&"b".parse().unwrap()].key, None);
+    }
+
+    #[test]
     fn a_shell_with_a_path_is_beside_the_file_and_one_without_is_looked_for() {
         for (shell, expected) in
             [("/bin/bash", "/bin/bash"), ("bin/sh", "/etc/cheops/bin/sh"), ("bash", "bash")]
@@ -769,6 +781,12 @@ mod tests {
                 "site = 'a'\n[[peer]]\nname = 'b'\naddress = 'h:1'\nkey = 'abc'",
                 "`peer.key` of `b`: a key has 56 letters",
             ),
+            (
+                "site = 'a'\n[trust]\nca = 'c'\ncertificate = 'd'",
+                "`[trust]` has no `trust.key`: sites that recognise each other by certificates need",
+            ),
+            ("site = 'a'\n[trust]\nrevoked = 'r'", "has no `trust.ca`"),
+            ("site = 'a'\n[trust]\nroot = 'r'", "unknown field `root`"),
             ("site = 'a'\n[runs]\ntimeout = 'soon'", "line 3: `runs.timeout`"),
             ("\nsite = 'a&b'", "line 2: `site`"),
             ("site = 'a'\nruns.timeout = 'soon'", "line 2: `runs.timeout`"),

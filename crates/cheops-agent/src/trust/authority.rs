@@ -313,7 +313,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let ca = Ca::new(&directory.path().join("ca"));
         let other = Ca::new(&directory.path().join("other"));
-        let one = Wanted::of("site1", "DNS:site1.example, DNS:site1, DNS:*.example");
+        let one = Wanted::of("site1", "DNS:site1.example, DNS:site1, DNS:*.sites.example");
         let (good, _) = ca.issue("good", &one);
         let (by_uri, _) = ca.issue("uri", &Wanted::of("x", "URI:cheops://site/DC%201"));
         let (server, _) =
@@ -330,7 +330,7 @@ mod tests {
         let valid = Validity::of(&chain(&good)[0]).unwrap();
         let site = |name: &str| name.parse::<SiteId>().unwrap();
         let wrong = |name: &str| {
-            let found = ["site1.example", "site1", "*.example"].map(str::to_owned).to_vec();
+            let found = ["site1.example", "site1", "*.sites.example"].map(str::to_owned).to_vec();
             Err(Refusal::Name { site: site(name), found })
         };
         for (file, name, shown, at, expected) in [
@@ -341,7 +341,7 @@ mod tests {
             (&any, "site1", Dialling, now, Ok(())),
             (&good, "site2", Dialling, now, wrong("site2")),
             // A name with a star is no name of a site, and none is covered by it.
-            (&good, "b.example", Dialling, now, wrong("b.example")),
+            (&good, "b.sites.example", Dialling, now, wrong("b.sites.example")),
             (&good, "Site1", Dialling, now, wrong("Site1")),
             (&good, "site1", Dialling, now + 91 * DAY, Err(Refusal::Expired(valid.until))),
             (&good, "site1", Dialling, now - DAY, Err(Refusal::NotYet(valid.from))),
@@ -362,6 +362,20 @@ mod tests {
         assert!(authority.stale(&chain(&good), later).is_some_and(|since| since < later));
         assert!(authority.judge(&chain(&good), Dialling, later).is_ok());
         assert_eq!(authority.judge(&chain(&gone), Dialling, later), Err(Refusal::Revoked));
+    }
+
+    #[test]
+    fn certificates_between_a_site_and_its_ca_are_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let ca = Ca::new(&directory.path().join("ca"));
+        let between = Ca::new(&directory.path().join("between"));
+        ca.sign(&between);
+        let (own, _) = between.site("site1");
+        let alone = chain(&own);
+        let whole = [alone.clone(), chain(&between.path("ca.pem"))].concat();
+        let (authority, now) = (authority(&ca, true), SystemTime::now());
+        assert_eq!(authority.judge(&alone, Dialling, now), Err(Refusal::Stranger));
+        assert!(authority.judge(&whole, Dialling, now).is_ok());
     }
 
     #[test]

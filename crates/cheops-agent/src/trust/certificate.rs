@@ -108,6 +108,11 @@ impl Certificate {
         self.0.now().valid.until
     }
 
+    /// When it may be used.
+    pub fn valid(&self) -> Validity {
+        self.0.now().valid
+    }
+
     /// Why the files that are there now can't be used.
     pub fn failure(&self) -> Option<String> {
         self.0.failure()

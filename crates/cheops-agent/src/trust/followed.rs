@@ -14,7 +14,7 @@ use std::{
 use super::certificate::CertificateError;
 
 /// How often files are looked at.
-pub(crate) const LOOK: Duration = Duration::from_secs(2);
+pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
 type Read<T> = Box<dyn Fn(Option<&T>) -> Result<T, CertificateError> + Send + Sync>;
 /// What tells that a file is another one, or has other content.

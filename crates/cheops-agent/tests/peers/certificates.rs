@@ -33,7 +33,7 @@ fn certified(plans: &mut [Plan], ca: &Ca) -> Vec<TempDir> {
         plan.config.pki = Some(files(ca, ca.site(&site)));
         plan.config.sites.values_mut().for_each(|peer| peer.key = None);
         let data = tempfile::tempdir().unwrap();
-        plan.config.data = data.path().to_owned();
+        data.path().clone_into(&mut plan.config.data);
         kept.push(data);
     }
     kept

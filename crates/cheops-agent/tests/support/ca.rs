@@ -98,6 +98,18 @@ impl Ca {
         self.list();
     }
 
+    /// Makes another CA one below this.
+    pub(crate) fn sign(&self, other: &Self) {
+        let csr = other.path("ca.csr").display().to_string();
+        let new = ["req", "-new", "-key", "ca.key", "-subj", "/CN=Between", "-out", "ca.csr"];
+        openssl(&other.directory, &new);
+        fs::write(self.path("ca.ext"), "basicConstraints = critical, CA:TRUE\n").unwrap();
+        let pem = other.path("ca.pem").display().to_string();
+        let ca = ["ca", "-batch", "-notext", "-config", "ca.cnf", "-days", "900"];
+        let files = ["-extfile", "ca.ext", "-in", &csr, "-out", &pem];
+        openssl(&self.directory, &[&ca[..], &files[..]].concat());
+    }
+
     fn list(&self) {
         let made = ["ca", "-config", "ca.cnf", "-gencrl", "-out", "new.crl"];
         openssl(&self.directory, &made);
