@@ -201,7 +201,7 @@ fn not_protected(shared: &Shared, slot: &Slot, error: &io::Error) -> End {
 fn by_certificate(shared: &Shared, slot: &Slot, error: &io::Error) -> Option<String> {
     let (here, site, address) = (&shared.here, &slot.site, &slot.place().address);
     if let Some(refusal) = tls::not_taken(error) {
-        let why = refusal.says(&format!("`{site}`, at {address},"));
+        let why = refusal.says(&format!("`{site}`"));
         return Some(format!("`{here}` refuses `{site}`: {why}"));
     }
     if tls::is_other_way(error) {

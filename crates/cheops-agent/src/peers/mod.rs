@@ -272,8 +272,9 @@ impl Shared {
 
     /// Makes a slot for each site that is known now, and ends those of the others.
     fn reconcile(self: &Arc<Self>, dials: bool) {
-        let mut others = self.members.others();
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        // Asked while nobody else does this: who is slower must not bring back what it has asked before.
+        let mut others = self.members.others();
         slots.retain(|site, slot| {
             let place = others.remove(site);
             if let Some(place) = &place {

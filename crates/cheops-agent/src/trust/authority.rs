@@ -282,7 +282,7 @@ impl Validity {
 
 #[cfg(test)]
 #[path = "../../tests/support/ca.rs"]
-mod ca;
+pub(super) mod ca;
 
 #[cfg(test)]
 mod tests {

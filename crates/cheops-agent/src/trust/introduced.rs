@@ -133,3 +133,57 @@ fn write<'a>(path: &Path, vouchers: impl Iterator<Item = &'a Voucher>) -> io::Re
     fs::rename(&draft, path)?;
     fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn voucher(site: &SiteId, key: u8, certificate: u8) -> Voucher {
+        let stamp = postcard::from_bytes(&[0, 0]).unwrap();
+        let der = rustls::pki_types::CertificateDer::from(vec![certificate]);
+        Voucher::new(site, &PublicKey::from_bytes([key; 32]), &[der], stamp)
+    }
+
+    #[test]
+    fn what_was_learned_is_known_again_and_hearsay_does_not_come_first() {
+        let data = tempfile::tempdir().unwrap();
+        let site: SiteId = "site2".parse().unwrap();
+        let key = |key: u8| PublicKey::from_bytes([key; 32]);
+        let known = Introduced::open(data.path());
+        let learn = |n, certificate, met| {
+            known.learn(&site, key(n), &voucher(&site, n, certificate), met).unwrap();
+        };
+        learn(1, 1, true);
+        learn(2, 1, true);
+        // Somebody tells of an older one.
+        learn(3, 1, false);
+        assert_eq!(known.keys(&site), [key(2), key(1), key(3)]);
+        let changes = known.changes();
+        learn(2, 1, true);
+        learn(1, 9, false);
+        assert!(!changes.has_changed().unwrap(), "nothing is new");
+        learn(2, 2, true);
+        assert!(changes.has_changed().unwrap(), "its certificate is");
+        let again = Introduced::open(data.path());
+        assert_eq!(again.keys(&site), known.keys(&site));
+        assert_eq!(again.sites(&key(3)), [site.clone()]);
+        assert_eq!(again.beyond(&again.heard()), []);
+        assert_eq!(again.beyond(&[]).len(), 3);
+    }
+
+    #[test]
+    fn a_site_has_few_keys_and_a_line_that_can_not_be_read_is_left_out() {
+        let data = tempfile::tempdir().unwrap();
+        let site: SiteId = "site2".parse().unwrap();
+        let known = Introduced::open(data.path());
+        for n in 0..=64 {
+            let learned =
+                known.learn(&site, PublicKey::from_bytes([n; 32]), &voucher(&site, n, 1), true);
+            assert_eq!(learned.is_ok(), n < 64, "{n}");
+        }
+        let path = data.path().join(FILE);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, format!("nonsense\n{text}")).unwrap();
+        assert_eq!(Introduced::open(data.path()).keys(&site).len(), 64);
+    }
+}

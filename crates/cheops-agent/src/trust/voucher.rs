@@ -111,3 +111,63 @@ impl Voucher {
 fn message(site: &str, key: &[u8; 32]) -> Vec<u8> {
     [SIGNED, &key[..], site.as_bytes()].concat()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+    use rustls::crypto::ring;
+
+    use super::*;
+    use crate::trust::{authority::ca::Ca, certificate};
+
+    #[test]
+    fn a_voucher_counts_for_its_site_and_its_key_while_its_certificate_does() {
+        let directory = tempfile::tempdir().unwrap();
+        let ca = Ca::new(directory.path());
+        let algorithms = ring::default_provider().signature_verification_algorithms;
+        let authority = Authority::read(&ca.path("ca.pem"), None, algorithms).unwrap();
+        let pairs = ["site1", "site2"].map(|site| {
+            let (pem, key) = ca.site(site);
+            certificate::read(&pem, &key).unwrap().certified
+        });
+        let (one, two) = ("site1".parse::<SiteId>().unwrap(), "site2".parse::<SiteId>().unwrap());
+        let (key, other) = (PublicKey::from_bytes([1; 32]), PublicKey::from_bytes([2; 32]));
+        let stamp = Stamp::new(&one, &key, &pairs[0]).unwrap();
+        let said = |site, key, pair: usize, stamp: &Stamp| {
+            Voucher::new(site, key, &pairs[pair].cert, stamp.clone())
+        };
+        let now = SystemTime::now();
+        let good = said(&one, &key, 0, &stamp);
+        assert_eq!(good.check(&authority, now), Ok((one.clone(), key)));
+        let bytes = postcard::to_allocvec(&good).unwrap();
+        assert_eq!(postcard::from_bytes::<Voucher>(&bytes).as_ref(), Ok(&good));
+        let later = now + Duration::from_hours(24 * 100);
+        assert!(matches!(good.check(&authority, later), Err(Refusal::Expired(_))));
+        // A stamp of site2 on a key of site1, and what else does not belong together.
+        let foreign = Stamp::new(&one, &key, &pairs[1]).unwrap();
+        for (n, forged) in [
+            said(&one, &other, 0, &stamp),
+            said(&two, &key, 0, &stamp),
+            said(&two, &key, 1, &stamp),
+            said(&one, &key, 1, &foreign),
+            said(&one, &key, 0, &foreign),
+            Voucher { chain: Vec::new(), ..good.clone() },
+            Voucher { chain: vec![vec![0; 20_000]], ..good.clone() },
+            Voucher { chain: vec![vec![0x30; 9]; 3], ..good.clone() },
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            assert!(forged.check(&authority, now).is_err(), "{n}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            let _ = postcard::from_bytes::<Voucher>(&bytes).map(|voucher| voucher.claimed());
+        }
+    }
+}
