@@ -211,7 +211,7 @@ fn by_certificate(shared: &Shared, slot: &Slot, error: &io::Error) -> Option<Str
             )
         } else {
             format!(
-                "{address} does not take keys without certificates: `{site}` has `[trust]` in its configuration, and `{here}` has not; set it at all sites, or at none"
+                "{address} does not take keys without certificates: if it is the port for other agents, `{site}` has `[trust]` in its configuration, and `{here}` has not; set it at all sites, or at none"
             )
         });
     }

@@ -317,6 +317,9 @@ impl Shared {
 
     /// Someone dialled from an address, and did not prove to be a site that is known.
     fn not_known(&self, from: SocketAddr, error: &io::Error) {
+        if tls::has_left(error) {
+            return;
+        }
         let ip = from.ip();
         let text = match tls::why(error) {
             Some(UnknownKey(key)) => format!(
@@ -335,6 +338,9 @@ impl Shared {
                 "an agent at {ip} shows a certificate, and `{}` has no `[trust]` in its configuration: set it at all sites, or at none",
                 self.here
             ),
+            None if self.tls.pki().is_some() && tls::alert(error).is_some() => {
+                format!("an agent at {ip} refuses the certificate of `{}`: {error}", self.here)
+            }
             None if tls::is_unknown_there(error) => {
                 format!("an agent at {ip} does not know the key of `{}`", self.here)
             }

@@ -158,6 +158,18 @@ impl Members {
         !told && !taken && *key != self.identity().public()
     }
 
+    /// Whether a record of a site that was removed lies before its fence, by whichever key. Of others, all do.
+    fn is_within(&self, site: &SiteId, resource: &ResourceId, number: u64) -> bool {
+        let within = |roster: &Roster| {
+            let its = roster.members().iter().filter(|(_, member)| member.site == *site);
+            let mut removed =
+                its.filter(|(_, member)| matches!(member.standing, Standing::Removed { .. }));
+            !is_out_by_name(roster, site)
+                || removed.any(|(key, _)| roster.counts(key, site, resource, number))
+        };
+        self.shared.ledger.read(within).unwrap_or(true)
+    }
+
     /// Whether a site may say itself which key it has.
     fn may_introduce(&self, site: &SiteId) -> bool {
         let Shared { named, ledger, .. } = &*self.shared;
@@ -179,7 +191,9 @@ impl Signers for Members {
         let mut keys = keys.unwrap_or_default();
         let own = (site == here).then(|| self.identity().public());
         let also = named.get(site).and_then(|peer| peer.key).into_iter().chain(own);
-        let also = also.chain(named.get(site).map(|_| introduced.keys(site)).into_iter().flatten());
+        let learns = named.get(site).is_some_and(|peer| peer.key.is_none());
+        let learned = learns.then(|| introduced.keys(site)).into_iter().flatten();
+        let also = also.chain(learned);
         keys.extend(also.filter(|key| !keys.contains(key)).collect::<Vec<_>>());
         keys
     }
@@ -192,7 +206,9 @@ impl Signers for Members {
         said.flatten().unwrap_or_else(|| {
             named.get(site).is_some_and(|peer| match peer.key {
                 Some(named) => named == *key,
-                None => introduced.keys(site).contains(key),
+                None => {
+                    introduced.keys(site).contains(key) && self.is_within(site, resource, number)
+                }
             }) || site == here && *key == self.identity().public()
         })
     }
@@ -233,4 +249,81 @@ fn is_out_by_name(roster: &Roster, site: &SiteId) -> bool {
 /// Whether a key was one of the federation, and is not any more.
 fn is_out(roster: &Roster, key: &PublicKey) -> bool {
     roster.members().get(key).is_some_and(|member| member.standing != Standing::Belongs)
+}
+
+#[cfg(test)]
+mod tests {
+    use cheops_core::{
+        time::Millis,
+        trust::{Claim, Fence},
+    };
+
+    use super::*;
+
+    fn key(seed: u8) -> PublicKey {
+        identity(seed).public()
+    }
+
+    fn identity(seed: u8) -> Identity {
+        Identity::from_seed(&[seed; 32]).unwrap()
+    }
+
+    /// A site that names site2 without a key, and has begun a federation.
+    fn members(data: &std::path::Path) -> (Members, SiteId, Voucher) {
+        let mut config = Config::new("site1".parse().unwrap(), data);
+        let site: SiteId = "site2".parse().unwrap();
+        config.sites.insert(site.clone(), Peer { address: "h:1".to_owned(), key: None });
+        let ledger = Ledger::open(data).unwrap();
+        ledger.found(&identity(1), &config.site, "h:0").unwrap();
+        let stamp = postcard::from_bytes(&[0, 0]).unwrap();
+        let voucher = Voucher::new(&site, &key(2), &[], stamp);
+        (Members::new(&config, identity(1), ledger), site, voucher)
+    }
+
+    #[test]
+    fn a_site_that_is_named_without_a_key_has_those_that_it_says() {
+        let data = tempfile::tempdir().unwrap();
+        let (members, site, voucher) = members(data.path());
+        let resource: ResourceId = "x".parse().unwrap();
+        assert_eq!((members.expected(&site), members.others()[&site].key), (None, None));
+        assert!(!members.counts(&key(2), &site, &resource, 1));
+        assert!(members.lacks(&voucher));
+        assert!(members.recognises(&site, &key(2), &voucher));
+        assert!(!members.lacks(&voucher));
+        // Nobody else has that key, nor this site's, nor a name that is not known.
+        let [three, nobody] = ["site3", "site4"].map(|name| name.parse::<SiteId>().unwrap());
+        assert!(!members.recognises(&three, &key(2), &voucher));
+        assert!(!members.recognises(&nobody, &key(4), &voucher));
+        assert!(!members.recognises(&site, &key(1), &voucher));
+        // It was set up again: what it has signed before still counts.
+        assert!(members.recognises(&site, &key(3), &voucher));
+        for known in [key(2), key(3)] {
+            assert_eq!(members.site_of(&known), Some(site.clone()));
+            assert!(members.counts(&known, &site, &resource, 1));
+        }
+        assert_eq!(members.keys(&site), [key(3), key(2)]);
+    }
+
+    #[test]
+    fn what_the_federation_says_of_a_site_counts_more_than_what_it_says_itself() {
+        let data = tempfile::tempdir().unwrap();
+        let (members, site, voucher) = members(data.path());
+        let resource: ResourceId = "x".parse().unwrap();
+        assert!(members.recognises(&site, &key(2), &voucher));
+        let say = |claim| members.ledger().say(&identity(1), Millis(1), claim).unwrap();
+        say(Claim::Admit { site: site.clone(), key: key(5), address: "h:2".into() });
+        assert_eq!(members.expected(&site), Some(key(5)));
+        assert!(members.recognises(&site, &key(5), &voucher));
+        assert!(!members.recognises(&site, &key(2), &voucher), "it has another key now");
+        assert!(!members.recognises(&site, &key(6), &voucher), "and can't say a new one");
+        assert!(members.counts(&key(2), &site, &resource, 9));
+        let fence = Fence { statements: 0, records: [(resource.clone(), 7)].into() };
+        say(Claim::Remove { key: key(5), fence });
+        assert_eq!(members.others().get(&site), None);
+        for old in [key(2), key(5)] {
+            assert!(!members.recognises(&site, &old, &voucher));
+            assert!(members.counts(&old, &site, &resource, 7));
+            assert!(!members.counts(&old, &site, &resource, 8), "no key leads past the fence");
+        }
+    }
 }

@@ -98,6 +98,11 @@ pub(super) enum Verdict {
 #[error("{}", .0.says("the other end"))]
 pub(crate) struct NotTaken(pub(crate) Refusal);
 
+/// The other end has closed a connection before it was one of two sites.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the other end has closed the connection")]
+pub(crate) struct Left;
+
 /// The other end does not know the key of this one.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("the other end does not know the key of this site")]
@@ -242,8 +247,9 @@ impl Pki {
         let io = start.into_stream(Arc::new(config)).await;
         let mut io = io.map_err(|error| told(error, &refused))?;
         let tie = tie(|out| io.get_ref().1.export_keying_material(out, LABEL, None))?;
-        write(&mut io, &self.introduction(identity, &tie, Use::Answering)?).await?;
-        let theirs: Introduction = read(&mut io).await?;
+        let own = self.introduction(identity, &tie, Use::Answering)?;
+        write(&mut io, &own).await.map_err(left)?;
+        let theirs: Introduction = read(&mut io).await.map_err(left)?;
         let chain = chain(io.get_ref().1.peer_certificates());
         let (site, key, voucher) = Self::met(&material, theirs, &chain, &tie, Use::Dialling)?;
         Ok(Met { io, site, key, voucher, chain })
@@ -254,7 +260,7 @@ impl Pki {
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
-        write(io, &verdict).await
+        write(io, &verdict).await.map_err(left)
     }
 
     fn judge_of(&self, material: &Material, expected: Option<&SiteId>) -> Judge {
@@ -331,6 +337,15 @@ fn proof(tie: &[u8; 32], shown: Use, site: &SiteId) -> Vec<u8> {
 
 fn chain(shown: Option<&[CertificateDer<'_>]>) -> Chain {
     shown.unwrap_or_default().iter().map(|der| der.clone().into_owned()).collect()
+}
+
+/// One who was let in so far and closes the connection had no need of it: two sites often dial each other at once.
+fn left(error: io::Error) -> io::Error {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    match error.kind() {
+        BrokenPipe | ConnectionReset | UnexpectedEof => io::Error::other(Left),
+        _ => error,
+    }
 }
 
 /// Why there is no connection: in our own words, if it was ended here.

@@ -36,7 +36,7 @@ use super::{
     Identity,
     authority::Refusal,
     members::Own as Current,
-    pki::{Chain, Met, NotTaken, Pki, UnknownThere, Verdict},
+    pki::{Chain, Left, Met, NotTaken, Pki, UnknownThere, Verdict},
     voucher::Voucher,
 };
 
@@ -367,6 +367,11 @@ fn another(expected: PublicKey, found: PublicKey) -> io::Error {
 pub(crate) fn is_unknown_there(error: &io::Error) -> bool {
     alert(error) == Some(AlertDescription::CertificateUnknown)
         || error.get_ref().is_some_and(|error| error.downcast_ref::<UnknownThere>().is_some())
+}
+
+/// Whether one who had a good certificate has closed the connection by itself.
+pub(crate) fn has_left(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|error| error.downcast_ref::<Left>().is_some())
 }
 
 /// Whether one end shows a certificate and the other a key.

@@ -72,6 +72,13 @@ fn sites_with_certificates_replicate_renew_them_and_refuse_a_revoked_one() {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
 
+    let (_, page) = two.ask("/sites/site2").unwrap();
+    assert!(page.contains("Certificate ends") && page.contains(&ends()), "{page}");
+    // One that can't be used changes nothing, and is shown.
+    fs::write(ca.path("site1.pem"), "nothing").unwrap();
+    let problems = || said(&cheops(one, &["get", "problems"]));
+    eventually("it is shown", || problems().contains("`[trust]` are not used"));
+
     ca.revoke("site3");
     eventually("the third is out", || two.reachable() == ["site1"]);
     let why = || seen(three, "site2").and_then(|site| site.error).unwrap_or_default();
@@ -99,7 +106,11 @@ fn a_site_that_was_removed_stays_out_though_its_certificate_is_good() {
 
     well(one, &["site", "remove", "site2"]);
     let why = || seen(two, "site1").and_then(|site| site.error).unwrap_or_default();
-    eventually("the second is told", || why().contains("was removed from the federation"));
+    eventually("the second is told", || why().contains("does not belong to the federation"));
+    // It has dialled again, shown its certificate, and was turned away for its key.
+    let audit = || said(&cheops(one, &["audit"]));
+    eventually("it is refused", || audit().contains("has a key that is not known"));
+    assert!(one.reachable().is_empty());
     assert_eq!(member_names(one), ["site1"]);
     assert_eq!(seen(two, "site1").unwrap().state, SiteState::Unreachable);
 }
