@@ -1,16 +1,16 @@
 //! Dials one site, for as long as it is known and there is no link with it.
 
-use std::{io, sync::Arc, time::SystemTime};
+use std::{io, sync::Arc};
 
 use axum::body::Body;
 use cheops_core::duration;
 use hyper::{Request, StatusCode, body::Incoming, client::conn::http2::SendRequest};
-use rustls::AlertDescription;
 use tokio::time::{sleep, timeout};
 
 use super::{
     Shared, State, http,
     link::{self, End, Link, Reading, root},
+    odds,
     pace::Backoff,
     slot::Slot,
     transport::{self, Dialled, Meter, Metered},
@@ -20,8 +20,8 @@ use crate::{
     pipe::{joined, pipe},
     trust::{
         Expected,
-        authority::{Refusal, Use, moment},
-        tls::{self, UnknownKey, WrongKey},
+        authority::Use,
+        tls::{self, WrongKey},
     },
 };
 
@@ -177,7 +177,7 @@ fn not_protected(shared: &Shared, slot: &Slot, error: &io::Error) -> End {
             "`{site}` does not know the key of `{here}`: let it join, or put it into the configuration of `{site}`, key = \"{key}\""
         ));
     }
-    if let Some(why) = by_certificate(shared, slot, error) {
+    if let Some(why) = odds::dialled(shared, slot, error) {
         return End::lost(why);
     }
     let Some(WrongKey { expected, found }) = tls::why(error) else {
@@ -195,56 +195,6 @@ fn not_protected(shared: &Shared, slot: &Slot, error: &io::Error) -> End {
         ),
         None => format!("{address} has no key as sites have them: is there an agent?"),
     })
-}
-
-/// What was wrong with the certificate of either.
-fn by_certificate(shared: &Shared, slot: &Slot, error: &io::Error) -> Option<String> {
-    let (here, site, address) = (&shared.here, &slot.site, &slot.place().address);
-    if let Some(refusal) = tls::not_taken(error) {
-        let why = refusal.says(&format!("`{site}`"));
-        return Some(format!("`{here}` refuses `{site}`: {why}"));
-    }
-    if tls::is_other_way(error) {
-        return Some(if shared.tls.pki().is_some() {
-            format!(
-                "{address} shows no certificate, and `{here}` has `[trust]` in its configuration: set it at `{site}`, too, or at no site"
-            )
-        } else {
-            format!(
-                "{address} does not take keys without certificates: if it is the port for other agents, `{site}` has `[trust]` in its configuration, and `{here}` has not; set it at all sites, or at none"
-            )
-        });
-    }
-    let pki = shared.tls.pki()?;
-    if let Some(UnknownKey(key)) = tls::why(error) {
-        return Some(format!(
-            "`{site}` has a certificate, and a key that `{here}` does not take for its own, {key}: was it removed, or set up again? Let it join"
-        ));
-    }
-    let own = format!("`{here}`");
-    let why = match tls::alert(error)? {
-        // Told with the same word by TLS; only here is it known which.
-        AlertDescription::CertificateExpired => match pki.fault(SystemTime::now()) {
-            Some(refusal) => refusal.says(&own),
-            None => format!(
-                "the certificate of {own} is not valid there, and is here until {}: compare the clocks",
-                moment(pki.valid().until)
-            ),
-        },
-        AlertDescription::UnknownCA => {
-            format!(
-                "the certificate of {own} is not of the CA in `trust.ca` of `{site}`: use one CA at all sites"
-            )
-        }
-        AlertDescription::CertificateRevoked => Refusal::Revoked.says(&own),
-        AlertDescription::UnsupportedCertificate => Refusal::Use(Use::Dialling).says(&own),
-        AlertDescription::BadCertificate => {
-            format!("the certificate of {own} does not name it, or can't be read")
-        }
-        AlertDescription::CertificateRequired => Refusal::Missing.says(&own),
-        _ => return None,
-    };
-    Some(format!("`{site}` refuses `{here}`: {why}"))
 }
 
 fn foreign(address: &str, why: &str) -> End {

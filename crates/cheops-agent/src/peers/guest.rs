@@ -17,7 +17,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Peers, Shared, http, link::root, transport};
+use super::{Peers, Shared, http, link::root, odds, transport};
 use crate::trust::tls::{self, WrongKey};
 
 /// How long a visit may take.
@@ -99,19 +99,6 @@ where
 }
 
 impl Peers {
-    /// Why a connection failed, if that is a matter of certificates.
-    fn at_odds(&self, error: &io::Error) -> Option<String> {
-        let tls = &self.shared.tls;
-        if let Some(refusal) = tls::not_taken(error) {
-            return Some(refusal.says("the other site"));
-        }
-        if tls::is_other_way(error) {
-            return Some("one of them has `[trust]` in its configuration, and the other has not: set it at all sites, or at none".to_owned());
-        }
-        let refused = tls.pki().is_some() && tls::alert(error).is_some();
-        refused.then(|| format!("the certificate of this site is refused there ({error})"))
-    }
-
     /// Asks the site with this key something, as a guest: it need not know this one.
     pub async fn visit(
         &self,
@@ -130,7 +117,7 @@ impl Peers {
             let io = transport::visiting(&self.shared.tls, tcp, key).await;
             let io = io.map_err(|error: io::Error| match tls::why::<WrongKey>(&error) {
                 Some(_) => VisitError::Another(address.to_owned()),
-                None => match self.at_odds(&error) {
+                None => match odds::visited(&self.shared.tls, &error) {
                     Some(why) => VisitError::Certificate { address: address.to_owned(), why },
                     None => foreign(error.to_string()),
                 },

@@ -3,7 +3,8 @@
 //! There is one TCP connection between two agents, protected by TLS, in HTTP/2, for everything that they
 //! have to tell each other. `dial` and `http` make connections, `link` makes one of them the link of two sites
 //! and runs it, `slot` is what is known of one site, `queue` is what waits to be sent, `pace` is
-//! arithmetic, `transport` is what lies under HTTP/2. `guest` is for those who are not known yet.
+//! arithmetic, `transport` is what lies under HTTP/2. `guest` is for those who are not known yet, `odds` is
+//! what is said of those who are not recognised.
 //!
 //! What must stay true:
 //! - there is a slot for each site that [`Members`] names and for no other: one that is named no more has
@@ -18,6 +19,7 @@ mod dial;
 mod guest;
 mod http;
 mod link;
+mod odds;
 mod pace;
 mod queue;
 mod slot;
@@ -58,12 +60,7 @@ use crate::{
     config::{Config, Links},
     node,
     problems::Noted,
-    trust::{
-        Doubt, Identity, Members, Tls,
-        followed::LOOK,
-        pki::Pki,
-        tls::{self, UnknownKey},
-    },
+    trust::{Doubt, Identity, Members, Tls, followed::LOOK, pki::Pki, tls},
     wire::frame::{Code, Frame, Hello},
 };
 
@@ -320,32 +317,7 @@ impl Shared {
         if tls::has_left(error) {
             return;
         }
-        let ip = from.ip();
-        let text = match tls::why(error) {
-            Some(UnknownKey(key)) => format!(
-                "an agent at {ip} has a key that is not known at `{}`: if it is one of yours, let it join, or put it into the configuration with key = \"{key}\"",
-                self.here
-            ),
-            None if tls::not_taken(error).is_some() => {
-                let whose = format!("an agent at {ip}");
-                tls::not_taken(error).map(|refusal| refusal.says(&whose)).unwrap_or_default()
-            }
-            None if tls::is_other_way(error) && self.tls.pki().is_some() => format!(
-                "an agent at {ip} shows no certificate, and `{}` has `[trust]` in its configuration: set it at all sites, or at none",
-                self.here
-            ),
-            None if tls::is_other_way(error) => format!(
-                "an agent at {ip} shows a certificate, and `{}` has no `[trust]` in its configuration: set it at all sites, or at none",
-                self.here
-            ),
-            None if self.tls.pki().is_some() && tls::alert(error).is_some() => {
-                format!("an agent at {ip} refuses the certificate of `{}`: {error}", self.here)
-            }
-            None if tls::is_unknown_there(error) => {
-                format!("an agent at {ip} does not know the key of `{}`", self.here)
-            }
-            None => format!("whoever dialled from {ip} is not an agent: {error}"),
-        };
+        let text = odds::arrived(self, from.ip(), error);
         self.say_once(from, text);
     }
 

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     fn voucher(site: &SiteId, key: u8, certificate: u8) -> Voucher {
-        let stamp = postcard::from_bytes(&[0, 0]).unwrap();
+        let stamp = postcard::from_bytes(&[0, 0, 0]).unwrap();
         let der = rustls::pki_types::CertificateDer::from(vec![certificate]);
         Voucher::new(site, &PublicKey::from_bytes([key; 32]), &[der], stamp)
     }
@@ -166,7 +166,7 @@ mod tests {
         assert!(changes.has_changed().unwrap(), "its certificate is");
         let again = Introduced::open(data.path());
         assert_eq!(again.keys(&site), known.keys(&site));
-        assert_eq!(again.sites(&key(3)), [site.clone()]);
+        assert_eq!(again.sites(&key(3)), std::slice::from_ref(&site));
         assert_eq!(again.beyond(&again.heard()), []);
         assert_eq!(again.beyond(&[]).len(), 3);
     }

@@ -275,7 +275,7 @@ mod tests {
         config.sites.insert(site.clone(), Peer { address: "h:1".to_owned(), key: None });
         let ledger = Ledger::open(data).unwrap();
         ledger.found(&identity(1), &config.site, "h:0").unwrap();
-        let stamp = postcard::from_bytes(&[0, 0]).unwrap();
+        let stamp = postcard::from_bytes(&[0, 0, 0]).unwrap();
         let voucher = Voucher::new(&site, &key(2), &[], stamp);
         (Members::new(&config, identity(1), ledger), site, voucher)
     }

@@ -275,7 +275,7 @@ impl Pki {
         shown: Use,
     ) -> io::Result<Introduction> {
         let (here, key) = (&self.here, identity.public());
-        let stamp = Stamp::new(here, &key, &self.files.now().pair.certified);
+        let stamp = Stamp::new(here, identity, &self.files.now().pair.certified);
         Ok(Introduction {
             site: here.to_string(),
             key: *key.as_bytes(),

@@ -2,16 +2,20 @@
 //!
 //! Records are signed with the key of a site, which it keeps for as long as it likes, and not with that of its
 //! certificate, which is renewed every few weeks and may be of any sort. So the key of the certificate signs the key of
-//! the site. Whoever knows the CA can check that, whoever brings it. What must stay true: no bytes lead to a panic, or
-//! to more memory than they have.
+//! the site, and that key signs it, too: nobody can claim the key of another. Whoever knows the CA can check that, whoever
+//! brings it. What must stay true: no bytes lead to a panic, or to more memory than they have.
 
 use std::time::SystemTime;
 
 use cheops_core::{id::SiteId, trust::PublicKey};
+use ring::signature::{ED25519, UnparsedPublicKey};
 use rustls::{SignatureScheme, pki_types::CertificateDer, sign::CertifiedKey};
 use serde::{Deserialize, Serialize};
 
-use super::authority::{Authority, Refusal, Use};
+use super::{
+    Identity,
+    authority::{Authority, Refusal, Use},
+};
 
 /// What is signed begins with this, so that it can be taken for nothing else.
 const SIGNED: &[u8] = b"Cheops: the key of a site\0";
@@ -37,24 +41,26 @@ pub struct Voucher {
     stamp: Stamp,
 }
 
-/// A signature of a certificate's key.
+/// The signatures of a certificate's key, and of the key itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stamp {
     scheme: u16,
     signature: Vec<u8>,
+    by_key: Vec<u8>,
 }
 
 impl Stamp {
     /// Signs that a key is that of a site.
     pub(super) fn new(
         site: &SiteId,
-        key: &PublicKey,
+        identity: &Identity,
         pair: &CertifiedKey,
     ) -> Result<Self, rustls::Error> {
         let none = || rustls::Error::General("the key can't sign as TLS 1.3 does".to_owned());
         let signer = pair.key.choose_scheme(&SCHEMES).ok_or_else(none)?;
-        let signature = signer.sign(&message(site.as_str(), key.as_bytes()))?;
-        Ok(Self { scheme: signer.scheme().into(), signature })
+        let message = message(site.as_str(), identity.public().as_bytes());
+        let by_key = identity.sign(&message).to_vec();
+        Ok(Self { scheme: signer.scheme().into(), signature: signer.sign(&message)?, by_key })
     }
 }
 
@@ -83,12 +89,13 @@ impl Voucher {
         let chain: Vec<CertificateDer<'_>> =
             self.chain.iter().map(|der| CertificateDer::from(&der[..])).collect();
         authority.judge(&chain, Use::Dialling, now)?.names(&site)?;
-        let Stamp { scheme, signature } = &self.stamp;
+        let Stamp { scheme, signature, by_key } = &self.stamp;
         let message = message(&self.site, &self.key);
         let signed = chain
             .first()
             .is_some_and(|own| authority.has_signed(own, (*scheme).into(), &message, signature));
-        if signed {
+        let claimed = UnparsedPublicKey::new(&ED25519, &self.key).verify(&message, by_key);
+        if signed && claimed.is_ok() {
             Ok((site, key))
         } else {
             Err(Refusal::Malformed("it has not signed the key of the site".to_owned()))
@@ -133,8 +140,9 @@ mod tests {
             certificate::read(&pem, &key).unwrap().certified
         });
         let (one, two) = ("site1".parse::<SiteId>().unwrap(), "site2".parse::<SiteId>().unwrap());
-        let (key, other) = (PublicKey::from_bytes([1; 32]), PublicKey::from_bytes([2; 32]));
-        let stamp = Stamp::new(&one, &key, &pairs[0]).unwrap();
+        let [first, second] = [1, 2].map(|seed| Identity::from_seed(&[seed; 32]).unwrap());
+        let (key, other) = (first.public(), second.public());
+        let stamp = Stamp::new(&one, &first, &pairs[0]).unwrap();
         let said = |site, key, pair: usize, stamp: &Stamp| {
             Voucher::new(site, key, &pairs[pair].cert, stamp.clone())
         };
@@ -146,13 +154,17 @@ mod tests {
         let later = now + Duration::from_hours(24 * 100);
         assert!(matches!(good.check(&authority, later), Err(Refusal::Expired(_))));
         // A stamp of site2 on a key of site1, and what else does not belong together.
-        let foreign = Stamp::new(&one, &key, &pairs[1]).unwrap();
+        let foreign = Stamp::new(&one, &first, &pairs[1]).unwrap();
+        // A site that claims the key of another has not that key's signature.
+        let own = Stamp::new(&two, &second, &pairs[1]).unwrap();
+        let claims = Stamp { by_key: own.by_key, ..Stamp::new(&two, &first, &pairs[1]).unwrap() };
         for (n, forged) in [
             said(&one, &other, 0, &stamp),
             said(&two, &key, 0, &stamp),
             said(&two, &key, 1, &stamp),
             said(&one, &key, 1, &foreign),
             said(&one, &key, 0, &foreign),
+            said(&two, &key, 1, &claims),
             Voucher { chain: Vec::new(), ..good.clone() },
             Voucher { chain: vec![vec![0; 20_000]], ..good.clone() },
             Voucher { chain: vec![vec![0x30; 9]; 3], ..good.clone() },
