@@ -151,6 +151,13 @@ mod tests {
         assert_eq!(good.check(&authority, now), Ok((one.clone(), key)));
         let bytes = postcard::to_allocvec(&good).unwrap();
         assert_eq!(postcard::from_bytes::<Voucher>(&bytes).as_ref(), Ok(&good));
+        // Altered anywhere, it is refused.
+        for at in (0..bytes.len()).step_by(5) {
+            let mut altered = bytes.clone();
+            altered[at] ^= 1;
+            let read = postcard::from_bytes::<Voucher>(&altered);
+            assert!(!read.is_ok_and(|voucher| voucher.check(&authority, now).is_ok()), "{at}");
+        }
         let later = now + Duration::from_hours(24 * 100);
         assert!(matches!(good.check(&authority, later), Err(Refusal::Expired(_))));
         // A stamp of site2 on a key of site1, and what else does not belong together.
