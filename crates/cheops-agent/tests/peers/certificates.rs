@@ -16,7 +16,6 @@ use tokio_rustls::TlsConnector;
 
 use super::{
     ca::{Ca, Wanted},
-    fake::Fake,
     greeting::shows,
     site::{Plan, Site, linked, name, pair, plans, until},
 };
@@ -271,20 +270,6 @@ async fn whoever_has_no_certificate_that_counts_is_not_heard_and_others_are_serv
     let said = attack(one, Some((&good.0, &good.1)), &TLS13).await.unwrap();
     assert!(!said.is_empty());
     assert!(["site2", "site3"].iter().all(|site| one.reaches(site)));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_key_without_a_certificate_is_not_taken() {
-    let directory = tempfile::tempdir().unwrap();
-    let ca = Ca::new(directory.path());
-    let mut plans = plans(2);
-    let _data = certified(&mut plans, &ca);
-    let one = plans.remove(0).start().await;
-    let refused = tokio::spawn(async move {
-        let fake = Fake::dial(&one, "site2").await;
-        drop(fake);
-    });
-    assert!(refused.await.is_err(), "the connection is refused");
 }
 
 #[tokio::test(flavor = "multi_thread")]
