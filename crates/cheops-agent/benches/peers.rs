@@ -127,7 +127,8 @@ async fn start(n: usize, others: impl Iterator<Item = usize>) -> Peers {
     let (handle, inbox) = node::channel(Clock::default());
     let ledger = Ledger::open(&config.data).unwrap();
     let members = Members::new(&config, identity(n), ledger);
-    let peers = Peers::bind(&config, members.clone(), Noted::default(), handle).await.unwrap();
+    let peers =
+        Peers::bind(&config, members.clone(), None, Noted::default(), handle).await.unwrap();
     let replica = Replica::new(name(n), Settings::default());
     let hands = Sender(peers.clone());
     let sealer = Sealer::of(&members);

@@ -63,6 +63,7 @@ use crate::{
         certificate::CertificateError,
         kept::{Kept, KeptError},
         people,
+        pki::Pki,
     },
 };
 
@@ -118,6 +119,9 @@ pub enum StartError {
     /// The certificate of the API can't be used.
     #[error("the API can't be protected: {0}")]
     Certificate(#[from] CertificateError),
+    /// The certificate for links can't be used.
+    #[error("links can't be made with the certificate in `[trust]`: {0}")]
+    Links(CertificateError),
     /// TLS can't be used.
     #[error("the API can't be protected: {0}")]
     Tls(#[from] rustls::Error),
@@ -190,7 +194,9 @@ impl Agent {
         let (handle, inbox) = node::channel(Clock::default());
         let members = members(&config)?;
         replica.leave_out(members.removed());
-        let peers = Peers::bind(&config, members.clone(), noted.clone(), handle.clone())
+        let pki = config.pki.as_ref().map(|files| Pki::open(&config.site, files)).transpose();
+        let pki = pki.map_err(StartError::Links)?;
+        let peers = Peers::bind(&config, members.clone(), pki, noted.clone(), handle.clone())
             .await
             .map_err(|error| unheard(config.peers, "other agents", error))?;
         let federation = Federation::open(
@@ -365,7 +371,7 @@ fn members(config: &Config) -> Result<Members, StartError> {
         Identity::adopt(&config.data)?;
         identity = next;
     }
-    let own = config.sites.iter().find(|(_, peer)| peer.key == identity.public());
+    let own = config.sites.iter().find(|(_, peer)| peer.key == Some(identity.public()));
     if let Some((site, _)) = own {
         return Err(StartError::OwnKey(site.clone()));
     }

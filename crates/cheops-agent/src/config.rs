@@ -6,6 +6,7 @@
 mod guard;
 mod hook;
 mod service;
+mod trust;
 
 use std::{
     collections::BTreeMap,
@@ -26,6 +27,8 @@ pub use self::hook::{
 };
 pub use self::service::{Cross, Divide, Gather, Ids, Limits, Mesh, Meta, Service, Split};
 use self::service::{MeshSection, ServiceSection};
+pub use self::trust::Pki;
+use self::trust::TrustSection;
 use crate::policy::{Policy, PolicySection};
 
 /// Where the API listens, as the original program does.
@@ -62,6 +65,8 @@ pub struct Config {
     pub advertise: Option<String>,
     /// The other sites.
     pub sites: BTreeMap<SiteId, Peer>,
+    /// How sites recognise each other, if not by their keys alone.
+    pub pki: Option<Pki>,
     /// What clients of the API may take.
     pub serve: Serve,
     /// How commands are run.
@@ -113,8 +118,8 @@ pub struct Entry {
 pub struct Peer {
     /// Where its agent listens: `host:port`.
     pub address: String,
-    /// What it is recognised by.
-    pub key: PublicKey,
+    /// What it is recognised by. None where its certificate says who it is: then it says its key itself.
+    pub key: Option<PublicKey>,
 }
 
 /// What clients of the API may take.
@@ -207,6 +212,7 @@ impl Config {
             peers: SocketAddr::from(([0, 0, 0, 0], PEERS_PORT)),
             advertise: None,
             sites: BTreeMap::new(),
+            pki: None,
             serve: Serve {
                 connections: 1_024,
                 feeds: 128,
@@ -277,12 +283,11 @@ impl Config {
             Some(path) => config.socket = Socket::At(beside.join(path)),
         }
         config.entry = Entry::read(&file.api, beside)?;
+        config.pki = Pki::read(file.trust, beside)?;
         for peer in file.peers {
             let name = peer.name.parse().map_err(|error| format!("`peer.name`: {error}"))?;
-            let key = peer.key.ok_or_else(|| {
-                format!("`{name}` has no `peer.key`: `cheops site key` at `{name}` prints it")
-            })?;
-            let key = key.parse().map_err(|error| format!("`peer.key` of `{name}`: {error}"))?;
+            let key = peer.key.map(|key| key.parse()).transpose();
+            let key = key.map_err(|error| format!("`peer.key` of `{name}`: {error}"))?;
             config.add_site(name, peer.address, key)?;
         }
         let Config { serve, runs, links, store, .. } = &mut config;
@@ -333,8 +338,9 @@ impl Config {
         &mut self,
         name: SiteId,
         address: String,
-        key: PublicKey,
+        key: impl Into<Option<PublicKey>>,
     ) -> Result<(), String> {
+        let key = key.into();
         if name == self.site {
             return Err(format!("`{name}` is this site itself; a peer is another one"));
         }
@@ -346,7 +352,13 @@ impl Config {
         if self.sites.contains_key(&name) {
             return Err(format!("the peer `{name}` is named twice"));
         }
-        if let Some((other, _)) = self.sites.iter().find(|(_, peer)| peer.key == key) {
+        if key.is_none() && self.pki.is_none() {
+            return Err(format!(
+                "`{name}` has no `peer.key`: `cheops site key` at `{name}` prints it"
+            ));
+        }
+        let same = |peer: &Peer| key.is_some() && peer.key == key;
+        if let Some((other, _)) = self.sites.iter().find(|(_, peer)| same(peer)) {
             return Err(format!("`{name}` has the key of `{other}`: each site has its own"));
         }
         self.sites.insert(name, Peer { address, key });
@@ -546,6 +558,8 @@ struct File {
     audit: AuditSection,
     #[serde(default)]
     limits: LimitsSection,
+    #[serde(default)]
+    trust: TrustSection,
 }
 
 #[derive(Deserialize, Default)]
@@ -695,7 +709,7 @@ mod tests {
         .unwrap();
         assert_eq!(config.data, Path::new("/var/lib/cheops"));
         assert_eq!(config.work, Path::new("/etc/cheops/here"));
-        let peer = Peer { address: "10.0.0.2:8078".to_owned(), key };
+        let peer = Peer { address: "10.0.0.2:8078".to_owned(), key: Some(key) };
         assert_eq!(config.sites[&"site2".parse().unwrap()], peer);
         assert_eq!(config.socket, Socket::At("/etc/cheops/run/api.sock".into()));
         let entry = Entry {
@@ -728,6 +742,18 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_needs_no_key_where_there_are_certificates() {
+        let config = read(
+            "site = 'a'\n[trust]\nca = 'ca.pem'\ncertificate = 'a.pem'\nkey = '/k/a.key'\n[[peer]]\nname = 'b'\naddress = 'h:1'",
+        )
+        .unwrap();
+        let pki = config.pki.unwrap();
+        assert_eq!(pki.ca, Path::new("/etc/cheops/ca.pem"));
+        assert_eq!((pki.key.as_path(), pki.revoked), (Path::new("/k/a.key"), None));
+        assert_eq!(config.sites[&"b".parse().unwrap()].key, None);
+    }
+
+    #[test]
     fn a_shell_with_a_path_is_beside_the_file_and_one_without_is_looked_for() {
         for (shell, expected) in
             [("/bin/bash", "/bin/bash"), ("bin/sh", "/etc/cheops/bin/sh"), ("bash", "bash")]
@@ -755,6 +781,12 @@ mod tests {
                 "site = 'a'\n[[peer]]\nname = 'b'\naddress = 'h:1'\nkey = 'abc'",
                 "`peer.key` of `b`: a key has 56 letters",
             ),
+            (
+                "site = 'a'\n[trust]\nca = 'c'\ncertificate = 'd'",
+                "`[trust]` has no `trust.key`: sites that recognise each other by certificates need",
+            ),
+            ("site = 'a'\n[trust]\nrevoked = 'r'", "has no `trust.ca`"),
+            ("site = 'a'\n[trust]\nroot = 'r'", "unknown field `root`"),
             ("site = 'a'\n[runs]\ntimeout = 'soon'", "line 3: `runs.timeout`"),
             ("\nsite = 'a&b'", "line 2: `site`"),
             ("site = 'a'\nruns.timeout = 'soon'", "line 2: `runs.timeout`"),

@@ -7,6 +7,7 @@ pub mod audit;
 pub mod config;
 pub mod engine;
 mod entrances;
+mod expiry;
 pub mod federation;
 pub mod files;
 pub mod hooks;

@@ -5,7 +5,7 @@
 
 use std::{
     sync::Arc,
-    time::{Duration, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use axum::http::{Method, StatusCode};
@@ -18,8 +18,10 @@ use prometheus_client::{
 
 use crate::{
     api::{Context, model},
+    expiry::seconds_until,
     node::Health,
     peers::{Peer, State},
+    trust::{Identity, people},
 };
 
 /// The boundaries of durations, in seconds.
@@ -42,6 +44,22 @@ struct Inner {
     hooks: HookGauges,
     /// There is none where the API has no certificate.
     certificate: Family<Vec<(String, String)>, Gauge>,
+    ends: Ends,
+}
+
+/// Of what ends by itself, and of what does not.
+#[derive(Debug, Default)]
+struct Ends {
+    certificates: Family<Which, Gauge>,
+    of_sites: Family<Site, Gauge>,
+    key_age: Family<Vec<(String, String)>, Gauge>,
+    tokens: Gauge,
+    next_token: Family<Vec<(String, String)>, Gauge>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Which {
+    certificate: &'static str,
 }
 
 /// Of the audit.
@@ -183,6 +201,16 @@ impl Default for Metrics {
         let certificate = Family::<Vec<(String, String)>, Gauge>::default();
         let help = "When the certificate of the API ends, in seconds since 1970";
         registry.register("api_certificate_expiry_timestamp_seconds", help, certificate.clone());
+        let ends = Ends::default();
+        let help = "In how many seconds a certificate of this site ends; below 0 if it has";
+        registry.register("certificate_remaining_seconds", help, ends.certificates.clone());
+        let help = "In how many seconds the certificate ends that a site has shown on its link";
+        registry.register("site_certificate_remaining_seconds", help, ends.of_sites.clone());
+        let help = "For how long this site has had its key, which does not end";
+        registry.register("key_age_seconds", help, ends.key_age.clone());
+        registry.register("access_tokens", "Tokens of people that count", ends.tokens.clone());
+        let help = "In how many seconds the first of them ends";
+        registry.register("access_token_remaining_seconds", help, ends.next_token.clone());
         Self(Arc::new(Inner {
             registry,
             requests,
@@ -194,6 +222,7 @@ impl Default for Metrics {
             links,
             hooks,
             certificate,
+            ends,
         }))
     }
 }
@@ -251,10 +280,46 @@ impl Metrics {
             let ends = i64::try_from(ends.as_secs()).unwrap_or(i64::MAX);
             self.0.certificate.get_or_create(&Vec::new()).set(ends);
         }
+        self.ends(context);
         let mut text = String::new();
         match encode(&mut text, &self.0.registry) {
             Ok(()) => text,
             Err(error) => format!("# {error}\n# EOF\n"),
+        }
+    }
+
+    /// What is not there any more leaves nothing.
+    fn ends(&self, context: &Context) {
+        let Ends { certificates, of_sites, key_age, tokens, next_token } = &self.0.ends;
+        let now = SystemTime::now();
+        let set = |certificate, end| {
+            let gauge = certificates.get_or_create(&Which { certificate });
+            gauge.set(seconds_until(end, now));
+        };
+        if let Some(certificate) = &context.certificate {
+            set("api", certificate.expires());
+        }
+        if let Some(pki) = context.peers.pki() {
+            set("links", pki.valid().until);
+        }
+        of_sites.clear();
+        for peer in context.peers.view() {
+            if let Some(end) = peer.certificate {
+                let site = Site { site: peer.site.to_string() };
+                of_sites.get_or_create(&site).set(seconds_until(end, now));
+            }
+        }
+        if let Some(made) = Identity::made(&context.config.data) {
+            key_age.get_or_create(&Vec::new()).set(-seconds_until(made, now));
+        }
+        let (all, now) = (context.access.grants.all(), people::now());
+        let counts = all.iter().filter(|(grant, revoked)| revoked.is_none() && grant.holds_at(now));
+        let ends: Vec<u64> = counts.map(|(grant, _)| grant.expires.0 - now.0).collect();
+        tokens.set(signed(ends.len()));
+        next_token.clear();
+        if let Some(first) = ends.iter().min() {
+            let first = i64::try_from(first / 1_000).unwrap_or(i64::MAX);
+            next_token.get_or_create(&Vec::new()).set(first);
         }
     }
 

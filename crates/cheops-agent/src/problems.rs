@@ -5,7 +5,6 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, SystemTime},
 };
 
 use cheops_core::{
@@ -19,7 +18,7 @@ use crate::{
         Context,
         model::{Trouble, Urgency},
     },
-    audit,
+    audit, expiry,
     node::{Health, Stopping},
     peers::State as Reach,
     policy::Landlock,
@@ -152,7 +151,7 @@ const DAMAGED: &str = "check the disk; a disk that breaks once breaks again";
 const REFUSED: &str =
     "see docs/merge.md if a site was restored from a backup, or the log of both agents";
 
-fn trouble(
+pub(crate) fn trouble(
     urgency: Urgency,
     site: &SiteId,
     resource: Option<&ResourceId>,
@@ -180,6 +179,7 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
     all.extend(unkept(site, context.gate.unkept()));
     all.extend(audit(site, &context.audit.how()));
     all.extend(access(context));
+    all.extend(expiry::troubles(context));
     for peer in context.peers.view() {
         all.extend(link(site, &peer));
         all.extend(clock(site, &peer));
@@ -305,9 +305,6 @@ fn audit(site: &SiteId, how: &audit::State) -> Vec<Trouble> {
     [failing, cut, lost].into_iter().flatten().collect()
 }
 
-/// How long before its end a certificate is a problem.
-const RENEW: Duration = Duration::from_hours(14 * 24);
-
 /// What is wrong with how the API is protected.
 fn access(context: &Context) -> Vec<Trouble> {
     let mut all = Vec::new();
@@ -320,24 +317,6 @@ fn access(context: &Context) -> Vec<Trouble> {
         let text = "whoever reaches the API may run commands at all sites: `api.insecure_anyone_may_do_anything` is set";
         let next = "give the API a certificate, and people tokens: see docs/access.md";
         add(Urgency::High, "anyone", text.to_owned(), next);
-    }
-    let Some(certificate) = &context.certificate else { return all };
-    let renew = "put a new certificate and its key in the place of the old; no restart is needed";
-    match certificate.expires().duration_since(SystemTime::now()) {
-        Err(_) => {
-            let text = "the certificate of the API has expired: clients refuse it".to_owned();
-            add(Urgency::High, "certificate", text, renew);
-        }
-        Ok(left) if left < RENEW => {
-            let days = left.as_secs() / 86_400;
-            let text = format!("the certificate of the API expires in {days} days");
-            add(Urgency::Medium, "certificate", text, renew);
-        }
-        Ok(_) => {}
-    }
-    if let Some(why) = certificate.failure() {
-        let text = format!("the new certificate of the API is not used: {why}");
-        add(Urgency::High, "certificate", text, "put files there that belong together");
     }
     all
 }
@@ -626,7 +605,8 @@ pub(crate) mod tests {
         let peer = crate::peers::Peer {
             site: "DC 2".parse().unwrap(),
             address: String::new(),
-            key: cheops_core::trust::PublicKey::from_bytes([1; 32]),
+            key: None,
+            certificate: None,
             state: Reach::Paused,
             paused_until: None,
             round_trip: None,

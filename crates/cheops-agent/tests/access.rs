@@ -1,6 +1,9 @@
 //! Who gets in, and what they may do there: against real agents, with what an attacker would send.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
+#[path = "support/ca.rs"]
+mod ca;
+
 use std::{
     fs,
     net::SocketAddr,
@@ -39,6 +42,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tokio_rustls::TlsConnector;
+
+use self::ca::{Ca, Wanted};
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -401,12 +406,12 @@ async fn the_socket_is_for_its_owner_and_group_and_goes_with_the_agent() {
 }
 
 /// A certificate for 127.0.0.1, and its key.
-fn certificate(directory: &Path, days: &str) -> (PathBuf, PathBuf) {
+fn certificate(directory: &Path) -> (PathBuf, PathBuf) {
     let (certificate, key) = (directory.join("api.crt"), directory.join("api.key"));
     let made = Command::new("openssl")
         .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
         .args(["-subj", "/CN=here", "-addext", "subjectAltName=IP:127.0.0.1,DNS:here.example"])
-        .args(["-addext", "basicConstraints=critical,CA:FALSE", "-days", days, "-out"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE", "-days", "300", "-out"])
         .arg(&certificate)
         .arg("-keyout")
         .arg(&key)
@@ -451,9 +456,13 @@ async fn what_others_reach_needs_tls_and_a_token() {
         text.contains("[api]\ncertificate = ") && text.contains("cheops access create"),
         "{text}"
     );
-    let pair = certificate(directory.path(), "3");
-    let trusted = directory.path().join("first.crt");
-    fs::copy(&pair.0, &trusted).unwrap();
+    let ca = Ca::new(&directory.path().join("ca"));
+    let here = Wanted::of("here", "IP:127.0.0.1");
+    let issued = ca.issue("api", &Wanted { from: "-60 days", until: "+3 days", ..here });
+    let pair = (directory.path().join("api.crt"), directory.path().join("api.key"));
+    fs::rename(issued.0, &pair.0).unwrap();
+    fs::rename(issued.1, &pair.1).unwrap();
+    let trusted = ca.path("ca.pem");
     let entry = Entry { certificate: Some(pair), ..Entry::default() };
     let agent = Agent::start(config(entry)).await.unwrap();
     let site = Site { agent, directory };
@@ -477,7 +486,7 @@ async fn what_others_reach_needs_tls_and_a_token() {
     // It ends soon, which is said; a new one is taken without a restart.
     let troubles = || async { site.ask_as_user(get("/api/v1/problems")).await.1.to_string() };
     assert!(troubles().await.contains("the certificate of the API expires in"));
-    let (renewed, _) = certificate(site.directory.path(), "300");
+    let (renewed, _) = certificate(site.directory.path());
     let deadline = Instant::now() + PATIENCE;
     while troubles().await.contains("certificate") {
         assert!(Instant::now() < deadline, "it is not renewed");
@@ -724,7 +733,7 @@ async fn the_site_that_is_asked_has_a_line_of_each_who_wants_to_join() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_too_many_over_tls_is_told_so_in_words_that_it_knows() {
     let directory = tempfile::tempdir().unwrap();
-    let pair = certificate(directory.path(), "3");
+    let pair = certificate(directory.path());
     let trusted = pair.0.clone();
     let site = Site::start(|config| {
         config.entry.certificate = Some(pair);

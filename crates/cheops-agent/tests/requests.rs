@@ -148,7 +148,7 @@ async fn what_a_site_makes_up_is_counted_and_shown_where_it_was_refused() {
     let (handle, _inbox) = node::channel(Clock::default());
     let ledger = Ledger::open(&other.data).unwrap();
     let members = Members::new(&other, identity("there", &directory), ledger);
-    let there = Peers::bind(&other, members, Noted::default(), handle).await.unwrap();
+    let there = Peers::bind(&other, members, None, Noted::default(), handle).await.unwrap();
     there.serve(Router::new());
     let deadline = Instant::now() + PATIENCE;
     let shown = loop {
@@ -318,7 +318,7 @@ async fn a_site_that_takes_a_request_and_falls_silent_is_not_waited_for_for_ever
     let (handle, _inbox) = node::channel(Clock::default());
     let ledger = Ledger::open(&other.data).unwrap();
     let members = Members::new(&other, identity("there", &directory), ledger);
-    let there = Peers::bind(&other, members, Noted::default(), handle).await.unwrap();
+    let there = Peers::bind(&other, members, None, Noted::default(), handle).await.unwrap();
     there.serve(silent());
     let deadline = Instant::now() + PATIENCE;
     while there.view().iter().all(|peer| peer.state != State::Reachable) {

@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
+#[path = "../../cheops-agent/tests/support/ca.rs"]
+mod ca;
+#[path = "trust/certificates.rs"]
+mod certificates;
 mod field;
 
 use std::{

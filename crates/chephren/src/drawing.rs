@@ -221,6 +221,9 @@ mod tests {
             resources: 0,
             unanswered: 0,
             clock_offset_ms: None,
+            key_since: None,
+            certificate_expires: None,
+            api_certificate_expires: None,
             error: None,
         };
         let here = "site-000".to_owned();

@@ -221,6 +221,7 @@ fn reach(seen: &Seen, again: bool) -> Markup {
                 div { dt { "Last seen" } dd { (time(site.last_seen.as_deref())) } }
                 div { dt { "Waiting for it" } dd { (site.queue.messages) " (" (bytes(site.queue.bytes)) ")" } }
             }
+            (ends(site))
             div { dt { "Not answered" } dd { (words::count(site.unanswered, "operation")) } }
             div { dt { "Problems" } dd {
                 @match seen.problems {
@@ -232,6 +233,21 @@ fn reach(seen: &Seen, again: bool) -> Markup {
             @if let Some(page) = &seen.page {
                 div { dt { "Its own page" } dd { a #own href=(page) { (page) } } }
             }
+        }
+    }
+}
+
+/// What of it ends by itself, and since when it has what does not.
+fn ends(site: &Site) -> Markup {
+    html! {
+        @if let Some(end) = &site.certificate_expires {
+            div { dt { "Certificate ends" } dd #certificate { (time(Some(end))) } }
+        }
+        @if let Some(end) = &site.api_certificate_expires {
+            div { dt { "Certificate of the API ends" } dd #api-certificate { (time(Some(end))) } }
+        }
+        @if let Some(since) = &site.key_since {
+            div { dt { "Its key" } dd #key { "since " (time(Some(since))) } }
         }
     }
 }

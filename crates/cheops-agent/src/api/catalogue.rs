@@ -132,7 +132,8 @@ mod tests {
         let peer = |name: &str, state, round_trip| Peer {
             site: name.parse().unwrap(),
             address: String::new(),
-            key: cheops_core::trust::PublicKey::from_bytes([1; 32]),
+            key: None,
+            certificate: None,
             state,
             paused_until: None,
             round_trip,

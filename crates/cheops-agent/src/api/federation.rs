@@ -1,10 +1,12 @@
 //! Who belongs to the federation of this site: tokens, joining, removing, and new keys.
 
+use std::{collections::BTreeMap, time::SystemTime};
+
 use axum::{extract::State, http::StatusCode};
 use cheops_core::{
     duration,
     time::{Millis, Timestamp},
-    trust::{self, PublicKey, Roster, Standing},
+    trust::{self, Claim, PublicKey, Roster, Standing},
 };
 use tokio::task::spawn_blocking;
 
@@ -12,7 +14,7 @@ use super::{
     Shared, audited,
     error::{ApiError, ApiResult, In, Json},
     model::{Federation, Join, Member, MemberStanding, Problem, SiteKey, TokenMade, TokenWanted},
-    sites::span,
+    sites::{span, time_of_day},
     view::rfc3339,
 };
 use crate::{
@@ -25,9 +27,15 @@ use crate::{
 #[utoipa::path(get, path = "/api/v1/federation", tag = "sites",
     responses((status = OK, body = Federation), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn get(State(context): State<Shared>) -> axum::Json<Federation> {
+    let own = context.peers.pki().map(|pki| (context.peers.key(), pki.valid().until));
+    let met = context.peers.view().into_iter().filter_map(|peer| peer.key.zip(peer.certificate));
+    let ends: BTreeMap<PublicKey, SystemTime> = met.chain(own).collect();
     let told = context.federation.ledger().read(|roster| {
         let mut members: Vec<Member> =
             roster.members().iter().map(|(key, member)| view(roster, key, member)).collect();
+        for (member, key) in members.iter_mut().zip(roster.members().keys()) {
+            member.certificate_expires = ends.get(key).copied().map(time_of_day);
+        }
         members.sort_by(|a, b| (&a.site, &a.since).cmp(&(&b.site, &b.since)));
         (roster.root().to_string(), members)
     });
@@ -47,16 +55,27 @@ fn view(roster: &Roster, key: &PublicKey, member: &trust::Member) -> Member {
             (MemberStanding::Removed, Some(rfc3339(at.wall())), Some(name(by)))
         }
     };
+    let key_since = key_since(roster, key);
     let since = Some(member.since).filter(|since| *since != Timestamp::default());
     Member {
         site: member.site.to_string(),
         key: key.to_string(),
         address: member.address.to_string(),
         since: since.map(|since| rfc3339(since.wall())),
+        key_since,
+        certificate_expires: None,
         standing,
         removed,
         removed_by,
     }
+}
+
+/// Since when a site has a key: since it came with it, or said so.
+pub(super) fn key_since(roster: &Roster, key: &PublicKey) -> Option<String> {
+    let renewed = roster.heard().iter().find(|said| said.claim == Claim::Renew { key: *key });
+    let came = || roster.members().get(key).map(|member| member.since);
+    let since = renewed.map(|said| said.at).or_else(came)?;
+    (since != Timestamp::default()).then(|| rfc3339(since.wall()))
 }
 
 /// Makes a token by which one site can join the federation of this one, once. The first token begins a

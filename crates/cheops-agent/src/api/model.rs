@@ -44,8 +44,17 @@ pub struct Site {
     pub paused_until: Option<String>,
     /// Where its agent listens for other agents, if that is known here.
     pub address: Option<String>,
-    /// The public key that it is recognised by.
+    /// The public key that it is recognised by; empty if it has a certificate, and has not been met yet.
     pub key: String,
+    /// Since when it has this key, as far as that is known. A key does not end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_since: Option<String>,
+    /// When the certificate ends by which other sites recognise it, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_expires: Option<String>,
+    /// When the certificate of its API ends, of the site that answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_certificate_expires: Option<String>,
     /// The round trip of late, in milliseconds.
     pub round_trip_ms: Option<f64>,
     /// When it was last heard of.

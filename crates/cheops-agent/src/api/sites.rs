@@ -16,11 +16,12 @@ use cheops_core::{
 use super::{
     Context, Shared,
     error::{ApiError, ApiResult, Asked, In},
+    federation::key_since,
     known_site,
     model::{PauseQuery, Pong, Problem, Queue, Site, SiteState, Sites},
     view::rfc3339,
 };
-use crate::peers::State as Reach;
+use crate::{peers::State as Reach, trust::Identity};
 
 /// All sites that this one knows: who can be reached, how far away they are, and how far behind.
 #[utoipa::path(get, path = "/api/v1/sites", tag = "sites",
@@ -44,6 +45,12 @@ pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<
         paused_until: None,
         address: None,
         key: context.peers.key().to_string(),
+        key_since: Identity::made(&context.config.data).map(time_of_day),
+        certificate_expires: context.peers.pki().map(|pki| time_of_day(pki.valid().until)),
+        api_certificate_expires: context
+            .certificate
+            .as_ref()
+            .map(|certificate| time_of_day(certificate.expires())),
         round_trip_ms: None,
         last_seen: None,
         lag_ms: Some(0),
@@ -62,7 +69,12 @@ pub(super) async fn list(State(context): State<Shared>) -> ApiResult<axum::Json<
         },
         paused_until: peer.paused_until.map(time_of_day),
         address: Some(peer.address),
-        key: peer.key.to_string(),
+        key: peer.key.map(|key| key.to_string()).unwrap_or_default(),
+        key_since: peer.key.and_then(|key| {
+            context.federation.ledger().read(|roster| key_since(roster, &key)).flatten()
+        }),
+        certificate_expires: peer.certificate.map(time_of_day),
+        api_certificate_expires: None,
         round_trip_ms: peer.round_trip.map(millis),
         last_seen: peer.last_seen.map(time_of_day),
         lag_ms: peer.lag.map(whole_millis),

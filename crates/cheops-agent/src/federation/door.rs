@@ -16,7 +16,7 @@ use cheops_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Federation, JOIN, STATEMENTS, Shared, address_of};
+use super::{Federation, JOIN, STATEMENTS, Shared, address_of, introduce::INTRODUCTIONS};
 use crate::{
     api::ApiError,
     audit::Event,
@@ -52,16 +52,17 @@ impl News {
 impl Federation {
     /// Whether a request of another agent is about who belongs.
     pub fn is_for<T>(request: &Request<T>) -> bool {
-        [JOIN, STATEMENTS].contains(&request.uri().path())
+        [JOIN, STATEMENTS, INTRODUCTIONS].contains(&request.uri().path())
     }
 
     /// Answers such a request: of a site, or of a guest.
     pub async fn answer(self, request: Request<Body>) -> Response<Body> {
         let site = request.extensions().get::<Caller>().map(|Caller(site)| site.clone());
-        let guest = request.extensions().get::<Guest>().copied();
+        let guest = request.extensions().get::<Guest>().cloned();
         let answered = match (request.uri().path(), guest) {
             (JOIN, Some(guest)) => return self.join_in(request.into_body(), guest).await,
             (STATEMENTS, guest) => self.exchange(request.into_body(), site, guest).await,
+            (INTRODUCTIONS, None) => self.introductions(request.into_body()).await,
             _ => Err(ApiError::not_found("unknown-path", "there is nothing here", "join first")),
         };
         respond(answered)
@@ -71,29 +72,34 @@ impl Federation {
     async fn join_in(&self, body: Body, guest: Guest) -> Response<Body> {
         let request = asked(body).await;
         let site = request.as_ref().map_or("?", |request| &request.site).to_owned();
+        let (from, subject) = (guest.from.to_string(), format!("{site} {}", guest.key));
         let admitted = match request {
             Ok(request) => {
                 // If it was removed, a line is drawn now: not before all that this site has of it.
                 let drawn = self.vouch().await.map_err(unwritten);
                 // To its end, even if the guest is gone by then: it waits for the disk.
                 let this = self.clone();
-                let admit = move || drawn.and_then(|()| this.admit(&request, guest));
+                let admit = move || drawn.and_then(|()| this.admit(&request, &guest));
                 let admitted = tokio::task::spawn_blocking(admit);
                 admitted.await.unwrap_or_else(|_| Err(Stopping.into()))
             }
             Err(error) => Err(error),
         };
         let refused = admitted.as_ref().err().map(|error| (error.0.status, error.0.kind.clone()));
-        let subject = format!("{site} {}", guest.key);
-        let event = Event::join(guest.from.to_string(), subject, refused);
+        let event = Event::join(from, subject, refused);
         let mut response = respond(admitted);
         response.extensions_mut().insert(event);
         response
     }
 
     /// Lets a guest in, if it has a token that is good.
-    fn admit(&self, request: &super::Request, guest: Guest) -> Result<Vec<u8>, ApiError> {
+    fn admit(&self, request: &super::Request, guest: &Guest) -> Result<Vec<u8>, ApiError> {
         let site: SiteId = request.site.parse()?;
+        if let Some(certified) = guest.site.as_ref().filter(|certified| **certified != site) {
+            return Err(unreadable(format!(
+                "its certificate is that of `{certified}`, not of `{site}`"
+            )));
+        }
         if request.address.as_ref().is_some_and(|address| !config::is_address(address)) {
             return Err(unreadable("its address is not HOST:PORT"));
         }
@@ -105,7 +111,7 @@ impl Federation {
         // Before anything else is told.
         tokens.look(&request.proof, &guest.key, now).map_err(no_good)?;
         let alone = || no_good(Spent::Foreign);
-        let standing = ledger.read(|roster| standing(roster, &site, &guest)).ok_or_else(alone)?;
+        let standing = ledger.read(|roster| standing(roster, &site, guest)).ok_or_else(alone)?;
         match standing {
             Some(At::Removed) => {
                 return Err(ApiError::new(
@@ -118,7 +124,10 @@ impl Federation {
             Some(At::Another) => return Err(taken(&site)),
             Some(At::Belongs) | None => {}
         }
-        let named = members.others().get(&site).is_some_and(|peer| peer.key != guest.key);
+        let named = members
+            .others()
+            .get(&site)
+            .is_some_and(|peer| peer.key.is_some_and(|key| key != guest.key));
         if standing.is_none() && (site == *members.here() || named) {
             return Err(taken(&site));
         }
@@ -248,7 +257,7 @@ fn spent(why: &Spent, here: &SiteId) -> ApiError {
     ApiError::new(StatusCode::FORBIDDEN, kind, why.to_string(), hint)
 }
 
-fn unreadable(error: impl std::fmt::Display) -> ApiError {
+pub(super) fn unreadable(error: impl std::fmt::Display) -> ApiError {
     ApiError::bad(
         "unreadable",
         format!("what was sent can't be read: {error}"),

@@ -1,8 +1,8 @@
 //! Joining a federation and leaving it: what a site does about what it hears, and what it asks others.
 //!
 //! Who belongs is decided by [`cheops_core::trust::Roster`] and kept by [`Ledger`]. This is the rest: letting
-//! a site in that shows a token (`door`), telling the others (`spread`), who may do what (`people`), and what
-//! people ask for.
+//! a site in that shows a token (`door`), telling the others (`spread`, and `introduce` where there are
+//! certificates), who may do what (`people`), and what people ask for.
 //!
 //! What must stay true:
 //! - a token is spent before the site is let in, so that it lets in no second one, whatever happens;
@@ -10,6 +10,7 @@
 //! - whoever hears that a site was removed says how far it knew it, so that all draw the same line.
 
 mod door;
+mod introduce;
 mod people;
 mod spread;
 
@@ -179,7 +180,7 @@ impl Federation {
 
     /// Tells the others what is new, and hears what they say, for ever.
     pub async fn serve(self) {
-        spread::run(&self).await;
+        tokio::join!(spread::run(&self), introduce::run(&self));
     }
 
     /// What is known of who belongs.
@@ -237,23 +238,22 @@ impl Federation {
     /// Joins again after this site was removed, with a new key. What it had recorded alone is held.
     async fn come_back(&self, token: &Token, request: Vec<u8>) -> Result<(), FederationError> {
         let Shared { members, peers, data, .. } = &*self.shared;
-        let ask = async |next: &Identity| {
+        let ask = async |next: &Arc<Identity>| {
             let (address, host, request) = (&token.address, token.host(), request.clone());
             read(peers.visit_as(next, address, host, JOIN, request).await?)
         };
         // It may have been let in already, and died over it.
-        let mut next = match Identity::drafted(data)? {
+        let mut next = Arc::new(match Identity::drafted(data)? {
             Some(drafted) => drafted,
             None => Identity::draft(data)?,
-        };
+        });
         let words = match ask(&next).await {
             Err(FederationError::Refused(problem)) if problem.kind == door::REMOVED => {
-                next = Identity::draft(data)?;
+                next = Arc::new(Identity::draft(data)?);
                 ask(&next).await?
             }
             words => words?,
         };
-        let next = Arc::new(next);
         let before = members.identity();
         // What is told again of what was run has to be signed with the key that counts.
         members.renew(next.clone());

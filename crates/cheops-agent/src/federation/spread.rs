@@ -109,7 +109,8 @@ async fn bring(federation: &Federation, peer: crate::peers::Peer) {
     let news = News { root: *root.as_bytes(), heard: Vec::new(), words };
     let Ok(body) = postcard::to_allocvec(&news) else { return };
     let peers = &federation.shared.peers;
-    match peers.visit(&peer.address, peer.key, STATEMENTS, body).await {
+    let Some(key) = peer.key else { return };
+    match peers.visit(&peer.address, key, STATEMENTS, body).await {
         Ok((StatusCode::OK, _)) => {
             federation.told_out(None);
             peers.redial(&peer.site);

@@ -10,14 +10,19 @@ use tokio::time::{sleep, timeout};
 use super::{
     Shared, State, http,
     link::{self, End, Link, Reading, root},
+    odds,
     pace::Backoff,
     slot::Slot,
-    transport::{self, Meter, Metered},
+    transport::{self, Dialled, Meter, Metered},
 };
 use crate::{
     config::Peer,
     pipe::{joined, pipe},
-    trust::tls::{self, WrongKey},
+    trust::{
+        Expected,
+        authority::Use,
+        tls::{self, WrongKey},
+    },
 };
 
 /// Sees to it that there is a link with a site.
@@ -69,20 +74,23 @@ impl Drop for Attempt {
 
 /// One attempt.
 async fn attempt(shared: &Arc<Shared>, slot: &Arc<Slot>) -> Result<(), End> {
-    let (site, Peer { address, key }) = (&slot.site, &slot.place());
+    let (site, Peer { address, .. }) = (&slot.site, &slot.place());
+    let expected = Expected { site, key: shared.members.expected(site) };
     let patience = shared.links.silence;
     let unreachable = |error| End::lost(format!("`{site}` can't be reached at {address}: {error}"));
     let tcp = transport::connect(address, patience).await.map_err(unreachable)?;
-    let io = timeout(patience, transport::dialled(&shared.tls, tcp, *key))
-        .await
-        .map_err(|_| silent(shared, address))?
-        .map_err(|error| {
-            slot.set_strange(tls::is_unknown_there(&error));
-            not_protected(shared, slot, &error)
-        })?;
+    let Dialled { io, key, chain } =
+        timeout(patience, transport::dialled(&shared.tls, tcp, expected))
+            .await
+            .map_err(|_| silent(shared, address))?
+            .map_err(|error| {
+                slot.set_strange(tls::is_unknown_there(&error));
+                not_protected(shared, slot, &error)
+            })?;
 
     let meter = Meter::new();
-    let link = Link::new(*key, meter.clone(), shared.links.queue);
+    let shown = chain.map(|chain| (chain, Use::Answering));
+    let link = Link::new((key, shown), meter.clone(), shared.links.queue);
     let attempt = Attempt(link.clone());
     let (mut requests, connection) = timeout(patience, http::client(Metered::new(io, meter)))
         .await
@@ -168,6 +176,9 @@ fn not_protected(shared: &Shared, slot: &Slot, error: &io::Error) -> End {
         return End::lost(format!(
             "`{site}` does not know the key of `{here}`: let it join, or put it into the configuration of `{site}`, key = \"{key}\""
         ));
+    }
+    if let Some(why) = odds::dialled(shared, slot, error) {
+        return End::lost(why);
     }
     let Some(WrongKey { expected, found }) = tls::why(error) else {
         return foreign(address, &root(error));

@@ -8,7 +8,7 @@ use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::body::Body;
 use bytes::Bytes;
-use cheops_core::trust::PublicKey;
+use cheops_core::{id::SiteId, trust::PublicKey};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{Request, StatusCode, Version, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -17,7 +17,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Peers, Shared, http, link::root, transport};
+use super::{Peers, Shared, http, link::root, odds, transport};
 use crate::trust::{
     Identity,
     tls::{self, Tls, WrongKey},
@@ -29,10 +29,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LONGEST: usize = 64 << 20;
 
 /// Who asks: in the extensions of each request of one that is not known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guest {
     /// The key that it has proved to have.
     pub key: PublicKey,
+    /// The site that it is by its certificate, if it has one.
+    pub site: Option<SiteId>,
     /// Where it comes from.
     pub from: SocketAddr,
 }
@@ -51,6 +53,14 @@ pub enum VisitError {
     /// It is another site.
     #[error("the site at {0} is not the one that was meant: its key is another")]
     Another(String),
+    /// The two do not take each other's certificates.
+    #[error("{address} and this site do not recognise each other: {why}")]
+    Certificate {
+        /// Where it is.
+        address: String,
+        /// Why not.
+        why: String,
+    },
     /// It answers something else.
     #[error("{address} does not answer as an agent does ({why}): is it the port for other agents?")]
     Foreign {
@@ -69,7 +79,7 @@ where
     let service = {
         let shared = shared.clone();
         service_fn(move |request: Request<Incoming>| {
-            let shared = shared.clone();
+            let (shared, guest) = (shared.clone(), guest.clone());
             async move {
                 let Some(calls) = shared.calls.get() else {
                     let starting = "the agent is starting";
@@ -106,13 +116,20 @@ impl Peers {
     /// The same, with a key that is not the one of this site, or not yet.
     pub async fn visit_as(
         &self,
-        identity: &Identity,
+        identity: &Arc<Identity>,
         address: &str,
         key: PublicKey,
         path: &'static str,
         body: Vec<u8>,
     ) -> Result<(StatusCode, Bytes), VisitError> {
-        let tls = Tls::new(identity, Arc::new(self.members().clone()));
+        let known = Arc::new(self.members().clone());
+        let tls = match self.shared.tls.pki() {
+            Some(pki) => {
+                let identity = identity.clone();
+                Ok(Tls::with_pki(pki.clone(), Arc::new(move || identity.clone()), known))
+            }
+            None => Tls::new(identity, known),
+        };
         let unreachable = |error: rustls::Error| VisitError::Unreachable {
             address: address.to_owned(),
             why: error.to_string(),
@@ -138,7 +155,10 @@ impl Peers {
             let io = transport::visiting(tls, tcp, key).await;
             let io = io.map_err(|error: io::Error| match tls::why::<WrongKey>(&error) {
                 Some(_) => VisitError::Another(address.to_owned()),
-                None => foreign(error.to_string()),
+                None => match odds::visited(&self.shared.tls, &error) {
+                    Some(why) => VisitError::Certificate { address: address.to_owned(), why },
+                    None => foreign(error.to_string()),
+                },
             })?;
             let client = http::client(io).await.map_err(|error| foreign(root(&error)))?;
             let (mut requests, connection) = client;

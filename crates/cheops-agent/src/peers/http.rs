@@ -40,7 +40,7 @@ use super::{
 };
 use crate::{
     pipe::{joined, pipe},
-    trust::Arrived,
+    trust::{Arrived, authority::Use},
 };
 
 /// The service of the application that a call is for, if it is not for the agent itself.
@@ -122,17 +122,18 @@ fn broke(ended: hyper::Result<()>) -> End {
 /// Serves a connection that another agent has dialled.
 pub(super) async fn serve(shared: Arc<Shared>, tcp: TcpStream, from: SocketAddr) {
     let accepted = timeout(shared.links.silence, transport::accepted(&shared.tls, tcp)).await;
-    let (io, site, key) = match accepted {
-        Ok(Ok(Arrived::Site(io, site, key))) => (io, site, key),
-        Ok(Ok(Arrived::Guest(io, key))) => {
-            return guest::serve(shared, io, Guest { key, from }).await;
+    let (io, site, key, chain) = match accepted {
+        Ok(Ok(Arrived::Site { io, site, key, chain })) => (io, site, key, chain),
+        Ok(Ok(Arrived::Guest { io, key, site })) => {
+            return guest::serve(shared, io, Guest { key, site, from }).await;
         }
         Ok(Err(error)) => return shared.not_known(from, &error),
         Err(_) => return,
     };
     let site = Arc::new(site);
     let meter = Meter::new();
-    let link = Link::new(key, meter.clone(), shared.links.queue);
+    let shown = chain.map(|chain| (chain, Use::Dialling));
+    let link = Link::new((key, shown), meter.clone(), shared.links.queue);
     let service = {
         let (shared, link) = (shared.clone(), link.clone());
         service_fn(move |request| {

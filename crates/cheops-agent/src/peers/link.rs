@@ -50,7 +50,7 @@ use super::{
     transport::Meter,
 };
 use crate::{
-    trust::Inspector,
+    trust::{Inspector, authority::Use, pki::Chain},
     wire::{
         self, Names,
         frame::{Code, Frame, FrameError, Frames, Hello, LINK_VERSION},
@@ -94,6 +94,8 @@ impl End {
 pub(super) struct Link {
     /// What the other end has proved to have.
     pub(super) key: PublicKey,
+    /// The certificates that it has shown, and for what.
+    pub(super) shown: Option<(Chain, Use)>,
     pub(super) control: Arc<Queue<Frame>>,
     pub(super) outbox: Arc<Queue<Message>>,
     pub(super) meter: Arc<Meter>,
@@ -120,10 +122,15 @@ struct Pings {
 }
 
 impl Link {
-    pub(super) fn new(key: PublicKey, meter: Arc<Meter>, queue: usize) -> Arc<Self> {
+    pub(super) fn new(
+        (key, shown): (PublicKey, Option<(Chain, Use)>),
+        meter: Arc<Meter>,
+        queue: usize,
+    ) -> Arc<Self> {
         let (records, records_in) = oneshot::channel();
         Arc::new(Self {
             key,
+            shown,
             control: Queue::new(CONTROL),
             outbox: Queue::new(queue),
             meter,

@@ -3,7 +3,8 @@
 //! There is one TCP connection between two agents, protected by TLS, in HTTP/2, for everything that they
 //! have to tell each other. `dial` and `http` make connections, `link` makes one of them the link of two sites
 //! and runs it, `slot` is what is known of one site, `queue` is what waits to be sent, `pace` is
-//! arithmetic, `transport` is what lies under HTTP/2. `guest` is for those who are not known yet.
+//! arithmetic, `transport` is what lies under HTTP/2. `guest` is for those who are not known yet, `odds` is
+//! what is said of those who are not recognised.
 //!
 //! What must stay true:
 //! - there is a slot for each site that [`Members`] names and for no other: one that is named no more has
@@ -18,6 +19,7 @@ mod dial;
 mod guest;
 mod http;
 mod link;
+mod odds;
 mod pace;
 mod queue;
 mod slot;
@@ -59,10 +61,7 @@ use crate::{
     limits::Seldom,
     node,
     problems::Noted,
-    trust::{
-        Doubt, Identity, Members, Tls,
-        tls::{self, UnknownKey},
-    },
+    trust::{Doubt, Identity, Members, Tls, followed::LOOK, pki::Pki, tls},
     wire::frame::{Code, Frame, Hello},
 };
 
@@ -122,8 +121,10 @@ pub struct Peer {
     pub site: SiteId,
     /// Where its agent listens.
     pub address: String,
-    /// What it is recognised by.
-    pub key: PublicKey,
+    /// What it is recognised by; none if it has not said it yet.
+    pub key: Option<PublicKey>,
+    /// When the certificate ends that it has shown on the link.
+    pub certificate: Option<SystemTime>,
     /// Whether there is a link.
     pub state: State,
     /// When its pause ends by itself, if it is paused for a time.
@@ -274,8 +275,9 @@ impl Shared {
 
     /// Makes a slot for each site that is known now, and ends those of the others.
     fn reconcile(self: &Arc<Self>, dials: bool) {
-        let mut others = self.members.others();
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        // Asked while nobody else does this: who is slower must not bring back what it has asked before.
+        let mut others = self.members.others();
         slots.retain(|site, slot| {
             let place = others.remove(site);
             if let Some(place) = &place {
@@ -318,17 +320,10 @@ impl Shared {
 
     /// Someone dialled from an address, and did not prove to be a site that is known.
     fn not_known(&self, from: SocketAddr, error: &io::Error) {
-        let ip = from.ip();
-        let text = match tls::why(error) {
-            Some(UnknownKey(key)) => format!(
-                "an agent at {ip} has a key that is not known at `{}`: if it is one of yours, let it join, or put it into the configuration with key = \"{key}\"",
-                self.here
-            ),
-            None if tls::is_unknown_there(error) => {
-                format!("an agent at {ip} does not know the key of `{}`", self.here)
-            }
-            None => format!("whoever dialled from {ip} is not an agent: {error}"),
-        };
+        if tls::has_left(error) {
+            return;
+        }
+        let text = odds::arrived(self, from.ip(), error);
         self.say_once(from, text);
     }
 
@@ -378,11 +373,16 @@ impl Peers {
     pub async fn bind(
         config: &Config,
         members: Members,
+        pki: Option<Arc<Pki>>,
         noted: Noted,
         node: node::Handle,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(config.peers).await?;
-        let tls = Tls::new(&members.identity(), Arc::new(members.clone()));
+        let known = Arc::new(members.clone());
+        let tls = match pki {
+            Some(pki) => Ok(Tls::with_pki(pki, members.own(), known)),
+            None => Tls::new(&members.identity(), known),
+        };
         let shared = Arc::new(Shared {
             here: config.site.clone(),
             life: fastrand::u64(..),
@@ -420,6 +420,14 @@ impl Peers {
             shared.tasks.spawn(dial::keep(shared.clone(), slot));
         }
         shared.tasks.spawn(follow(shared.clone()));
+        if let Some(pki) = shared.tls.pki() {
+            shared.tasks.spawn(renew(shared.clone(), pki.clone()));
+        }
+    }
+
+    /// The PKI by which sites recognise each other, if there is one.
+    pub fn pki(&self) -> Option<&Arc<Pki>> {
+        self.shared.tls.pki()
     }
 
     /// Who this site takes for whom.
@@ -668,6 +676,33 @@ async fn follow(shared: Arc<Shared>) {
         tokio::select! {
             changed = ledger.changed() => if changed.is_err() { return },
             () = shared.stop.cancelled() => return,
+        }
+    }
+}
+
+/// Keeps to the certificates that count, as they come and go. Links that were made with one that does not count any
+/// more are ended; a site that has a new one makes another link with it.
+async fn renew(shared: Arc<Shared>, pki: Arc<Pki>) {
+    let mut learned = shared.members.introductions();
+    loop {
+        tokio::select! {
+            () = sleep(LOOK) => {}
+            _ = learned.changed() => {
+                shared.reconcile(true);
+                continue;
+            }
+            () = shared.stop.cancelled() => return,
+        }
+        let looking = pki.clone();
+        let _ = tokio::task::spawn_blocking(move || looking.look()).await;
+        let now = SystemTime::now();
+        for slot in shared.slots() {
+            let Some(link) = slot.link() else { continue };
+            let Some((chain, shown)) = &link.shown else { continue };
+            if let Err(refusal) = pki.judge(&slot.site, chain, *shown, now) {
+                let why = refusal.says(&format!("`{}`", slot.site));
+                link.close(End::ours(Code::Refused, why));
+            }
         }
     }
 }

@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     config,
+    trust::certificate::Validity,
     wire::frame::{Code, Frame},
 };
 
@@ -116,7 +117,8 @@ impl Slot {
         }
         let mut inner = self.lock();
         inner.fresh = true;
-        if let Some(linked) = inner.link.as_ref().filter(|_| before.key != place.key) {
+        let renewed = |linked: &&Linked| place.key.is_some_and(|key| linked.link.key != key);
+        if let Some(linked) = inner.link.as_ref().filter(renewed) {
             linked.link.close(End::ours(Code::Already, "its key was renewed"));
         }
     }
@@ -199,7 +201,7 @@ impl Slot {
         let mut inner = self.lock();
         self.may_link(shared)?;
         let (here, there) = (&shared.here, &self.site);
-        if link.key != self.place().key {
+        if shared.tls.known(&link.key).as_ref() != Some(there) {
             let text = format!("`{there}` has another key by now than it has shown to `{here}`");
             return Err(End::ours(Code::Refused, text));
         }
@@ -339,11 +341,15 @@ impl Slot {
             received.add(more_received);
             seen = Some(wall(link.meter.heard()));
         }
+        let shown = inner.link.as_ref().and_then(|linked| linked.link.shown.as_ref());
+        let certificate = shown.and_then(|(chain, _)| Validity::of(chain.first()?));
+        let certificate = certificate.map(|valid| valid.until);
         let config::Peer { address, key } = self.place();
         Peer {
             site: self.site.clone(),
             address,
             key,
+            certificate,
             state: *self.state.borrow(),
             paused_until: inner.paused_until,
             round_trip: inner.round_trip,

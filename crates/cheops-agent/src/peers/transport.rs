@@ -24,22 +24,32 @@ use tokio_rustls::client;
 
 use crate::{
     socket::Socket,
-    trust::{Arrived, Tls},
+    trust::{Arrived, Expected, Reached, Tls, pki::Chain},
 };
 
-/// Makes a connection of one that was dialled, if the site with this key is at its other end and knows us.
+/// What was made of a connection to a site.
+pub(super) struct Dialled {
+    pub(super) io: BufReader<client::TlsStream<Socket>>,
+    /// The key that it has proved to have.
+    pub(super) key: PublicKey,
+    /// The certificates that it has shown.
+    pub(super) chain: Option<Chain>,
+}
+
+/// Makes a connection of one that was dialled, if that site is at its other end and knows us.
 pub(super) async fn dialled(
     tls: &Tls,
     tcp: TcpStream,
-    key: PublicKey,
-) -> io::Result<BufReader<client::TlsStream<Socket>>> {
-    let mut io = BufReader::new(tls.dial(Socket::new(tcp)?, key).await?);
+    expected: Expected<'_>,
+) -> io::Result<Dialled> {
+    let Reached { io, key, chain } = tls.dial(Socket::new(tcp)?, expected).await?;
+    let mut io = BufReader::new(io);
     // Only its first word shows that it takes our key. Before that there is nothing to say: what it does
     // not read could keep us from reading why it closed the connection.
     if io.fill_buf().await?.is_empty() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(io)
+    Ok(Dialled { io, key, chain })
 }
 
 /// Makes a connection to the site with this key, for one that it may not know.

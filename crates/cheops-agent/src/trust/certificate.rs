@@ -1,15 +1,14 @@
 //! The certificate by which clients of the API recognise this agent, where others than this machine reach it.
 //!
-//! The two files are read again when they change, so that a certificate is renewed without a restart. What must
-//! stay true: files that can't be used leave what was read before in place, and are a problem that is shown; a
-//! private key that anyone can read is not used.
+//! Its files are followed, so that it is renewed without a restart. What must stay true: a private key that anyone
+//! can read is not used; a certificate and a key that do not belong together are not used.
 
 use std::{
     fmt, fs, io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, SystemTime},
+    sync::Arc,
+    time::SystemTime,
 };
 
 use rustls::{
@@ -21,8 +20,7 @@ use rustls::{
 };
 use tokio_rustls::TlsAcceptor;
 
-/// How often the files are looked at.
-const LOOK: Duration = Duration::from_secs(2);
+use super::followed::{Followed, LOOK};
 
 /// Why a certificate can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -66,39 +64,33 @@ pub enum CertificateError {
         /// Why not.
         why: String,
     },
+    /// It would be refused by others.
+    #[error("{}: {why}", certificate.display())]
+    Refused {
+        /// The certificate.
+        certificate: PathBuf,
+        /// Why.
+        why: String,
+    },
 }
 
 /// A certificate and its key, as they are in their files.
-pub struct Certificate {
-    chain: PathBuf,
-    key: PathBuf,
-    now: Mutex<Now>,
-}
+pub struct Certificate(Followed<Pair>);
 
-struct Now {
-    pair: Arc<CertifiedKey>,
-    expires: SystemTime,
-    /// When the files were last changed, as far as they were read.
-    stamps: [Option<SystemTime>; 2],
-    /// Why the files that are there now can't be used.
-    failure: Option<String>,
+/// A certificate with its key, and when it may be used.
+#[derive(Clone)]
+pub(super) struct Pair {
+    pub(super) certified: Arc<CertifiedKey>,
+    pub(super) valid: Validity,
 }
 
 impl Certificate {
     /// Reads the two files.
     pub fn open(certificate: &Path, key: &Path) -> Result<Arc<Self>, CertificateError> {
-        let stamps = stamps(certificate, key);
-        let (pair, expires) = read(certificate, key)?;
-        let now = Now { pair, expires, stamps, failure: None };
-        Ok(Arc::new(Self {
-            chain: certificate.to_owned(),
-            key: key.to_owned(),
-            now: Mutex::new(now),
-        }))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Now> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+        let files = vec![certificate.to_owned(), key.to_owned()];
+        let (certificate, key) = (certificate.to_owned(), key.to_owned());
+        let read = move |_: Option<&Pair>| read(&certificate, &key);
+        Ok(Arc::new(Self(Followed::open("the certificate of the API", files, read)?)))
     }
 
     /// Accepts connections with whatever certificate there is at that time.
@@ -113,33 +105,22 @@ impl Certificate {
 
     /// When it ends.
     pub fn expires(&self) -> SystemTime {
-        self.lock().expires
+        self.0.now().valid.until
+    }
+
+    /// When it may be used.
+    pub fn valid(&self) -> Validity {
+        self.0.now().valid
     }
 
     /// Why the files that are there now can't be used.
     pub fn failure(&self) -> Option<String> {
-        self.lock().failure.clone()
+        self.0.failure()
     }
 
     /// Reads the files again if they have changed.
     pub fn look(&self) {
-        let stamps = stamps(&self.chain, &self.key);
-        if self.lock().stamps == stamps {
-            return;
-        }
-        let read = read(&self.chain, &self.key);
-        let mut now = self.lock();
-        now.stamps = stamps;
-        match read {
-            Ok((pair, expires)) => {
-                tracing::info!("the certificate of the API was read again");
-                (now.pair, now.expires, now.failure) = (pair, expires, None);
-            }
-            Err(error) => {
-                tracing::warn!("the new certificate of the API is not used: {error}");
-                now.failure = Some(error.to_string());
-            }
-        }
+        self.0.look();
     }
 
     /// Follows the files.
@@ -154,42 +135,27 @@ impl Certificate {
 
 impl fmt::Debug for Certificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Certificate").field("chain", &self.chain).finish_non_exhaustive()
+        f.write_str("Certificate")
     }
 }
 
 impl ResolvesServerCert for Certificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.lock().pair.clone())
+        Some(self.0.now().certified.clone())
     }
 }
 
-fn stamps(certificate: &Path, key: &Path) -> [Option<SystemTime>; 2] {
-    [certificate, key].map(|path| fs::metadata(path).and_then(|about| about.modified()).ok())
-}
-
 /// Reads the files, and sees whether they can be used.
-fn read(
-    certificate: &Path,
-    key: &Path,
-) -> Result<(Arc<CertifiedKey>, SystemTime), CertificateError> {
-    let file = |path: &Path| fs::read(path).map_err(|error| failed(path, error));
+pub(super) fn read(certificate: &Path, key: &Path) -> Result<Pair, CertificateError> {
     let mode = fs::metadata(key).map_err(|error| failed(key, error))?.mode() & 0o777;
     if mode & 0o007 != 0 {
         return Err(CertificateError::Open { path: key.to_owned(), mode });
     }
-    let malformed = |path: &Path, what, why: String| CertificateError::Malformed {
-        path: path.to_owned(),
-        what,
-        why,
-    };
-    let chain = CertificateDer::pem_slice_iter(&file(certificate)?).collect::<Result<Vec<_>, _>>();
-    let chain =
-        chain.map_err(|error| malformed(certificate, "a certificate", error.to_string()))?;
-    let expires = chain.first().and_then(|first| not_after(first)).ok_or_else(|| {
+    let chain = certificates(certificate)?;
+    let valid = chain.first().and_then(|first| Validity::of(first)).ok_or_else(|| {
         malformed(certificate, "a certificate", "there is none that can be read".to_owned())
     })?;
-    let private = PrivateKeyDer::from_pem_slice(&file(key)?)
+    let private = PrivateKeyDer::from_pem_slice(&bytes(key)?)
         .map_err(|error| malformed(key, "a private key", error.to_string()))?;
     let provider = ring::default_provider();
     let private = provider
@@ -202,26 +168,57 @@ fn read(
         key: key.to_owned(),
         why: error.to_string(),
     })?;
-    Ok((Arc::new(pair), expires))
+    Ok(Pair { certified: Arc::new(pair), valid })
+}
+
+/// All certificates in a file.
+pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    let read = CertificateDer::pem_slice_iter(&bytes(path)?).collect::<Result<Vec<_>, _>>();
+    read.map_err(|error| malformed(path, "a certificate", error.to_string()))
+}
+
+pub(super) fn bytes(path: &Path) -> Result<Vec<u8>, CertificateError> {
+    fs::read(path).map_err(|error| failed(path, error))
+}
+
+pub(super) fn malformed(path: &Path, what: &'static str, why: String) -> CertificateError {
+    CertificateError::Malformed { path: path.to_owned(), what, why }
 }
 
 fn failed(path: &Path, error: io::Error) -> CertificateError {
     CertificateError::File { path: path.to_owned(), error }
 }
 
-/// When a certificate ends: the second time of its validity (RFC 5280).
-fn not_after(der: &[u8]) -> Option<SystemTime> {
-    let (_, certificate, _) = element(der)?;
-    let (_, mut rest, _) = element(certificate)?;
-    // The version, which may be left out, the serial number, the algorithm and the issuer.
-    if rest.first() == Some(&0xa0) {
-        rest = element(rest)?.2;
+/// When a certificate may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// Not before.
+    pub from: SystemTime,
+    /// Not after.
+    pub until: SystemTime,
+}
+
+impl Validity {
+    /// What a certificate says (RFC 5280).
+    pub(crate) fn of(der: &[u8]) -> Option<Self> {
+        let (_, certificate, _) = element(der)?;
+        let (_, mut rest, _) = element(certificate)?;
+        // The version, which may be left out, the serial number, the algorithm and the issuer.
+        if rest.first() == Some(&0xa0) {
+            rest = element(rest)?.2;
+        }
+        for _ in 0..3 {
+            rest = element(rest)?.2;
+        }
+        let (_, validity, _) = element(rest)?;
+        let (tag, text, rest) = element(validity)?;
+        let from = time(tag, text)?;
+        let (tag, text, _) = element(rest)?;
+        Some(Self { from, until: time(tag, text)? })
     }
-    for _ in 0..3 {
-        rest = element(rest)?.2;
-    }
-    let (_, validity, _) = element(rest)?;
-    let (tag, text, _) = element(element(validity)?.2)?;
+}
+
+fn time(tag: u8, text: &[u8]) -> Option<SystemTime> {
     let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<i16>().ok());
     let (year, rest) = match tag {
@@ -256,7 +253,7 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use std::{os::unix::fs::PermissionsExt as _, process::Command};
+    use std::{os::unix::fs::PermissionsExt as _, process::Command, time::Duration};
 
     use super::*;
 
@@ -334,7 +331,7 @@ mod tests {
             &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff],
             &[0x30, 2, 0x30, 0],
         ] {
-            assert_eq!(not_after(der), None, "{der:?}");
+            assert_eq!(Validity::of(der), None, "{der:?}");
         }
     }
 }

@@ -10,6 +10,7 @@ use std::{
     io::{self, Write as _},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
@@ -157,6 +158,11 @@ impl Identity {
             Err(error) => return Err(failed(error)),
         }
         Ok(made)
+    }
+
+    /// When the key in a data directory was made, as far as its file says.
+    pub fn made(data: &Path) -> Option<SystemTime> {
+        fs::metadata(data.join(FILE)).and_then(|about| about.modified()).ok()
     }
 
     /// What the others know it by.

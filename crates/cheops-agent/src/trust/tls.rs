@@ -1,6 +1,7 @@
 //! TLS between agents: both ends prove that they have the private half of a key that the other knows.
 //!
-//! Keys travel as they are (RFC 7250), without certificates around them. What must stay true:
+//! Keys travel as they are (RFC 7250), without certificates around them; or, where an operator has a PKI, both show a
+//! certificate first (`pki`). A site does one or the other. What must stay true:
 //! - TLS 1.3 only, and no session is resumed: a key that is not known any more gets no further;
 //! - whoever dials a site takes no other key than that site's;
 //! - whoever is dialled takes the keys of the sites that it knows, and says which it was. A guest says
@@ -14,7 +15,7 @@ use std::{
 use cheops_core::{id::SiteId, trust::PublicKey};
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName,
-    Error, OtherError, ServerConfig, SignatureScheme,
+    Error, OtherError, PeerIncompatible, ServerConfig, SignatureScheme,
     client::{
         AlwaysResolvesClientRawPublicKeys, Resumption,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -31,7 +32,13 @@ use rustls::{
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{LazyConfigAcceptor, TlsConnector, client, server};
 
-use super::Identity;
+use super::{
+    Identity,
+    authority::Refusal,
+    members::Own as Current,
+    pki::{Chain, Left, Met, NotTaken, Pki, UnknownThere, Verdict},
+    voucher::Voucher,
+};
 
 /// What is spoken inside, by sites and by guests: one that has a token, or brings news.
 const PROTOCOL: &[u8] = b"h2";
@@ -43,13 +50,43 @@ const SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0]
 pub trait Known: Send + Sync + 'static {
     /// The site with this key.
     fn site_of(&self, key: &PublicKey) -> Option<SiteId>;
+
+    /// Whether a site with a certificate is known by the key that it says it has. May wait for the disk.
+    fn recognises(&self, site: &SiteId, key: &PublicKey, _voucher: &Voucher) -> bool {
+        self.site_of(key).as_ref() == Some(site)
+    }
+}
+
+/// Who is dialled.
+#[derive(Debug, Clone, Copy)]
+pub struct Expected<'a> {
+    /// The site.
+    pub site: &'a SiteId,
+    /// Its key. Without one, its certificate says that it is that site.
+    pub key: Option<PublicKey>,
+}
+
+/// Who was dialled.
+pub struct Reached<T> {
+    /// The connection.
+    pub io: client::TlsStream<T>,
+    /// The key that the other has proved to have.
+    pub key: PublicKey,
+    /// The certificates that it has shown.
+    pub(crate) chain: Option<Chain>,
 }
 
 /// This site's end of protected connections.
 pub struct Tls {
     provider: Arc<CryptoProvider>,
     known: Arc<dyn Known>,
-    own: RwLock<Own>,
+    own: How,
+}
+
+/// What a site shows of itself.
+enum How {
+    Key(RwLock<Own>),
+    Certificate(Arc<Pki>, Current),
 }
 
 /// What shows who this site is.
@@ -63,34 +100,66 @@ struct Own {
 
 /// Whoever has dialled.
 pub enum Arrived<T> {
-    /// A site that is known, by this key.
-    Site(server::TlsStream<T>, SiteId, PublicKey),
-    /// One with this key, that wants to be a guest.
-    Guest(server::TlsStream<T>, PublicKey),
+    /// A site that is known.
+    Site {
+        /// The connection.
+        io: server::TlsStream<T>,
+        /// The site.
+        site: SiteId,
+        /// The key that it has proved to have.
+        key: PublicKey,
+        /// The certificates that it has shown.
+        chain: Option<Chain>,
+    },
+    /// One that wants to be a guest.
+    Guest {
+        /// The connection.
+        io: server::TlsStream<T>,
+        /// The key that it has proved to have.
+        key: PublicKey,
+        /// The site that it is by its certificate, if it has one.
+        site: Option<SiteId>,
+    },
 }
 
 impl Tls {
     /// The end of the site with this key pair, which knows the sites that `known` does.
     pub fn new(identity: &Identity, known: Arc<dyn Known>) -> Result<Self, Error> {
         let provider = Arc::new(ring::default_provider());
-        let own = RwLock::new(Own::new(identity, &provider, &known)?);
+        let own = How::Key(RwLock::new(Own::new(identity, &provider, &known)?));
         Ok(Self { provider, known, own })
+    }
+
+    /// The same for a site with a certificate.
+    pub fn with_pki(pki: Arc<Pki>, identity: Current, known: Arc<dyn Known>) -> Self {
+        let provider = Arc::new(ring::default_provider());
+        Self { provider, known, own: How::Certificate(pki, identity) }
+    }
+
+    /// The PKI that says who is who, if there is one.
+    pub fn pki(&self) -> Option<&Arc<Pki>> {
+        match &self.own {
+            How::Key(_) => None,
+            How::Certificate(pki, _) => Some(pki),
+        }
     }
 
     /// Shows another key from now on.
     pub fn renew(&self, identity: &Identity) -> Result<(), Error> {
-        let renewed = Own::new(identity, &self.provider, &self.known)?;
-        *self.own.write().unwrap_or_else(PoisonError::into_inner) = renewed;
+        // With a certificate, the key is asked for each time.
+        if let How::Key(own) = &self.own {
+            let renewed = Own::new(identity, &self.provider, &self.known)?;
+            *own.write().unwrap_or_else(PoisonError::into_inner) = renewed;
+        }
         Ok(())
     }
 
     /// The key of this site.
     pub fn own(&self) -> PublicKey {
-        self.now().key
-    }
-
-    fn now(&self) -> Own {
-        self.own.read().unwrap_or_else(PoisonError::into_inner).clone()
+        match &self.own {
+            How::Key(own) => own.read().unwrap_or_else(PoisonError::into_inner).key,
+            How::Certificate(_, identity) => identity().public(),
+        }
     }
 
     /// The site with a key.
@@ -98,12 +167,35 @@ impl Tls {
         self.known.site_of(key)
     }
 
-    /// Protects a connection to a site with this key.
-    pub async fn dial<T>(&self, io: T, expected: PublicKey) -> io::Result<client::TlsStream<T>>
+    /// Protects a connection to a site.
+    pub async fn dial<T>(&self, io: T, expected: Expected<'_>) -> io::Result<Reached<T>>
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
-        self.connect(io, expected, PROTOCOL).await
+        match &self.own {
+            How::Key(own) => {
+                let missing = || io::Error::other("its key is not known");
+                let key = expected.key.ok_or_else(missing)?;
+                let io = self.connect(own, io, key, PROTOCOL).await?;
+                Ok(Reached { io, key, chain: None })
+            }
+            How::Certificate(pki, identity) => {
+                let Met { mut io, site, key, voucher, chain } =
+                    pki.connect(io, Some(expected.site), PROTOCOL).await?;
+                if site != *expected.site {
+                    let (site, found) = (expected.site.clone(), vec![site.to_string()]);
+                    return Err(io::Error::other(NotTaken(Refusal::Name { site, found })));
+                }
+                match expected.key {
+                    Some(expected) if expected != key => return Err(another(expected, key)),
+                    Some(_) => {}
+                    None if self.recognises(site, key, voucher).await => {}
+                    None => return Err(io::Error::other(refused(UnknownKey(key)))),
+                }
+                pki.introduce(&mut io, &identity()).await?;
+                Ok(Reached { io, key, chain: Some(chain) })
+            }
+        }
     }
 
     /// Protects a connection to a site with this key, as its guest.
@@ -111,11 +203,22 @@ impl Tls {
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
-        self.connect(io, expected, AS_GUEST).await
+        match &self.own {
+            How::Key(own) => self.connect(own, io, expected, AS_GUEST).await,
+            How::Certificate(pki, identity) => {
+                let Met { mut io, key, .. } = pki.connect(io, None, AS_GUEST).await?;
+                if key != expected {
+                    return Err(another(expected, key));
+                }
+                pki.introduce(&mut io, &identity()).await?;
+                Ok(io)
+            }
+        }
     }
 
     async fn connect<T>(
         &self,
+        own: &RwLock<Own>,
         io: T,
         expected: PublicKey,
         protocol: &[u8],
@@ -124,7 +227,8 @@ impl Tls {
         T: AsyncRead + AsyncWrite + Unpin,
     {
         let verifier = Arc::new(Is { expected, provider: self.provider.clone() });
-        let resolver = Arc::new(AlwaysResolvesClientRawPublicKeys::new(self.now().pair));
+        let pair = own.read().unwrap_or_else(PoisonError::into_inner).pair.clone();
+        let resolver = Arc::new(AlwaysResolvesClientRawPublicKeys::new(pair));
         let mut config = ClientConfig::builder_with_provider(self.provider.clone())
             .with_protocol_versions(&[&TLS13])
             .map_err(io::Error::other)?
@@ -149,19 +253,54 @@ impl Tls {
             let hello = start.client_hello();
             hello.alpn().into_iter().flatten().any(|protocol| protocol == AS_GUEST)
         };
-        let own = self.now();
+        let own = match &self.own {
+            How::Key(own) => own.read().unwrap_or_else(PoisonError::into_inner).clone(),
+            How::Certificate(pki, identity) => {
+                let protocol = if guest { AS_GUEST } else { PROTOCOL };
+                let met = pki.accept(start, &identity(), protocol).await?;
+                return self.arrived(met, guest).await;
+            }
+        };
         let config = if guest { own.for_guests } else { own.for_sites };
         let io = start.into_stream(config).await?;
         let keys = io.get_ref().1.peer_certificates();
         let key = keys.and_then(<[_]>::first).and_then(|key| key_of(key));
         let key = key.ok_or_else(|| io::Error::other("it has shown no key"))?;
         if guest {
-            return Ok(Arrived::Guest(io, key));
+            return Ok(Arrived::Guest { io, key, site: None });
         }
         // It may have gone since the other proved that it has the key.
         let site = self.known.site_of(&key);
         let site = site.ok_or_else(|| io::Error::other("its key is not known any more"))?;
-        Ok(Arrived::Site(io, site, key))
+        Ok(Arrived::Site { io, site, key, chain: None })
+    }
+
+    /// Decides what becomes of one that has a certificate.
+    async fn arrived<T>(
+        &self,
+        met: Met<server::TlsStream<T>>,
+        guest: bool,
+    ) -> io::Result<Arrived<T>>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let Met { mut io, site, key, voucher, chain } = met;
+        if guest {
+            Pki::decide(&mut io, Verdict::Welcome).await?;
+            return Ok(Arrived::Guest { io, key, site: Some(site) });
+        }
+        if !self.recognises(site.clone(), key, voucher).await {
+            Pki::decide(&mut io, Verdict::UnknownKey).await?;
+            return Err(io::Error::other(refused(UnknownKey(key))));
+        }
+        Pki::decide(&mut io, Verdict::Welcome).await?;
+        Ok(Arrived::Site { io, site, key, chain: Some(chain) })
+    }
+
+    async fn recognises(&self, site: SiteId, key: PublicKey, voucher: Voucher) -> bool {
+        let known = self.known.clone();
+        let asked = tokio::task::spawn_blocking(move || known.recognises(&site, &key, &voucher));
+        asked.await.unwrap_or(false)
     }
 }
 
@@ -220,10 +359,40 @@ pub(crate) fn why<T: Clone + std::error::Error + 'static>(error: &io::Error) -> 
     why.downcast_ref::<T>().cloned()
 }
 
+fn another(expected: PublicKey, found: PublicKey) -> io::Error {
+    io::Error::other(refused(WrongKey { expected, found: Some(found) }))
+}
+
 /// Whether the other end has closed a connection because it does not know the key of this site.
 pub(crate) fn is_unknown_there(error: &io::Error) -> bool {
+    alert(error) == Some(AlertDescription::CertificateUnknown)
+        || error.get_ref().is_some_and(|error| error.downcast_ref::<UnknownThere>().is_some())
+}
+
+/// Whether one who had a good certificate has closed the connection by itself.
+pub(crate) fn has_left(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|error| error.downcast_ref::<Left>().is_some())
+}
+
+/// Whether one end shows a certificate and the other a key.
+pub(crate) fn is_other_way(error: &io::Error) -> bool {
     let tls = error.get_ref().and_then(|error| error.downcast_ref());
-    matches!(tls, Some(Error::AlertReceived(AlertDescription::CertificateUnknown)))
+    let unfit = PeerIncompatible::IncorrectCertificateTypeExtension;
+    matches!(tls, Some(Error::PeerIncompatible(why)) if *why == unfit)
+        || alert(error) == Some(AlertDescription::HandshakeFailure)
+}
+
+/// Why a certificate was not taken here.
+pub(crate) fn not_taken(error: &io::Error) -> Option<Refusal> {
+    error.get_ref()?.downcast_ref().map(|NotTaken(refusal)| refusal.clone())
+}
+
+/// What the other end has said before it closed a connection.
+pub(crate) fn alert(error: &io::Error) -> Option<AlertDescription> {
+    match error.get_ref()?.downcast_ref()? {
+        Error::AlertReceived(alert) => Some(*alert),
+        _ => None,
+    }
 }
 
 /// The key in what was sent as one.
@@ -263,8 +432,8 @@ fn proved(
 }
 
 /// Nobody speaks anything older.
-fn too_old() -> Result<HandshakeSignatureValid, Error> {
-    Err(Error::PeerIncompatible(rustls::PeerIncompatible::Tls13RequiredForQuic))
+pub(super) fn too_old() -> Result<HandshakeSignatureValid, Error> {
+    Err(Error::PeerIncompatible(PeerIncompatible::Tls13RequiredForQuic))
 }
 
 impl ServerCertVerifier for Is {

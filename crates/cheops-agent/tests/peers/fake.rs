@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use cheops_agent::{
-    trust::{Known, Tls},
+    trust::{Expected, Known, Tls},
     wire::frame::{Frame, Frames, Hello},
 };
 use cheops_core::{id::SiteId, trust::PublicKey};
@@ -85,7 +85,9 @@ impl Known for NotOne {
 pub(crate) async fn connect(site: &Site, from: &str) -> TlsStream<TcpStream> {
     let tcp = TcpStream::connect(site.peers.address()).await.unwrap();
     let tls = Tls::new(&identity(from), Arc::new(NotOne)).unwrap();
-    tls.dial(tcp, identity(site.plan.config.site.as_str()).public()).await.unwrap()
+    let there = &site.plan.config.site;
+    let key = Some(identity(there.as_str()).public());
+    tls.dial(tcp, Expected { site: there, key }).await.unwrap().io
 }
 
 impl Fake {

@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Waits until a site shows why it has no link with another.
-async fn shows(site: &super::site::Site, other: &str, reason: &str) {
+pub(crate) async fn shows(site: &super::site::Site, other: &str, reason: &str) {
     let start = std::time::Instant::now();
     loop {
         let peer = site.peer(other);

@@ -17,7 +17,7 @@ use cheops_agent::{
     node::{self, Clock, Hands, Running},
     peers::{Peer, Peers, State},
     problems::Noted,
-    trust::{Identity, Ledger, Members, Sealer},
+    trust::{Identity, Ledger, Members, Sealer, pki::Pki},
 };
 use cheops_core::{
     id::{SiteId, Sites},
@@ -140,7 +140,10 @@ impl Plan {
         let ledger = Ledger::open(&self.config.data).unwrap();
         let members = Members::new(&self.config, identity, ledger);
         let noted = Noted::default();
-        let peers = Peers::bind(&self.config, members.clone(), noted.clone(), node.clone()).await;
+        let pki = self.config.pki.as_ref().map(|files| Pki::open(&self.config.site, files));
+        let pki = pki.transpose().unwrap();
+        let peers =
+            Peers::bind(&self.config, members.clone(), pki, noted.clone(), node.clone()).await;
         let peers = peers.unwrap();
         let compared: Arc<Mutex<BTreeMap<SiteId, u64>>> = Arc::default();
         let hands = TestHands {

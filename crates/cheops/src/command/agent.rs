@@ -8,7 +8,7 @@ use std::{
 };
 
 use cheops_agent::{Agent, config::Config, open_files};
-use cheops_core::{id::SiteId, trust::KeyError};
+use cheops_core::{id::SiteId, trust::PublicKey};
 use clap::ValueEnum;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "ADDRESS:PORT")]
     peers: Option<SocketAddr>,
     /// Another site, its key (see `cheops site key`), and where its agent listens for others; may be
-    /// given more than once
+    /// given more than once. With `[trust]` in the configuration, NAME=HOST:PORT is enough
     #[arg(long = "peer", value_name = "NAME=KEY@HOST:PORT")]
     others: Vec<String>,
     /// Let anyone who may ask for operations run any shell command here, as this agent's user: the line
@@ -176,10 +176,15 @@ fn configuration(
         };
         let (name, rest) =
             text.split_once('=').ok_or_else(|| invalid().caused_by("there is no `=`"))?;
-        let (key, address) =
-            rest.split_once('@').ok_or_else(|| invalid().caused_by("there is no `@`"))?;
+        let (key, address) = match rest.split_once('@') {
+            Some((key, address)) => (Some(key), address),
+            // Its certificate says who it is.
+            None if config.pki.is_some() => (None, rest),
+            None => return Err(invalid().caused_by("there is no `@`")),
+        };
         let name: SiteId = name.parse().map_err(|error| invalid().caused_by(error))?;
-        let key = key.parse().map_err(|error: KeyError| invalid().caused_by(error))?;
+        let key = key.map(str::parse::<PublicKey>).transpose();
+        let key = key.map_err(|error| invalid().caused_by(error))?;
         // An option wins over the file, and is still an error if it is given twice.
         let is_first = !arguments.others.iter().any(|other| {
             !std::ptr::eq(other, text)
@@ -280,7 +285,6 @@ fn log_to_stderr(format: LogFormat) -> Result<(), Failure> {
 mod tests {
     use std::path::Path;
 
-    use cheops_core::trust::PublicKey;
     use clap::Parser;
 
     use super::*;

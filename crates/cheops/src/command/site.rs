@@ -163,6 +163,11 @@ fn find(Key { name, data, .. }: &Key, context: &Context) -> Result<Known, Failur
     let meant = |site: &Site| name.is_some() || site.state == SiteState::Here;
     let site = sites.into_iter().find(meant);
     let Site { name, key, .. } = site.ok_or_else(|| Failure::input("the agent names no site"))?;
+    if key.is_empty() {
+        return Err(Failure::input(format!("the key of {name} is not known yet")).hint(
+            "it has a certificate, and says its key when the two are linked for the first time",
+        ));
+    }
     Ok(Known { site: Some(name), key })
 }
 

@@ -94,6 +94,9 @@ pub(crate) fn site(name: &str, state: SiteState) -> Site {
     let is_here = state == SiteState::Here;
     Site {
         clock_offset_ms: None,
+        key_since: None,
+        certificate_expires: None,
+        api_certificate_expires: None,
         paused_until: None,
         name: name.into(),
         state,

@@ -62,9 +62,22 @@ impl Field {
         Self::started(count, false, |_, ip| settings.replace("HOST", ip))
     }
 
+    /// The same, with what each site's configuration has, by its place and the addresses of all.
+    pub(crate) fn of_strangers_each(
+        count: usize,
+        settings: impl Fn(usize, &[String]) -> String,
+    ) -> Self {
+        Self::begun(count, false, settings)
+    }
+
     fn started(count: usize, known: bool, settings: impl Fn(usize, &str) -> String) -> Self {
+        Self::begun(count, known, |n, ips| settings(n, &ips[n]))
+    }
+
+    fn begun(count: usize, known: bool, settings: impl Fn(usize, &[String]) -> String) -> Self {
         let net = Network::new(count);
         let directory = tempfile::tempdir().unwrap();
+        let ips: Vec<String> = (0..count).map(|n| net.ip(n)).collect();
         let names: Vec<String> = (1..=count).map(|n| format!("site{n}")).collect();
         let sites = names.iter().enumerate().map(|(n, name)| {
             let data = directory.path().join(name);
@@ -74,11 +87,11 @@ impl Field {
                 let address = format!("{}:8078", net.ip(m));
                 agent::peer(peer, &address, &directory.path().join(peer))
             });
-            let ip = net.ip(n);
+            let ip = &ips[n];
             let config = format!(
                 "site = '{name}'\nwork = 'work'\n{}{}\n{OPEN}[listen]\napi = '{ip}:8079'\npeers = '{ip}:8078'\n",
                 peers.collect::<String>(),
-                settings(n, &ip)
+                settings(n, &ips)
             );
             fs::write(data.join("site.toml"), config).unwrap();
             Agent::new(name, net.namespace(n), &net.ip(n), &data)

@@ -64,6 +64,12 @@ pub struct Member {
     /// Since when it belongs; none for the site that has begun the federation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
+    /// Since when it has this key; none for the first one of the site that has begun the federation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_since: Option<String>,
+    /// When the certificate ends that it has shown on its link, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_expires: Option<String>,
     /// Whether it does.
     pub standing: MemberStanding,
     /// When it was removed.

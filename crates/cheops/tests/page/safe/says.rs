@@ -154,6 +154,9 @@ impl Says {
             resources: 12,
             unanswered: 3,
             clock_offset_ms: None,
+            key_since: None,
+            certificate_expires: None,
+            api_certificate_expires: None,
             error: Some(self.text("error")),
         };
         let paused = self.paused.load(Ordering::Relaxed);
