@@ -3,7 +3,10 @@
 //! What must stay true: a guest learns anything about who belongs only if it has a token, and all of it
 //! only if it is let in; what is refused says why, and does not spend a token.
 
-use std::sync::PoisonError;
+use std::{
+    sync::PoisonError,
+    time::{Duration, Instant},
+};
 
 use axum::{
     body::{Body, to_bytes},
@@ -15,6 +18,7 @@ use cheops_core::{
     trust::{Claim, Roster, Standing},
 };
 use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
 
 use super::{Federation, JOIN, STATEMENTS, Shared, address_of};
 use crate::{
@@ -27,6 +31,9 @@ use crate::{
 
 /// What a site is told whose key was removed.
 pub(super) const REMOVED: &str = "removed-key";
+
+/// How long to wait for sites that have yet to say how far they knew one that was removed.
+const VOUCHING: Duration = Duration::from_secs(5);
 
 /// The longest question of a guest that wants to join, of a site with news, and of a guest with news.
 const LONGEST_JOIN: usize = 4 << 10;
@@ -75,12 +82,41 @@ impl Federation {
     async fn join_in(&self, body: Body, guest: Guest) -> Result<Vec<u8>, ApiError> {
         let body = to_bytes(body, LONGEST_JOIN).await.map_err(unreadable)?;
         let request: super::Request = postcard::from_bytes(&body).map_err(unreadable)?;
-        // If it was removed, a line is drawn now: not before all that this site has of it.
-        self.vouch().await.map_err(unwritten)?;
+        self.all_have_vouched(&request).await?;
         // To its end, even if the guest is gone by then: it waits for the disk.
         let this = self.clone();
         let admitted = tokio::task::spawn_blocking(move || this.admit(&request, guest));
         admitted.await.map_err(|_| Stopping)?
+    }
+
+    /// Waits for a while until all sites have said how far they knew one that was removed and wants to come
+    /// back: then the line can be drawn.
+    async fn all_have_vouched(&self, request: &super::Request) -> Result<(), ApiError> {
+        let site: SiteId = request.site.parse()?;
+        self.vouch().await.map_err(unwritten)?;
+        let end = Instant::now() + VOUCHING;
+        loop {
+            let awaited = self.ledger().read(|roster| roster.awaited_about(&site));
+            let awaited = awaited.unwrap_or_default();
+            if awaited.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                let names: Vec<String> = awaited.iter().map(|site| format!("`{site}`")).collect();
+                let names = names.join(", ");
+                return Err(ApiError::new(
+                    StatusCode::CONFLICT,
+                    "not-heard-yet",
+                    format!(
+                        "`{site}` was removed, and it is not known yet what {names} had of it: nobody can say which of its operations count"
+                    ),
+                    format!(
+                        "join again when {names} can be reached; or remove what will not come back"
+                    ),
+                ));
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// Lets a guest in, if it has a token that is good.

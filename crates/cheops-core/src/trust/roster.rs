@@ -10,9 +10,9 @@
 //! *fence*. Each site that hears of the removal says how far it knew, too, and the furthest counts: what
 //! anybody had taken in before is not lost, and what nobody had is never taken in.
 //!
-//! A site that is let in again has a new key, and goes on from there. So whoever lets it in *closes* the
-//! fences of its old keys first: they move no more, and who had taken in more of its records than that
-//! takes them out again. Otherwise what it records from then on could not be told from what it had before.
+//! A site that is let in again has a new key, and goes on from there. So whoever lets it in, after all have
+//! said how far they knew it, *closes* the fences of its old keys first: they move no more, and should
+//! somebody turn up who had taken in more of its records than that, it takes them out again. Otherwise what it records from then on could not be told from what it had before.
 //!
 //! What must stay true:
 //! - of what a removed key says, nothing counts beyond its fence, and no word of its own moves that;
@@ -120,6 +120,13 @@ impl Fence {
         let known = |resource| self.records.get(resource).copied().unwrap_or(0);
         self.statements >= other.statements
             && other.records.iter().all(|(resource, &number)| known(resource) >= number)
+    }
+
+    /// What it lets in that another does not.
+    #[must_use]
+    pub fn beyond(mut self, other: &Self) -> Self {
+        self.records.retain(|resource, number| !other.lets_in(resource, *number));
+        self
     }
 
     /// Whether a record lies within it.
@@ -287,6 +294,23 @@ impl Roster {
             _ => None,
         });
         open.collect()
+    }
+
+    /// The sites that belong and have yet to say how far they knew one that was removed: before that, nobody
+    /// knows where to draw the line.
+    pub fn awaited_about(&self, site: &SiteId) -> BTreeSet<SiteId> {
+        let open: Vec<PublicKey> = self.open_fences(site).into_iter().map(|(key, _)| key).collect();
+        let has_said = |of: &SiteId, about: &PublicKey| {
+            self.heard.iter().any(|said| {
+                let is_its = self.members.get(&said.by).is_some_and(|by| by.site == *of);
+                is_its
+                    && matches!(&said.claim, Claim::Remove { key, .. } | Claim::Vouch { key, .. }
+                        if key == about)
+            })
+        };
+        let there = self.sites().map(|(_, member)| &member.site);
+        let silent = |of: &&SiteId| !open.iter().all(|about| has_said(of, about));
+        there.filter(silent).cloned().collect()
     }
 
     /// Whether a record of a site counts, if it was signed with this key.
@@ -638,6 +662,28 @@ mod tests {
             assert_eq!(roster.removed(), BTreeSet::new(), "it is back");
             assert_eq!(roster.closed()[&key('b')].1[&web], 4);
             assert_eq!(roster.open_fences(&site), vec![]);
+        }
+    }
+
+    #[test]
+    fn the_line_is_drawn_when_all_that_belong_have_said_how_far_they_knew_the_site() {
+        let site: SiteId = "site-x".parse().unwrap();
+        let names = |roster: &Roster| -> Vec<String> {
+            roster.awaited_about(&site).iter().map(ToString::to_string).collect()
+        };
+        let begin = ["a1@1 admits b", "a2@1 admits c", "a3@1 admits x", "b1@1 renews B"];
+        let mut heard = roster(&begin.map(statement));
+        assert!(names(&heard).is_empty(), "it was not removed");
+        for (said, waits) in [
+            ("a4@2 removes x up to 0", vec!["site-b", "site-c"]),
+            ("B1@3 vouches for x up to 0", vec!["site-c"]),
+            ("a5@4 admits d", vec!["site-c", "site-d"]),
+            ("d1@5 vouches for x up to 0", vec!["site-c"]),
+            // One that is gone, too, is not waited for.
+            ("a6@6 removes c up to 0", vec![]),
+        ] {
+            heard.hear(statement(said));
+            assert_eq!(names(&heard), waits, "{said}");
         }
     }
 
