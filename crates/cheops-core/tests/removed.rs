@@ -383,7 +383,7 @@ impl Storm {
             (format!("r{n}").parse().unwrap(), Sites::new(sites).unwrap())
         });
         let ids = ids.collect();
-        Self { world, ids, submitted: 0, deletes: seed % 2 == 0 }
+        Self { world, ids, submitted: 0, deletes: seed.is_multiple_of(2) }
     }
 
     fn submit(&mut self) {

@@ -448,7 +448,11 @@ impl Standing {
 
 #[cfg(test)]
 mod tests {
-    use alloc::{format, string::String, vec};
+    use alloc::{
+        format,
+        string::{String, ToString},
+        vec,
+    };
 
     use proptest::prelude::*;
 
