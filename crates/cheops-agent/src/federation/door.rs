@@ -82,7 +82,14 @@ impl Federation {
     async fn join_in(&self, body: Body, guest: Guest) -> Result<Vec<u8>, ApiError> {
         let body = to_bytes(body, LONGEST_JOIN).await.map_err(unreadable)?;
         let request: super::Request = postcard::from_bytes(&body).map_err(unreadable)?;
-        self.all_have_vouched(&request).await?;
+        // Before anything else is told, or waited for.
+        let (tokens, here) = (&self.shared.tokens, self.shared.members.here());
+        let looked = tokens.look(&request.proof, &guest.key, self.now());
+        looked.map_err(|why| spent(&why, here))?;
+        let is_new = |roster: &Roster| !roster.members().contains_key(&guest.key);
+        if self.ledger().read(is_new).unwrap_or(false) {
+            self.all_have_vouched(&request).await?;
+        }
         // To its end, even if the guest is gone by then: it waits for the disk.
         let this = self.clone();
         let admitted = tokio::task::spawn_blocking(move || this.admit(&request, guest));
