@@ -347,6 +347,8 @@ struct Storm {
     world: Sky,
     ids: Vec<(ResourceId, Sites)>,
     submitted: u64,
+    /// Resources are deleted now and then, and the line is drawn by all.
+    deletes: bool,
 }
 
 impl Storm {
@@ -381,7 +383,7 @@ impl Storm {
             (format!("r{n}").parse().unwrap(), Sites::new(sites).unwrap())
         });
         let ids = ids.collect();
-        Self { world, ids, submitted: 0 }
+        Self { world, ids, submitted: 0, deletes: seed.is_multiple_of(2) }
     }
 
     fn submit(&mut self) {
@@ -391,7 +393,7 @@ impl Storm {
         let replica = self.world.sites[n].replica.as_ref();
         let known = replica.is_some_and(|replica| replica.resource(&id).is_some());
         let kind = pick(rng, &["set", "inc", "inc"]);
-        let kind = if known && rng.u8(0..10) == 0 { "delete" } else { kind };
+        let kind = if self.deletes && known && rng.u8(0..10) == 0 { "delete" } else { kind };
         self.submitted += 1;
         let submission = Submission {
             ticket: Ticket(0),
@@ -446,7 +448,17 @@ impl Storm {
         // What is under way arrives before anybody hears that the site is back, or is refused then.
         self.world.partition(&(0..count).map(|n| vec![n]).collect::<Vec<_>>());
         self.all_up();
-        let fence = known(&self.world, others[0], &self.world.sites[gone].name.clone());
+        // All have said how far they knew it; or the line was drawn by those who had heard of the removal,
+        // and there was somebody that they did not know of.
+        let gone_site = self.world.sites[gone].name.clone();
+        let said = if self.deletes { (0..count).filter(|n| *n != gone).collect() } else { others };
+        let mut fence = BTreeMap::new();
+        for by in said {
+            for (id, number) in known(&self.world, by, &gone_site) {
+                let furthest: &mut u64 = fence.entry(id).or_default();
+                *furthest = number.max(*furthest);
+            }
+        }
         let_in(&mut self.world, gone, &fence);
         self.go_on(4);
     }

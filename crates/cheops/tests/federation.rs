@@ -238,6 +238,8 @@ fn what_only_a_removed_site_had_is_decided_about_when_it_is_back() {
     };
     assert!(all_ok(&field.sites[0].exec("x", &begin), 3));
     field.agreed("x", &[0, 1, 2]);
+    let other = Submit { command: "touch {id}".into(), ..begin };
+    assert!(all_ok(&field.sites[0].exec("y", &other), 3));
     field.net.cut(0, 2);
     field.net.cut(1, 2);
     let [one, two, three] = &field.sites[..] else { panic!("three sites") };
@@ -255,12 +257,17 @@ fn what_only_a_removed_site_had_is_decided_about_when_it_is_back() {
     let seen = field.agreed("x", &[0, 1]);
     assert_eq!((seen.summary.state, seen.summary.sites.len()), (State::Settled, 2));
     assert_eq!(seen.summary.removed, ["site3"]);
+    well(one, &["delete", "y", "--command", "rm {id}"]);
+    assert!(!well(one, &["get", "resources"]).contains("\ny "), "what is deleted is out of sight");
 
     field.net.heal();
     well(three, &["join", &token(two)]);
     field.wait_until_linked();
     eventually("it has what the others have", || {
         read(&field.directory(2).join("work/x")).as_deref() == Some("begin\nafter\n")
+    });
+    eventually("what was deleted meanwhile is deleted there", || {
+        !field.directory(2).join("work/y").exists() && one.resource("y").is_none()
     });
     let waits = held(three);
     assert_eq!(waits.len(), 2, "{waits:?}");

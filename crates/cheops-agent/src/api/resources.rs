@@ -110,7 +110,8 @@ impl Wanted {
             if past || !id.starts_with(&self.prefix) && *id > *self.prefix {
                 return (found, None);
             }
-            if self.takes(resource) {
+            // What is kept for removed sites alone is nobody else's business.
+            if self.takes(resource) && !resource.is_gone(replica.here()) {
                 found.push(show(resource));
             }
             if found.len() == room || looked + 1 == ROUND {

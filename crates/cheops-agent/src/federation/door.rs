@@ -3,7 +3,10 @@
 //! What must stay true: a guest learns anything about who belongs only if it has a token, and all of it
 //! only if it is let in; what is refused says why, and does not spend a token.
 
-use std::{sync::PoisonError, time::Instant};
+use std::{
+    sync::PoisonError,
+    time::{Duration, Instant},
+};
 
 use axum::{
     body::{Body, to_bytes},
@@ -15,6 +18,7 @@ use cheops_core::{
     trust::{Claim, Roster, Standing},
 };
 use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
 
 use super::{Federation, JOIN, STATEMENTS, Shared, address_of, introduce::INTRODUCTIONS};
 use crate::{
@@ -28,6 +32,9 @@ use crate::{
 
 /// What a site is told whose key was removed.
 pub(super) const REMOVED: &str = "removed-key";
+
+/// How long to wait for sites that have yet to say how far they knew one that was removed.
+const VOUCHING: Duration = Duration::from_secs(5);
 
 /// The longest question of a guest that wants to join, of a site with news, and of a guest with news.
 const LONGEST_JOIN: usize = 4 << 10;
@@ -74,15 +81,7 @@ impl Federation {
         let site = request.as_ref().map_or("?", |request| &request.site).to_owned();
         let (from, subject) = (guest.from.to_string(), format!("{site} {}", guest.key));
         let admitted = match request {
-            Ok(request) => {
-                // If it was removed, a line is drawn now: not before all that this site has of it.
-                let drawn = self.vouch().await.map_err(unwritten);
-                // To its end, even if the guest is gone by then: it waits for the disk.
-                let this = self.clone();
-                let admit = move || drawn.and_then(|()| this.admit(&request, &guest));
-                let admitted = tokio::task::spawn_blocking(admit);
-                admitted.await.unwrap_or_else(|_| Err(Stopping.into()))
-            }
+            Ok(request) => self.consider(request, guest).await,
             Err(error) => Err(error),
         };
         let refused = admitted.as_ref().err().map(|error| (error.0.status, error.0.kind.clone()));
@@ -90,6 +89,52 @@ impl Federation {
         let mut response = respond(admitted);
         response.extensions_mut().insert(event);
         response
+    }
+
+    /// Lets a guest in that has a token, when it can be.
+    async fn consider(&self, request: super::Request, guest: Guest) -> Result<Vec<u8>, ApiError> {
+        // Before anything else is told, or waited for.
+        let (tokens, here) = (&self.shared.tokens, self.shared.members.here());
+        let looked = tokens.look(&request.proof, &guest.key, self.now());
+        looked.map_err(|why| spent(&why, here))?;
+        let is_new = |roster: &Roster| !roster.members().contains_key(&guest.key);
+        if self.ledger().read(is_new).unwrap_or(false) {
+            self.all_have_vouched(&request).await?;
+        }
+        // To its end, even if the guest is gone by then: it waits for the disk.
+        let this = self.clone();
+        let admitted = tokio::task::spawn_blocking(move || this.admit(&request, &guest));
+        admitted.await.map_err(|_| Stopping)?
+    }
+
+    /// Waits for a while until all sites have said how far they knew one that was removed and wants to come
+    /// back: then the line can be drawn.
+    async fn all_have_vouched(&self, request: &super::Request) -> Result<(), ApiError> {
+        let site: SiteId = request.site.parse()?;
+        self.vouch().await.map_err(unwritten)?;
+        let end = Instant::now() + VOUCHING;
+        loop {
+            let awaited = self.ledger().read(|roster| roster.awaited_about(&site));
+            let awaited = awaited.unwrap_or_default();
+            if awaited.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                let names: Vec<String> = awaited.iter().map(|site| format!("`{site}`")).collect();
+                let names = names.join(", ");
+                return Err(ApiError::new(
+                    StatusCode::CONFLICT,
+                    "not-heard-yet",
+                    format!(
+                        "`{site}` was removed, and it is not known yet what {names} had of it: nobody can say which of its operations count"
+                    ),
+                    format!(
+                        "join again when {names} can be reached; or remove what will not come back"
+                    ),
+                ));
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// Lets a guest in, if it has a token that is good.

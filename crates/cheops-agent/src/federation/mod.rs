@@ -451,16 +451,18 @@ impl Federation {
             removed.collect::<BTreeMap<_, _>>()
         });
         let removed = removed.unwrap_or_default();
-        // Nobody listens to a site that was removed itself.
-        let own = self.shared.members.identity().public();
-        if removed.is_empty() || removed.contains_key(&own) {
+        if removed.is_empty() {
             return Ok(());
         }
         let keys = removed.iter().map(|(key, (site, _))| (*key, site.clone())).collect();
+        let here = self.shared.members.here();
         for (key, known) in self.known_of(keys).await? {
-            let Some((_, fence)) = removed.get(&key) else { continue };
-            if !fence.covers(&known) {
-                let claim = Claim::Vouch { key, fence: known };
+            let Some((site, fence)) = removed.get(&key) else { continue };
+            // Each says it once, if only that it knew no more: the line is drawn when all have.
+            let is_awaited = |roster: &Roster| roster.awaited_about(site).contains(here);
+            let awaited = self.ledger().read(is_awaited).unwrap_or(false);
+            if awaited || !fence.covers(&known) {
+                let claim = Claim::Vouch { key, fence: known.beyond(fence) };
                 self.ledger().say(&self.shared.members.identity(), self.now(), claim)?;
             }
         }

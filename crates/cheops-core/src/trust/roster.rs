@@ -13,9 +13,10 @@
 //! A site that renews its key has several, one after the other. Only the last one speaks; but a site is
 //! removed with all that it has and had, or it would come back with another.
 //!
-//! A site that is let in again has a new key, and goes on from there. So whoever lets it in *closes* the
-//! fences of its old keys first: they move no more, and who had taken in more of its records than that
-//! takes them out again. Otherwise what it records from then on could not be told from what it had before.
+//! A site that is let in again has a new key, and goes on from there. So whoever lets it in, after all have
+//! said how far they knew it, *closes* the fences of its old keys first: they move no more, and should
+//! somebody turn up who had taken in more of its records than that, it takes them out again. Otherwise what
+//! it records from then on could not be told from what it had before.
 //!
 //! What must stay true:
 //! - of what a removed key says, nothing counts beyond its fence, and no word of its own site moves that;
@@ -126,6 +127,13 @@ impl Fence {
         let known = |resource| self.records.get(resource).copied().unwrap_or(0);
         self.statements >= other.statements
             && other.records.iter().all(|(resource, &number)| known(resource) >= number)
+    }
+
+    /// What it lets in that another does not.
+    #[must_use]
+    pub fn beyond(mut self, other: &Self) -> Self {
+        self.records.retain(|resource, number| !other.lets_in(resource, *number));
+        self
     }
 
     /// Whether a record lies within it.
@@ -310,6 +318,23 @@ impl Roster {
         open.collect()
     }
 
+    /// The sites that belong and have yet to say how far they knew one that was removed: before that, nobody
+    /// knows where to draw the line.
+    pub fn awaited_about(&self, site: &SiteId) -> BTreeSet<SiteId> {
+        let open: Vec<PublicKey> = self.open_fences(site).into_iter().map(|(key, _)| key).collect();
+        let has_said = |of: &SiteId, about: &PublicKey| {
+            self.heard.iter().any(|said| {
+                let is_its = self.members.get(&said.by).is_some_and(|by| by.site == *of);
+                is_its
+                    && matches!(&said.claim, Claim::Remove { key, .. } | Claim::Vouch { key, .. }
+                        if key == about)
+            })
+        };
+        let there = self.sites().map(|(_, member)| &member.site);
+        let silent = |of: &&SiteId| !open.iter().all(|about| has_said(of, about));
+        there.filter(silent).cloned().collect()
+    }
+
     /// Whether a record of a site counts, if it was signed with this key.
     pub fn counts(
         &self,
@@ -323,25 +348,9 @@ impl Roster {
         };
         match &member.standing {
             Standing::Belongs => self.holds_its_name(key, member),
-            Standing::Renewed { .. } => {
-                let fence = self.last_after(key).standing.fence();
-                fence.is_none_or(|fence| fence.lets_in(resource, number))
-            }
+            Standing::Renewed { .. } => true,
             Standing::Removed { fence, .. } => fence.lets_in(resource, number),
         }
-    }
-
-    /// What a site is by the last of its keys, from one of them on: whoever has one that was renewed must
-    /// not go on with it after the site was removed.
-    fn last_after<'a>(&'a self, key: &PublicKey) -> &'a Member {
-        let mut last = &self.members[key];
-        // As often as there are keys: they may have been renewed in a circle.
-        for _ in 0..self.members.len() {
-            let Standing::Renewed { to } = &last.standing else { break };
-            let Some(next) = self.members.get(to) else { break };
-            last = next;
-        }
-        last
     }
 
     /// Whether the statement with this number of a key is the next that counts.
@@ -492,7 +501,11 @@ impl Standing {
 
 #[cfg(test)]
 mod tests {
-    use alloc::{format, string::String, vec};
+    use alloc::{
+        format,
+        string::{String, ToString},
+        vec,
+    };
 
     use proptest::prelude::*;
 
@@ -800,6 +813,28 @@ mod tests {
             assert_eq!(roster.removed(), BTreeSet::new(), "it is back");
             assert_eq!(roster.closed()[&key('b')].1[&web], 4);
             assert_eq!(roster.open_fences(&site), vec![]);
+        }
+    }
+
+    #[test]
+    fn the_line_is_drawn_when_all_that_belong_have_said_how_far_they_knew_the_site() {
+        let site: SiteId = "site-x".parse().unwrap();
+        let names = |roster: &Roster| -> Vec<String> {
+            roster.awaited_about(&site).iter().map(ToString::to_string).collect()
+        };
+        let begin = ["a1@1 admits b", "a2@1 admits c", "a3@1 admits x", "b1@1 renews B"];
+        let mut heard = roster(&begin.map(statement));
+        assert!(names(&heard).is_empty(), "it was not removed");
+        for (said, waits) in [
+            ("a4@2 removes x up to 0", vec!["site-b", "site-c"]),
+            ("B1@3 vouches for x up to 0", vec!["site-c"]),
+            ("a5@4 admits d", vec!["site-c", "site-d"]),
+            ("d1@5 vouches for x up to 0", vec!["site-c"]),
+            // One that is gone, too, is not waited for.
+            ("a6@6 removes c up to 0", vec![]),
+        ] {
+            heard.hear(statement(said));
+            assert_eq!(names(&heard), waits, "{said}");
         }
     }
 
