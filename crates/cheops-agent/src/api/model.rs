@@ -7,10 +7,13 @@
 //! - what is not known is `null` or left out, never a made-up zero.
 
 mod access;
+mod audit;
+mod change;
 mod federation;
 mod grid;
 mod hook;
 mod mesh;
+mod policy;
 mod read;
 
 use std::collections::BTreeMap;
@@ -20,6 +23,8 @@ use utoipa::{IntoParams, ToSchema};
 
 pub use self::{
     access::{AccessGrant, AccessList, AccessMade, AccessRequest, Login, Session},
+    audit::{AuditPage, AuditQuery, AuditVerdict},
+    change::{Change, ChangesQuery, Happened},
     federation::{
         Adopted, Federation, Held, HeldOperation, Join, Member, MemberStanding, SiteKey, TokenMade,
         TokenWanted,
@@ -30,6 +35,7 @@ pub use self::{
         Catalogue, CatalogueQuery, Offer, Replica, Replicant, ReplicantQuery, Replicants,
         ReplicantsQuery,
     },
+    policy::{PolicyLimits, PolicyPaths, PolicyQuestion, PolicyStep, PolicyVerdict},
 };
 
 /// A site, as this one sees it.
@@ -545,63 +551,6 @@ pub enum PlannedStep {
     More,
 }
 
-/// Which lines of the audit are wanted.
-#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub struct AuditQuery {
-    /// Only those after the line with this number, the oldest of them; the newest without it.
-    pub after: Option<u64>,
-    /// Only those from this moment on: `2026-01-31T12:00:00Z`.
-    pub since: Option<String>,
-    /// Only those of this author.
-    pub author: Option<String>,
-    /// Only those about this resource.
-    pub resource: Option<String>,
-    /// At most so many: 100 by default, and no more than 1000.
-    pub limit: Option<usize>,
-}
-
-/// Lines of the audit of a site, the oldest first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct AuditPage {
-    /// The site.
-    pub site: String,
-    /// The lines.
-    pub entries: Vec<crate::audit::Entry>,
-    /// What to ask for next, as `after`; none if there are no lines.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next: Option<u64>,
-}
-
-/// Whether the audit of a site is as it was written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct AuditVerdict {
-    /// Nothing is wrong.
-    pub whole: bool,
-    /// How many lines are in order.
-    pub lines: u64,
-    /// The number of the first line that is kept.
-    pub first: u64,
-    /// The number of the last line that is in order.
-    pub last: u64,
-    /// Its hash: kept elsewhere, it proves later what was there.
-    pub hash: String,
-    /// How many lines came after the site has last signed where it ends.
-    pub unsigned: u64,
-    /// Whether the site has signed where it ends. If not, nobody can tell whether the end is there.
-    pub headed: bool,
-    /// What is wrong.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub broken: Option<String>,
-    /// The file where it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub file: Option<String>,
-    /// The line in that file, counted from 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub line: Option<u64>,
-}
-
 /// How to delete a resource.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -731,105 +680,6 @@ pub struct TroubleCount {
     pub not_asked: Vec<String>,
 }
 
-/// Something that changed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Change {
-    /// Its number at this site; ask with `since` to go on after it. What is not written down, such
-    /// as a link that was lost, has none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seq: Option<u64>,
-    /// The site that tells.
-    pub site: String,
-    /// The resource, if it is about one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resource: Option<String>,
-    /// What happened.
-    #[serde(flatten)]
-    pub what: Happened,
-}
-
-/// What happened.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "kebab-case")]
-pub enum Happened {
-    /// The feed begins after this number: its first line.
-    Following,
-    /// The feed ends: it can't be read on, or the reader took nothing of it.
-    Broken {
-        /// Why.
-        why: String,
-    },
-    /// An operation is durable here.
-    Operation {
-        /// Its id.
-        id: String,
-        /// Its kind.
-        kind: String,
-        /// Who asked for it.
-        author: String,
-        /// When it was received.
-        at: String,
-        /// What it does.
-        command: String,
-    },
-    /// A site has run an operation.
-    Reply {
-        /// The operation.
-        operation: String,
-        /// How it went, and at which site.
-        run: Run,
-    },
-    /// A site has run the `Show` command, for comparison.
-    Shown {
-        /// The site.
-        peer: String,
-        /// The last operation of the block.
-        operation: String,
-        /// A digest of what was printed; nothing if the command failed.
-        print: Option<String>,
-    },
-    /// The resource is gone from all of its sites.
-    Deleted,
-    /// What was run has left the block, and there is no way back.
-    NeedsDecision,
-    /// The supervisor of a run is gone, and nobody knows if its operation took effect here.
-    Unknown {
-        /// The operation.
-        operation: String,
-    },
-    /// A site can be reached again.
-    SiteReturned {
-        /// The site.
-        peer: String,
-    },
-    /// A site can't be reached any more.
-    SiteLost {
-        /// The site.
-        peer: String,
-    },
-    /// A peer said something that was not taken in.
-    Refused {
-        /// The peer.
-        peer: String,
-        /// What was wrong.
-        why: String,
-    },
-}
-
-/// Which changes to follow.
-#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub struct ChangesQuery {
-    /// Only those after this number; without it, those from now on.
-    pub since: Option<u64>,
-    /// Only those of this resource.
-    pub resource: Option<String>,
-    /// Stop when all that is known was told, instead of waiting for more.
-    #[serde(default)]
-    pub once: bool,
-}
-
 /// A file that was taken in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Stored {
@@ -871,116 +721,4 @@ pub struct Ready {
     pub ready: bool,
     /// What is missing, if it is not.
     pub because: Vec<String>,
-}
-
-/// What a site's policy is asked about: an operation that is known there, or what one would be.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct PolicyQuestion {
-    /// The resource.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resource: Option<String>,
-    /// An operation of the resource that the site knows: `site1:7`. Nothing else is needed then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub operation: Option<String>,
-    /// Who asks; `anonymous` without it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub author: Option<String>,
-    /// The site that received it; rules that ask for one do not match without it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub origin: Option<String>,
-    /// What it does; `exec` without it. `@show`, `@reset` and `@check` are commands of the resource itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kind: Option<String>,
-    /// A command line.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub command: Option<String>,
-    /// The names of files that are attached to it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub files: Vec<String>,
-    /// The service that a request is for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub service: Option<String>,
-    /// Its method; `GET` without it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub method: Option<String>,
-    /// Its path; `/` without it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path: Option<String>,
-}
-
-/// What a site's policy would do.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct PolicyVerdict {
-    /// The site.
-    pub site: String,
-    /// Whether it would run.
-    pub allowed: bool,
-    /// The rule that decides; `default` if none of those that are written does.
-    pub rule: String,
-    /// Why not, and what to do.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
-    /// How each step that is allowed would run.
-    #[serde(default)]
-    pub steps: Vec<PolicyStep>,
-}
-
-/// How one step of an operation would run.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct PolicyStep {
-    /// The rule that allows it.
-    pub rule: String,
-    /// `shell`, `program` (without a shell) or `request`.
-    pub how: String,
-    /// The program.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub program: Option<String>,
-    /// Its arguments; placeholders stand as they were written.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub arguments: Vec<String>,
-    /// The user that it runs as; the agent's without one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
-    /// The variables of the agent that it keeps; all without one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub keeps: Option<Vec<String>>,
-    /// The variables that are set for it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub sets: Vec<String>,
-    /// Its limits.
-    #[serde(default)]
-    pub limits: PolicyLimits,
-    /// The paths that it is kept to; it may touch all without this.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub landlock: Option<PolicyPaths>,
-}
-
-/// How much a command may take.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct PolicyLimits {
-    /// Seconds of CPU time, for each process.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu_seconds: Option<u64>,
-    /// Bytes of address space, for each process.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<u64>,
-    /// Processes and threads of its user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub processes: Option<u64>,
-    /// Bytes of each file that is written.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub file_size: Option<u64>,
-    /// Open files, for each process.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub open_files: Option<u64>,
-}
-
-/// Paths, and all that is below them.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct PolicyPaths {
-    /// To read, and to run.
-    pub read: Vec<String>,
-    /// To read, to run and to write.
-    pub write: Vec<String>,
 }
