@@ -68,14 +68,6 @@ pub(crate) async fn admit(
     site: &SiteId,
     submission: &Submission,
 ) -> ApiResult<()> {
-    let (id, here) = (submission.resource.clone(), site.clone());
-    let home = move |replica: &Replica| {
-        replica.resource(&id).map(|resource| resource.sites().contains(&here))
-    };
-    let named = || submission.sites.as_ref().is_some_and(|sites| sites.contains(site));
-    if !node.read(home).await?.unwrap_or_else(named) {
-        return Ok(());
-    }
     let asked = Asked {
         author: Some(submission.author.as_str()),
         origin: Some(site.as_str()),
@@ -84,7 +76,13 @@ pub(crate) async fn admit(
         share: None,
         step: Step::Command { line: "true", files: &[] },
     };
-    gate.action(asked, &submission.action).map(drop).map_err(|denial| refused(&denial))
+    let Err(denial) = gate.action(asked, &submission.action) else { return Ok(()) };
+    let (id, here) = (submission.resource.clone(), site.clone());
+    let home = move |replica: &Replica| {
+        replica.resource(&id).map(|resource| resource.sites().contains(&here))
+    };
+    let named = || submission.sites.as_ref().is_some_and(|sites| sites.contains(site));
+    if node.read(home).await?.unwrap_or_else(named) { Err(refused(&denial)) } else { Ok(()) }
 }
 
 fn refused(denial: &Denial) -> ApiError {

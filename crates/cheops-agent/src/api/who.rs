@@ -143,6 +143,11 @@ impl Who {
         self.may(&Asked::Operation { resource, kind, sites })
     }
 
+    /// Whether what it may do depends on the sites.
+    pub(super) fn is_held_to_sites(&self) -> bool {
+        matches!(&self.role, Some(Role::Operator(reach)) if !reach.sites.is_empty())
+    }
+
     /// As what another site is told for whom this one asks.
     pub(super) fn vouched(&self) -> Option<HeaderValue> {
         let rights = Rights::of(self.role.as_ref()?);
