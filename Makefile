@@ -109,7 +109,7 @@ fuzz: ## Feed the readers with nonsense for FUZZ_SECONDS each; guided too, with 
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(CARGO) test --profile fuzz --package cheops-fuzz -- --test-threads 1
 	@if $(CARGO) bolero --version >/dev/null 2>&1 && rustc +nightly --version >/dev/null 2>&1; then \
 	  for target in $$(sed -nE -e '/^#\[test\]/{n;s/^fn ([a-z_]+)\(.*/\1/p}' \
-	    -e 's/^target!\(([a-z_]+),.*/\1/p' fuzz/fuzz.rs); do \
+	    -e 's/^target!\(([a-z_]+),.*/\1/p' -e '/^target!\($$/{n;s/^ +([a-z_]+),$$/\1/p}' fuzz/fuzz.rs); do \
 	    echo "guided: $$target"; \
 	    env -u FUZZ_SECONDS cargo +nightly bolero test --package cheops-fuzz --sanitizer NONE \
 	      -T $(FUZZ_SECONDS)s --corpus-dir target/fuzz-corpus/$$target $$target || exit 1; done; \

@@ -67,9 +67,9 @@ fn millis(span: Duration) -> String {
 /// lasts: what is measured is accepting, not the commands.
 const BLOCKER: &str = "sleep 600";
 
-/// About how many operations are written in one batch while 64 clients ask: half of them wait for one sync
-/// while the others are answered.
-const SEALED_TOGETHER: usize = 32;
+/// About how many operations are written in one batch while 64 clients ask, from the number of syncs that
+/// the agent makes meanwhile.
+const SEALED_TOGETHER: usize = 5;
 
 /// Operations accepted in a second by one site, durable, with 64 clients.
 fn accept() {
