@@ -257,7 +257,7 @@ impl Agent {
         });
         let router = api::router(context.clone());
         let mesh = Mesh::start(&context, doors);
-        let from_peers = api::audited(api::limited(router.clone(), &context), &context);
+        let from_peers = api::attended(router.clone(), None, &context);
         context.peers.serve(Answers {
             router: from_peers,
             mesh: mesh.clone(),
@@ -265,7 +265,7 @@ impl Agent {
             federation: federation.clone(),
         });
         let socket = entrances.socket();
-        let servers = entrances.serve(&api::limited(dress(router), &context), &context);
+        let servers = entrances.serve(&dress(router), &context);
         let sweeper = tokio::spawn(sweep(context.clone()));
         let learner = tokio::spawn(api::learn(context.clone()));
         let renewer = certificate.map(|certificate| tokio::spawn(certificate.follow()));

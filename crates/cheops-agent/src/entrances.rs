@@ -87,8 +87,8 @@ impl Entrances {
         let socket = socket.map(|(_, unix)| (Listener::Unix(unix), Place::Socket, few));
         let entrances = [(listener, place, limits.clone())].into_iter().chain(socket);
         let served = entrances.map(|(listener, place, limits)| {
-            let router = api::guard(router.clone(), place, context.clone());
-            let (router, counts) = (api::audited(router, context), context.metrics.clone());
+            let router = api::attended(router.clone(), Some(place), context);
+            let counts = context.metrics.clone();
             tokio::spawn(api::serve(listener, router, limits, counts, context.stopping.clone()))
         });
         served.collect()

@@ -1,4 +1,5 @@
-//! What of requests goes into the audit, and how often one who asks may do so.
+//! What is done with each request before the API sees it: who comes in, and how often, and what goes into the
+//! audit.
 //!
 //! What must stay true:
 //! - a request that changes something, or is refused, has a line, whatever door it came by, and also if
@@ -24,7 +25,7 @@ use axum::{
 use percent_encoding::percent_decode_str;
 
 use super::{
-    ApiError, Context, Shared,
+    ApiError, Context, Place, Shared, door,
     serve::Connected,
     who::{Door, Who},
 };
@@ -98,12 +99,25 @@ pub(super) fn refused(kind: &str) {
     learn(|learned| learned.why = Some(kind.to_owned()));
 }
 
-/// The same requests, each with its line.
-pub(crate) fn audited(router: Router, context: &Shared) -> Router {
-    router.layer(middleware::from_fn_with_state(context.clone(), audit))
+/// The same requests, of those who may come in by a place, or over a link if none is named; each with its line,
+/// and no more of one who asks than the limit. All of it is one layer: each costs as much as most handlers.
+pub(crate) fn attended(router: Router, place: Option<Place>, context: &Shared) -> Router {
+    let attended = Attended { place, context: context.clone() };
+    router.layer(middleware::from_fn_with_state(attended, audit))
 }
 
-async fn audit(State(context): State<Shared>, request: Request, next: Next) -> Response {
+/// Where requests come from, and to what.
+#[derive(Clone)]
+struct Attended {
+    place: Option<Place>,
+    context: Shared,
+}
+
+async fn audit(
+    State(Attended { place, context }): State<Attended>,
+    request: Request,
+    next: Next,
+) -> Response {
     let learned = Arc::new(Mutex::default());
     let line = Line {
         audit: context.audit.clone(),
@@ -111,7 +125,7 @@ async fn audit(State(context): State<Shared>, request: Request, next: Next) -> R
         event: Some(event(&request)),
         learned: learned.clone(),
     };
-    let response = LEARNED.scope(learned, next.run(request)).await;
+    let response = LEARNED.scope(learned, admit(&context, place, request, next)).await;
     if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
         context.metrics.refused("size");
     }
@@ -202,20 +216,32 @@ fn resource(path: &str) -> Option<String> {
     percent_decode_str(id).decode_utf8().ok().map(Cow::into_owned)
 }
 
-/// The same requests, no more of one who asks than the limit.
-pub(crate) fn limited(router: Router, context: &Shared) -> Router {
-    router.layer(middleware::from_fn_with_state(context.clone(), limit))
+/// Lets in who may, as often as it may.
+async fn admit(
+    context: &Shared,
+    place: Option<Place>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let Some(place) = place else { return limit(context, request, next).await };
+    match door::enter(context, place, &mut request).await {
+        Ok(proof) => {
+            let answer = limit(context, request, next).await;
+            door::while_counts(answer, &context.access, proof)
+        }
+        Err(refusal) => refusal,
+    }
 }
 
-async fn limit(State(context): State<Shared>, request: Request, next: Next) -> Response {
+async fn limit(context: &Context, request: Request, next: Next) -> Response {
     let who = request.extensions().get::<Who>();
     learn(|learned| {
         learned.author = who.map(|who| who.author.to_string());
         learned.role = who.and_then(|who| Some(who.role.as_ref()?.as_str().to_owned()));
-        learned.door = who.map(|who| door(&who.door).to_owned());
+        learned.door = who.map(|who| named(&who.door).to_owned());
     });
     let key = bucket(who, address(&request));
-    match over_rate(&context, &key) {
+    match over_rate(context, &key) {
         None => next.run(request).await,
         Some(refusal) => refusal,
     }
@@ -247,7 +273,7 @@ pub(super) fn not_let_in(
 }
 
 /// By which door somebody came, in a word.
-fn door(door: &Door) -> &'static str {
+fn named(door: &Door) -> &'static str {
     match door {
         Door::Loopback => "loopback",
         Door::Socket { .. } => "socket",

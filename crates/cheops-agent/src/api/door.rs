@@ -18,21 +18,19 @@ use std::{
 };
 
 use axum::{
-    Router,
     body::{Body, HttpBody as _},
     extract::Request,
     http::{
         HeaderMap, HeaderValue, Method, StatusCode, Uri, header,
         uri::{Authority, Scheme},
     },
-    middleware::{self, Next},
     response::{IntoResponse as _, Response},
 };
 use futures_util::StreamExt as _;
 use tokio::time::sleep;
 
 use super::{
-    Shared,
+    Context,
     audited::{address, not_let_in},
     enter::{Access, user_name},
     error::{ApiError, ApiResult},
@@ -70,29 +68,25 @@ const SEC_FETCH_DEST: &str = "sec-fetch-dest";
 /// What paths begin with that are not for people: some of these do something when they are only read.
 const OF_PROGRAMS: [&str; 3] = ["/api/", "/exec", "/show"];
 
-/// The API for whoever connects to a listener.
-pub(crate) fn guard(router: Router, place: Place, context: Shared) -> Router {
-    let guard = move |mut request: Request, next: Next| {
-        let context = context.clone();
-        async move {
-            let users = match place {
-                Place::Socket => tokio::fs::read_to_string(USERS).await.unwrap_or_default(),
-                Place::Loopback | Place::Wide { .. } => String::new(),
-            };
-            let door = match door(place, &request) {
-                Ok(door) => door,
-                Err(refusal) => return refusal.into_response(),
-            };
-            let who = match enter(&context.access, &door, &users, &request) {
-                Ok(who) => who,
-                Err(refusal) => return not_let_in(&context, door, address(&request), refusal),
-            };
-            let proof = who.proof.clone();
-            tell(&mut request, who);
-            while_counts(next.run(request).await, context.access.clone(), proof)
-        }
+/// Lets a request in that comes to a listener: from then on it says who sends it, and the proof of that is
+/// returned. If it may not come in, the answer is.
+pub(super) async fn enter(
+    context: &Context,
+    place: Place,
+    request: &mut Request,
+) -> Result<Proof, Response> {
+    let users = match place {
+        Place::Socket => tokio::fs::read_to_string(USERS).await.unwrap_or_default(),
+        Place::Loopback | Place::Wide { .. } => String::new(),
     };
-    router.layer(middleware::from_fn(guard))
+    let door = door(place, request).map_err(ApiError::into_response)?;
+    let who = match identify(&context.access, &door, &users, request) {
+        Ok(who) => who,
+        Err(refusal) => return Err(not_let_in(context, door, address(request), refusal)),
+    };
+    let proof = who.proof.clone();
+    tell(request, who);
+    Ok(proof)
 }
 
 /// The door by which a request comes.
@@ -109,7 +103,7 @@ fn door(place: Place, request: &Request) -> ApiResult<Door> {
 }
 
 /// Who sends a request, if it may come in. `users` are those that the system knows.
-fn enter(access: &Access, door: &Door, users: &str, request: &Request) -> ApiResult<Who> {
+fn identify(access: &Access, door: &Door, users: &str, request: &Request) -> ApiResult<Who> {
     let (method, headers) = (request.method(), request.headers());
     let name = match door {
         // No browser speaks over a Unix socket, and its host has no name.
@@ -139,7 +133,7 @@ fn says_same_origin(headers: &HeaderMap) -> bool {
 }
 
 /// An answer that goes on and on ends with the token that it was asked for with, and with the session.
-fn while_counts(answer: Response, access: Arc<Access>, proof: Proof) -> Response {
+pub(super) fn while_counts(answer: Response, access: &Arc<Access>, proof: Proof) -> Response {
     if matches!(proof, Proof::Door | Proof::Site) {
         return answer;
     }
@@ -147,6 +141,7 @@ fn while_counts(answer: Response, access: Arc<Access>, proof: Proof) -> Response
         if body.size_hint().exact().is_some() {
             return body;
         }
+        let access = access.clone();
         let over = async move {
             while counts(&access, &proof) {
                 sleep(LOOK).await;
@@ -363,7 +358,7 @@ mod tests {
         let (one, other) = (begin(), begin());
         let flow = |proof| {
             let endless = futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>();
-            while_counts(Response::new(Body::from_stream(endless)), access.clone(), proof)
+            while_counts(Response::new(Body::from_stream(endless)), &access, proof)
         };
         let ends = async |flow: Response| {
             tokio::time::timeout(4 * LOOK, flow.into_body().into_data_stream().next()).await.is_ok()

@@ -7,8 +7,6 @@
 use axum::{
     extract::{MatchedPath, Request},
     http::{Method, StatusCode},
-    middleware::Next,
-    response::{IntoResponse as _, Response},
 };
 use cheops_core::trust::people::Asked;
 
@@ -92,15 +90,8 @@ pub(super) fn right(method: &Method, path: &str) -> Option<Right> {
     routes.filter(|route| (route.0, route.1) == (method, path)).map(|route| route.2).next()
 }
 
-/// Lets in who may.
-pub(super) async fn check(request: Request, next: Next) -> Response {
-    match judge(&request) {
-        Ok(()) => next.run(request).await,
-        Err(refused) => refused.into_response(),
-    }
-}
-
-fn judge(request: &Request) -> ApiResult<()> {
+/// Whether whoever sends a request has a right to it.
+pub(super) fn judge(request: &Request) -> ApiResult<()> {
     let who = request.extensions().get::<Who>().ok_or_else(token_required)?;
     let Some(path) = request.extensions().get::<MatchedPath>() else {
         // There is nothing there, which is not for everyone to know.

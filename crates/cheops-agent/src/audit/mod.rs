@@ -1,8 +1,8 @@
 //! The audit: an append-only record of who asked for what at this site, from where, with which result.
 //!
 //! Each line has the hash of the line before ([`chain`]), and the site signs where the record ends; so
-//! that whoever changes it without the key of the site is found ([`verify`]). One task writes
-//! (`write`), from a queue; [`entry`] is what a line says, `read` reads.
+//! that whoever changes it without the key of the site is found ([`verify`]). One thread writes (`clerk`,
+//! `write`), from a queue; [`entry`] is what a line says, `read` reads.
 //!
 //! What must stay true:
 //! - a request that changes something is not answered before its line is with the system: a killed
@@ -13,6 +13,7 @@
 //!   shown.
 
 pub mod chain;
+mod clerk;
 pub mod entry;
 mod read;
 #[cfg(test)]
@@ -32,12 +33,15 @@ use std::{
 use cheops_core::{id::SiteId, trust::PublicKey};
 use jiff::Timestamp;
 use tokio::{
-    sync::{Mutex as Turn, mpsc, oneshot},
-    task::{JoinHandle, spawn_blocking},
-    time::{Instant, MissedTickBehavior, interval},
+    sync::{Mutex as Turn, Notify, mpsc, oneshot},
+    task::spawn_blocking,
+    time::{Instant, sleep},
 };
 
-use self::write::Writer;
+use self::{
+    clerk::{Clerk, Job},
+    write::{Settle, Writer},
+};
 pub use self::{
     entry::{Entry, Event, What},
     read::{Place, Verdict, Wanted, directory, entries, verify},
@@ -50,8 +54,6 @@ use crate::{
 
 /// How many events may be on their way to the one who writes. More wait.
 const QUEUE: usize = 1_024;
-/// How many are written at a time.
-const BATCH: usize = 256;
 /// How often what was written is made to survive a power cut, and what could not be is tried again.
 const SETTLE: Duration = Duration::from_millis(250);
 /// How many refusals have a line of their own: so many a second in the long run, so many at once.
@@ -68,13 +70,30 @@ struct Shared {
     own: Own,
     reads: bool,
     queue: mpsc::Sender<Job>,
-    /// Events that found the queue full, and could not wait.
-    missed: AtomicU64,
+    desk: Arc<Desk>,
     refusals: Mutex<Refusals>,
     looks: Mutex<Buckets>,
-    state: Mutex<State>,
     /// Whose turn it is to read: one at a time, so that the disk has time for others.
     turn: Turn<()>,
+    /// The number of the last line that a power cut can't take. Whoever has it makes more of them so: an
+    /// older head never follows a newer one.
+    settled: Turn<u64>,
+}
+
+/// What those who ask and the one who writes share.
+#[derive(Default)]
+struct Desk {
+    /// Events that found the queue full, and could not wait.
+    missed: AtomicU64,
+    state: Mutex<State>,
+    /// Rung when lines were written, or could not be.
+    bell: Notify,
+}
+
+impl Desk {
+    fn state<T>(&self, with: impl FnOnce(&mut State) -> T) -> T {
+        with(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// How it is doing.
@@ -100,11 +119,6 @@ struct Refusals {
     unwritten: u64,
 }
 
-enum Job {
-    Write(Timestamp, Box<Event>, Option<oneshot::Sender<()>>),
-    Stop(oneshot::Sender<()>),
-}
-
 impl std::fmt::Debug for Audit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Audit").field("directory", &self.0.directory).finish_non_exhaustive()
@@ -121,24 +135,28 @@ impl Audit {
             tracing::error!("lines {from} to {to} of the audit are gone: somebody cut them off");
         }
         let (queue, jobs) = mpsc::channel(QUEUE);
+        let desk = Arc::new(Desk::default());
+        desk.state(|state| state.cut = found.cut);
+        // That the agent has started is written already.
+        desk.bell.notify_one();
+        let clerk = Clerk::new(writer, directory.clone(), desk.clone());
+        std::thread::Builder::new().name("audit".into()).spawn(move || clerk.work(jobs))?;
         let audit = Self(Arc::new(Shared {
             directory,
             own,
             reads,
             queue,
-            missed: AtomicU64::new(0),
+            desk,
             refusals: Mutex::new(Refusals {
                 bucket: Bucket::default(),
                 began: Instant::now(),
                 unwritten: 0,
             }),
             looks: Mutex::new(Buckets::new(LOOKS.0, LOOKS.1)),
-            state: Mutex::new(State { cut: found.cut, ..State::default() }),
             turn: Turn::new(()),
+            settled: Turn::new(0),
         }));
-        tokio::spawn(
-            Task { audit: audit.clone(), writer: Some(writer), settling: None }.work(jobs),
-        );
+        tokio::spawn(audit.clone().keep_settling());
         Ok(audit)
     }
 
@@ -152,7 +170,8 @@ impl Audit {
     pub async fn record(&self, event: Event) {
         let Some(event) = self.admitted(event) else { return };
         let (written, done) = oneshot::channel();
-        let job = Job::Write(Timestamp::now(), Box::new(event), Some(written));
+        let (at, event) = (Timestamp::now(), Box::new(event));
+        let job = Job::Write { at, event, written: Some(written) };
         if self.0.queue.send(job).await.is_ok() {
             let _ = done.await;
         }
@@ -161,8 +180,9 @@ impl Audit {
     /// Writes down what happened, and does not wait: for those who must not.
     pub fn note(&self, event: Event) {
         let Some(event) = self.admitted(event) else { return };
-        if self.0.queue.try_send(Job::Write(Timestamp::now(), Box::new(event), None)).is_err() {
-            self.0.missed.fetch_add(1, Relaxed);
+        let (at, event) = (Timestamp::now(), Box::new(event));
+        if self.0.queue.try_send(Job::Write { at, event, written: None }).is_err() {
+            self.0.desk.missed.fetch_add(1, Relaxed);
         }
     }
 
@@ -182,7 +202,7 @@ impl Audit {
         };
         if taken.is_err() {
             refusals.unwritten += 1;
-            self.state(|state| state.unwritten += 1);
+            self.0.desk.state(|state| state.unwritten += 1);
             return None;
         }
         event.more = Some(std::mem::take(&mut refusals.unwritten)).filter(|more| *more > 0);
@@ -191,11 +211,7 @@ impl Audit {
 
     /// How it is doing.
     pub fn how(&self) -> State {
-        self.state(|state| state.clone())
-    }
-
-    fn state<T>(&self, with: impl FnOnce(&mut State) -> T) -> T {
-        with(&mut self.0.state.lock().unwrap_or_else(PoisonError::into_inner))
+        self.0.desk.state(|state| state.clone())
     }
 
     /// The lines that are wanted.
@@ -221,120 +237,37 @@ impl Audit {
 
     /// Writes all that waits, signs where it ends, and writes no more.
     pub async fn stop(&self) {
-        let (stopped, done) = oneshot::channel();
-        if self.0.queue.send(Job::Stop(stopped)).await.is_ok() {
-            let _ = done.await;
-        }
+        self.settle(|after, ready| Job::Stop { after, ready }).await;
     }
-}
 
-/// The one who writes.
-struct Task {
-    audit: Audit,
-    /// Away while a thread that may wait for the disk has it.
-    writer: Option<Writer>,
-    /// Lines are on their way to the disk.
-    settling: Option<JoinHandle<io::Result<()>>>,
-}
-
-impl Task {
-    async fn work(mut self, mut jobs: mpsc::Receiver<Job>) {
-        let mut ticks = interval(SETTLE);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut batch, mut settled) = (Vec::new(), 0);
+    /// Has lines made durable soon after they are written, not too often, until there can be no more.
+    async fn keep_settling(self) {
         loop {
-            let stop = tokio::select! {
-                count = jobs.recv_many(&mut batch, BATCH) => {
-                    if count == 0 {
-                        return;
-                    }
-                    self.take(&mut batch).await
-                }
-                _ = ticks.tick() => {
-                    self.take(&mut Vec::new()).await;
-                    self.settle(&mut settled).await;
-                    None
-                }
-            };
-            if let Some(stop) = stop {
-                // What is under way may know less than the last line.
-                for _ in 0..2 {
-                    if let Some(settling) = self.settling.take() {
-                        let _ = settling.await;
-                    }
-                    self.settle(&mut settled).await;
-                }
-                let _ = stop.send(());
+            self.0.desk.bell.notified().await;
+            if !self.settle(|after, ready| Job::Settle { after, ready }).await {
                 return;
             }
+            sleep(SETTLE).await;
         }
     }
 
-    /// Writes jobs, and what waited before. Whoever waits for a line goes on, written or not.
-    async fn take(&mut self, batch: &mut Vec<Job>) -> Option<oneshot::Sender<()>> {
-        let mut writer = self.writer.take()?;
-        let (mut waiting, mut stop) = (Vec::new(), None);
-        writer.lose(self.audit.0.missed.swap(0, Relaxed));
-        let before = writer.lost();
-        for job in batch.drain(..) {
-            match job {
-                Job::Write(at, event, written) => {
-                    writer.keep(at, *event);
-                    waiting.extend(written);
-                }
-                Job::Stop(stopped) => stop = Some(stopped),
+    /// Makes durable what a job finds written, and says whether more can be.
+    async fn settle(&self, job: impl FnOnce(u64, oneshot::Sender<Option<Settle>>) -> Job) -> bool {
+        let mut settled = self.0.settled.lock().await;
+        let (to_ready, ready) = oneshot::channel();
+        if self.0.queue.send(job(*settled, to_ready)).await.is_err() {
+            return false;
+        }
+        let Ok(Some(settle)) = ready.await else { return true };
+        let last = settle.last();
+        match spawn_blocking(move || settle.run()).await {
+            Ok(Ok(())) => *settled = last,
+            Ok(Err(error)) => {
+                tracing::warn!("the head of the audit can't be written: {error}");
+                self.0.desk.bell.notify_one();
             }
+            Err(_) => {}
         }
-        let newly_lost = writer.lost() - before;
-        if writer.waits() {
-            let (writer, written) = spawn_blocking(move || {
-                let written = writer.write();
-                (writer, written)
-            })
-            .await
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-            self.told(&written, newly_lost);
-            self.writer = Some(writer);
-        } else {
-            self.writer = Some(writer);
-        }
-        for written in waiting {
-            let _ = written.send(());
-        }
-        stop
-    }
-
-    /// Notes how writing went, and says so once.
-    fn told(&self, written: &io::Result<u64>, lost: u64) {
-        let failed = written.as_ref().err().map(ToString::to_string);
-        let newly = self.audit.state(|state| {
-            state.written += written.as_ref().copied().unwrap_or(0);
-            state.lost += lost;
-            let newly = failed.is_some() && state.failing.is_none();
-            state.failing.clone_from(&failed);
-            newly
-        });
-        if let Some(error) = failed.filter(|_| newly) {
-            let place = self.audit.0.directory.display();
-            tracing::error!("the audit in {place} can't be written: {error}; lines wait");
-        }
-    }
-
-    /// Has what was written made durable, unless that is under way.
-    async fn settle(&mut self, settled: &mut u64) {
-        if let Some(settling) = self.settling.take_if(|settling| settling.is_finished())
-            && let Ok(Err(error)) = settling.await
-        {
-            tracing::warn!("the head of the audit can't be written: {error}");
-            *settled = 0;
-        }
-        let last = self.writer.as_ref().map_or(0, |writer| writer.last().n);
-        if last == *settled || self.settling.is_some() {
-            return;
-        }
-        if let Some(settle) = self.writer.as_ref().map(Writer::settle) {
-            *settled = last;
-            self.settling = Some(spawn_blocking(move || settle.run()));
-        }
+        true
     }
 }

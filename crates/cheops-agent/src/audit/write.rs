@@ -245,6 +245,11 @@ pub(super) struct Settle {
 }
 
 impl Settle {
+    /// The number of the last line that it makes durable.
+    pub(super) fn last(&self) -> u64 {
+        self.head.n
+    }
+
     pub(super) fn run(self) -> io::Result<()> {
         self.file.sync_data()?;
         self.head.write(&self.directory)

@@ -1,15 +1,16 @@
 //! The committer: makes batches durable, then does what waits for that.
 
-use std::{collections::VecDeque, sync::Arc, thread, time::Duration};
+use std::{sync::Arc, thread, time::Duration};
 
 use cheops_core::replica::{Effect, Event};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Feed, Hands, Health, SharedReader, Told,
     decide::{Batch, Then},
     sealing::Sealing,
+    tray::Tray,
 };
 use crate::engine::{Engine, Seq};
 
@@ -24,8 +25,13 @@ pub(super) struct Committer {
     feed: Feed,
     health: Arc<watch::Sender<Health>>,
     stop: CancellationToken,
-    /// Batches that came while the disk failed.
-    waiting: VecDeque<Batch>,
+    tray: Arc<Tray>,
+}
+
+impl Drop for Committer {
+    fn drop(&mut self) {
+        self.tray.close();
+    }
 }
 
 impl Committer {
@@ -36,19 +42,17 @@ impl Committer {
         feed: Feed,
         health: Arc<watch::Sender<Health>>,
         stop: CancellationToken,
+        tray: Arc<Tray>,
     ) -> Self {
-        Self { engine, hands, sealing, feed, health, stop, waiting: VecDeque::new() }
+        Self { engine, hands, sealing, feed, health, stop, tray }
     }
 
-    pub(super) fn work(mut self, mut batches: mpsc::Receiver<Batch>) {
-        loop {
-            let Some(mut batch) = self.waiting.pop_front().or_else(|| batches.blocking_recv())
-            else {
-                return;
-            };
+    pub(super) fn work(mut self) {
+        let tray = self.tray.clone();
+        while let Some(mut batch) = tray.take() {
             if !batch.durables.is_empty() {
                 self.sealing.seal(&mut batch.durables);
-                let Some(last) = self.append(&mut batch, &mut batches) else { return };
+                let Some(last) = self.append(&mut batch) else { return };
                 self.feed.wrote(&batch.durables, last);
             }
             self.sealing.put_on(&mut batch.then, &batch.durables);
@@ -59,8 +63,8 @@ impl Committer {
     }
 
     /// Makes a batch durable, however long that takes; nothing if the agent stops meanwhile. Who
-    /// only looks is let go: also those whose batches came after this one.
-    fn append(&mut self, batch: &mut Batch, batches: &mut mpsc::Receiver<Batch>) -> Option<Seq> {
+    /// only looks is let go: also those who came after this batch.
+    fn append(&mut self, batch: &mut Batch) -> Option<Seq> {
         let mut outcome = self.engine.append(&batch.durables);
         loop {
             match outcome {
@@ -84,10 +88,7 @@ impl Committer {
                         self.health.send_replace(stalled);
                     }
                     batch.release();
-                    while let Ok(mut later) = batches.try_recv() {
-                        later.release();
-                        self.waiting.push_back(later);
-                    }
+                    self.tray.release();
                     if self.stop.is_cancelled() {
                         tracing::error!("what was not written is given up; nobody was told of it");
                         return None;

@@ -2,8 +2,8 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    mem,
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
 };
 
 use cheops_core::replica::{Answer, Durable, Effect, Input, Message, Replica, Ticket};
@@ -13,12 +13,15 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Clock, Feed, Health, Letter, Release, Told};
+use super::{
+    Clock, Feed, Health, Letter, Release, Told,
+    tray::{Closed, Tray},
+};
 
 /// How many letters are taken at a time.
 const ROUND: usize = 256;
 /// How many effects, and about how many bytes of records, a batch may hold before it has to go.
-const FULL: usize = 8_192;
+pub(super) const FULL: usize = 8_192;
 const FULL_BYTES: usize = 8 << 20;
 
 /// What must be durable, and what is to be done then, in order.
@@ -30,7 +33,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.durables.is_empty() && self.then.is_empty()
     }
 
@@ -43,8 +46,19 @@ impl Batch {
         }
     }
 
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.durables.len() + self.then.len() >= FULL || self.bytes >= FULL_BYTES
+    }
+
+    /// Goes on with what another holds.
+    pub(super) fn follow(&mut self, mut later: Self) {
+        if self.is_empty() {
+            *self = later;
+            return;
+        }
+        self.durables.append(&mut later.durables);
+        self.then.append(&mut later.then);
+        self.bytes += later.bytes;
     }
 
     fn persist(&mut self, durable: Durable) {
@@ -65,34 +79,41 @@ pub(super) enum Then {
 pub(super) struct Decider {
     replica: Replica,
     clock: Clock,
-    batches: mpsc::Sender<Batch>,
+    tray: Arc<Tray>,
     health: watch::Receiver<Health>,
     feed: Feed,
     answers: HashMap<Ticket, mpsc::UnboundedSender<Answer>>,
     next: Batch,
 }
 
+impl Drop for Decider {
+    fn drop(&mut self) {
+        self.tray.close();
+    }
+}
+
 impl Decider {
     pub(super) fn new(
         replica: Replica,
         clock: Clock,
-        batches: mpsc::Sender<Batch>,
+        tray: Arc<Tray>,
         health: watch::Receiver<Health>,
         feed: Feed,
     ) -> Self {
         let (answers, next) = (HashMap::new(), Batch::default());
-        Self { replica, clock, batches, health, feed, answers, next }
+        Self { replica, clock, tray, health, feed, answers, next }
     }
 
-    /// Works until it is told to stop; then with what has come by then.
+    /// Works until it is told to stop; then with what has come by then. If the committer has given up,
+    /// nobody can be told.
     pub(super) async fn work(
         mut self,
         mut inputs: mpsc::Receiver<Letter>,
         mut requests: mpsc::Receiver<Letter>,
         stop: CancellationToken,
-    ) {
+    ) -> Result<(), Closed> {
         self.handle(Input::Started);
-        let batches = self.batches.clone();
+        let tray = self.tray.clone();
         let (mut asked, mut told) = (VecDeque::new(), VecDeque::new());
         let (mut requested, mut happened) = (Vec::new(), Vec::new());
         loop {
@@ -102,15 +123,13 @@ impl Decider {
                 self.next.release();
             } else {
                 self.take(&mut told, stalled);
+                tray.put(&mut self.next)?;
             }
             let room = !self.next.is_full() && !stalled;
             let wake = self.replica.wake().map(|wake| self.clock.instant(wake));
             let wake = wake.map(time::Instant::from_std);
             tokio::select! {
-                permit = batches.reserve(), if !self.next.is_empty() && !stalled => match permit {
-                    Ok(permit) => permit.send(mem::take(&mut self.next)),
-                    Err(_) => return,
-                },
+                () = tray.taken(), if !self.next.is_empty() && !stalled => {}
                 count = requests.recv_many(&mut requested, ROUND), if asked.is_empty() => {
                     asked.extend(requested.drain(..));
                     if count == 0 {
@@ -126,7 +145,7 @@ impl Decider {
                 () = time::sleep_until(wake.unwrap_or_else(time::Instant::now)),
                     if wake.is_some() && room => self.handle(Input::Tick),
                 changed = self.health.changed() => if changed.is_err() {
-                    return;
+                    return Err(Closed);
                 },
                 () = stop.cancelled() => break,
             }
@@ -137,15 +156,19 @@ impl Decider {
         }
         while !told.is_empty() {
             self.take(&mut told, false);
-            self.flush().await;
+            self.flush().await?;
         }
-        self.flush().await;
+        self.flush().await
     }
 
-    /// Hands the batch over, unless the committer has given up; then nobody can be told.
-    async fn flush(&mut self) {
-        if !self.next.is_empty() {
-            let _ = self.batches.send(mem::take(&mut self.next)).await;
+    /// Hands over what is left.
+    async fn flush(&mut self) -> Result<(), Closed> {
+        loop {
+            self.tray.put(&mut self.next)?;
+            if self.next.is_empty() {
+                return Ok(());
+            }
+            self.tray.taken().await;
         }
     }
 

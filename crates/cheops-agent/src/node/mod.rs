@@ -5,7 +5,7 @@
 //! - the *decider* takes all inputs that wait, lets the replica handle them, and puts what must be
 //!   written into one batch with what is to be done after;
 //! - the *committer*, a thread of its own, makes the batch durable and then does the rest. While
-//!   it waits for the disk, the decider fills the next batch: that is the group commit.
+//!   it waits for the disk, the decider fills the next batch (`tray`): that is the group commit.
 //!
 //! What must stay true:
 //! - only the decider touches the replica;
@@ -19,6 +19,7 @@ mod commit;
 mod decide;
 mod feed;
 mod sealing;
+mod tray;
 
 use std::{
     io,
@@ -169,17 +170,24 @@ pub fn start(
     let Inbox { inputs, requests, health, feed, clock, stop } = inbox;
     let reader = engine.reader();
     feed.reads_from(reader.clone());
-    let (batches, work) = mpsc::channel(1);
+    let tray = Arc::<tray::Tray>::default();
     let health = Arc::new(health);
     let sealing = sealing::Sealing::new(sealer, reader.clone());
-    let committer =
-        commit::Committer::new(engine, hands, sealing, feed.clone(), health.clone(), stop.clone());
+    let committer = commit::Committer::new(
+        engine,
+        hands,
+        sealing,
+        feed.clone(),
+        health.clone(),
+        stop.clone(),
+        tray.clone(),
+    );
     let thread =
-        std::thread::Builder::new().name("commit".into()).spawn(move || committer.work(work))?;
-    let decider = decide::Decider::new(replica, clock, batches, health.subscribe(), feed);
+        std::thread::Builder::new().name("commit".into()).spawn(move || committer.work())?;
+    let decider = decide::Decider::new(replica, clock, tray, health.subscribe(), feed);
     let watch = tokio::spawn(commit::watch_room(reader, health, reserve));
     let task = tokio::spawn(async move {
-        decider.work(inputs, requests, stop).await;
+        let _ = decider.work(inputs, requests, stop).await;
         watch.abort();
     });
     Ok(Running { task, thread })

@@ -20,7 +20,7 @@ pub mod question;
 mod read;
 mod words;
 
-use std::path::PathBuf;
+use std::{cell::LazyCell, path::PathBuf};
 
 use cheops_core::{id::SiteId, matrix::Share};
 
@@ -259,12 +259,16 @@ impl Rule {
     }
 
     /// How it lets a command run, if it does.
-    fn way(&self, words: Option<&[Word]>, known: Known<'_>) -> Option<Way> {
+    fn way<'a>(
+        &self,
+        words: impl FnOnce() -> Option<&'a [Word]>,
+        known: Known<'_>,
+    ) -> Option<Way> {
         match &self.commands {
             Commands::None => None,
             Commands::AnyShell => Some(Way::Shell),
             Commands::These(programs) => {
-                let (first, arguments) = words?.split_first()?;
+                let (first, arguments) = words()?.split_first()?;
                 let found = programs.iter().find(|program| {
                     first.plain().is_some_and(|name| program.is_called(name))
                         && program.takes(arguments, known)
@@ -303,22 +307,23 @@ impl Policy {
                 return self.decide_request(concerned, service, method, target);
             }
         };
-        let words = split(line, files);
+        // Most commands are decided about without.
+        let words = LazyCell::new(|| split(line, files));
         let known = Known { id: asked.resource, share: asked.share };
         let decided = concerned.find_map(|rule| {
             if rule.is_general() {
                 return Some(Err(rule.denial()));
             }
-            let way = rule.way(words.as_deref().ok(), known)?;
+            let way = rule.way(|| words.as_deref().ok(), known)?;
             Some(Ok(Permit { rule: rule.name.clone(), way, terms: rule.terms.clone() }))
         });
-        decided.unwrap_or_else(|| self.otherwise(&words, here))
+        decided.unwrap_or_else(|| self.otherwise(|| LazyCell::force(&words), here))
     }
 
     /// What becomes of a command that no rule decides.
-    fn otherwise(
+    fn otherwise<'a>(
         &self,
-        words: &Result<Vec<Word>, NeedsShell>,
+        words: impl FnOnce() -> &'a Result<Vec<Word>, NeedsShell>,
         here: &Here,
     ) -> Result<Permit, Denial> {
         let permit =
@@ -328,6 +333,7 @@ impl Policy {
             None if self.rules.is_empty() && !here.joined => return permit(DEFAULT, Way::Shell),
             Some(false) | None => {}
         }
+        let words = words();
         // It does nothing: a delete that needs no command is written so.
         if let Ok([word]) = words.as_deref()
             && word.plain() == Some("true")

@@ -22,6 +22,9 @@ pub(crate) fn find<'a>(
     text: &str,
     files: impl Iterator<Item = &'a str>,
 ) -> Option<(usize, Placeholder<'a>)> {
+    if !text.starts_with(['{', '_']) {
+        return None;
+    }
     for name in ["{id}", "__ID__"] {
         if text.starts_with(name) {
             return Some((name.len(), Placeholder::Id));

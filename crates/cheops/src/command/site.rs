@@ -19,7 +19,7 @@ use crate::{
     words::{self, NONE},
 };
 
-/// Look at the sites, and pause the links to them
+/// Look at the sites, pause links, remove sites, decide about what one has recorded alone
 #[derive(Debug, Subcommand)]
 pub(crate) enum Arguments {
     /// List the sites

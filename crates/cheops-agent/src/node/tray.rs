@@ -1,0 +1,126 @@
+//! The tray between the decider and the committer: one batch, which grows until it is taken.
+//!
+//! What must stay true: the committer takes all that is there, so that what comes while the disk is busy
+//! costs one sync together; a full tray takes nothing more, so that the decider waits.
+
+use std::{
+    mem,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+use tokio::sync::Notify;
+
+use super::decide::Batch;
+
+#[derive(Default)]
+pub(super) struct Tray {
+    lies: Mutex<Lies>,
+    filled: Condvar,
+    taken: Notify,
+}
+
+/// What lies in the tray.
+#[derive(Default)]
+struct Lies {
+    batch: Batch,
+    /// One of the two has gone.
+    closed: bool,
+}
+
+/// Nobody takes anything any more.
+pub(super) struct Closed;
+
+impl Tray {
+    fn lies(&self) -> MutexGuard<'_, Lies> {
+        self.lies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a batch behind what lies there, if there is room; otherwise it stays where it is.
+    pub(super) fn put(&self, batch: &mut Batch) -> Result<(), Closed> {
+        let mut lies = self.lies();
+        if lies.closed {
+            return Err(Closed);
+        }
+        if !batch.is_empty() && !lies.batch.is_full() {
+            lies.batch.follow(mem::take(batch));
+            self.filled.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Waits until what lay there was taken.
+    pub(super) async fn taken(&self) {
+        self.taken.notified().await;
+    }
+
+    /// Takes all that lies there, once there is something; nothing if no more can come.
+    pub(super) fn take(&self) -> Option<Batch> {
+        let empty = |lies: &mut Lies| lies.batch.is_empty() && !lies.closed;
+        drop(self.filled.wait_while(self.lies(), empty));
+        // Whoever is about to ask gets a turn first, if the processor is busy: fewer and larger batches.
+        thread::yield_now();
+        let batch = mem::take(&mut self.lies().batch);
+        self.taken.notify_one();
+        Some(batch).filter(|batch| !batch.is_empty())
+    }
+
+    /// Hands out what only looked: it waits no longer for a disk that fails.
+    pub(super) fn release(&self) {
+        self.lies().batch.release();
+    }
+
+    /// Says that one of the two goes. What lies there can still be taken.
+    pub(super) fn close(&self) {
+        self.lies().closed = true;
+        self.filled.notify_one();
+        self.taken.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use super::*;
+    use crate::node::decide::{FULL, Then};
+
+    fn batch(count: usize) -> Batch {
+        let mut batch = Batch::default();
+        batch.then.extend((0..count).map(|_| Then::Release(Box::new(|| {}))));
+        batch
+    }
+
+    #[test]
+    fn all_that_lies_there_is_taken_at_once() {
+        let tray = Tray::default();
+        for count in [1, 2, 3] {
+            assert!(tray.put(&mut batch(count)).is_ok());
+        }
+        assert_eq!(tray.take().unwrap().then.len(), 6);
+    }
+
+    #[tokio::test]
+    async fn a_full_tray_takes_nothing_until_it_is_emptied() {
+        let tray = Arc::new(Tray::default());
+        assert!(tray.put(&mut batch(FULL)).is_ok());
+        let mut more = batch(1);
+        assert!(tray.put(&mut more).is_ok() && !more.is_empty());
+        let taking = thread::spawn({
+            let tray = tray.clone();
+            move || tray.take().unwrap().then.len()
+        });
+        tokio::time::timeout(Duration::from_secs(5), tray.taken()).await.unwrap();
+        assert_eq!(taking.join().unwrap(), FULL);
+        assert!(tray.put(&mut more).is_ok() && more.is_empty());
+    }
+
+    #[test]
+    fn what_lies_there_when_the_other_goes_is_still_taken() {
+        let tray = Tray::default();
+        assert!(tray.put(&mut batch(1)).is_ok());
+        tray.close();
+        assert!(tray.put(&mut batch(1)).is_err());
+        assert!(tray.take().is_some() && tray.take().is_none());
+    }
+}
