@@ -26,6 +26,7 @@ mod original;
 mod pass;
 mod policy;
 mod problems;
+mod reading;
 mod rehearse;
 mod replicants;
 mod resources;
@@ -45,8 +46,9 @@ use std::{
 
 use axum::{
     Router,
+    body::Bytes,
     extract::{DefaultBodyLimit, Request},
-    http::{StatusCode, Uri},
+    http::{StatusCode, Uri, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
 };
@@ -230,13 +232,14 @@ fn routes() -> OpenApiRouter<Shared> {
 /// The API, for the listeners of this site and for the calls of other agents.
 pub fn router(context: Shared) -> Router {
     let (router, document) = routes().split_for_parts();
-    let document = Arc::new(document);
+    // Its text takes a small part of the room.
+    let document = Bytes::from(serde_json::to_vec(&document).unwrap_or_default());
     router
         .route(
             "/openapi.json",
             axum::routing::get(move || {
-                let document = document.clone();
-                async move { axum::Json(&*document).into_response() }
+                let answer = ([(header::CONTENT_TYPE, "application/json")], document.clone());
+                async move { answer }
             }),
         )
         .fallback(unknown_path)

@@ -13,8 +13,10 @@ use super::{
     error::{ApiError, ApiResult, In, too_large},
     form::{self, Part, Parts},
     model::{Answer, File, OriginalReply, Problem, Show, ShownAt, Submit},
-    pass, resource_id, show as showing,
-    submit::{Manner, config, converse, line, received, stream as streamed, twice},
+    pass,
+    reading::{config, twice},
+    resource_id, show as showing,
+    submit::{Manner, converse, line, received, stream as streamed},
     upload,
     who::Who,
 };

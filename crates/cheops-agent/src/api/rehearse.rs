@@ -16,7 +16,8 @@ use super::{
     error::{ApiError, ApiResult},
     model::{Dropped, PlannedStep, Rehearsal, Submit},
     pass,
-    submit::{hear_first, known_elsewhere, may_submit, spare_copies, submission},
+    reading::submission,
+    submit::{hear_first, known_elsewhere, may_submit, spare_copies},
     view,
     who::Who,
 };

@@ -15,8 +15,10 @@ use super::{
     Context, Shared, audited,
     error::{ApiError, ApiResult, In, Json},
     model::{Problem, Show, Shown, ShownAt},
-    pass, resource_id,
-    submit::{expect_ok, home},
+    pass,
+    reading::home,
+    resource_id,
+    submit::expect_ok,
     view,
     who::Who,
 };

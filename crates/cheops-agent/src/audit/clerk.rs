@@ -7,7 +7,6 @@ use std::{
     io,
     path::PathBuf,
     sync::{Arc, atomic::Ordering::Relaxed},
-    thread,
 };
 
 use jiff::Timestamp;
@@ -50,11 +49,6 @@ impl Clerk {
     pub(super) fn work(mut self, mut jobs: mpsc::Receiver<Job>) {
         let mut batch = Vec::new();
         while jobs.blocking_recv_many(&mut batch, BATCH) > 0 {
-            // Whoever is about to ask gets a turn first, if the processor is busy: fewer and larger batches.
-            thread::yield_now();
-            while batch.len() < BATCH && let Ok(job) = jobs.try_recv() {
-                batch.push(job);
-            }
             let before = self.writer.lost();
             self.writer.lose(self.desk.missed.swap(0, Relaxed));
             let (mut asked, mut stop) = (Vec::new(), false);

@@ -118,13 +118,7 @@ impl Decider {
         let (mut requested, mut happened) = (Vec::new(), Vec::new());
         loop {
             let stalled = matches!(*self.health.borrow(), Health::Stalled { .. });
-            self.take(&mut asked, stalled);
-            if stalled {
-                self.next.release();
-            } else {
-                self.take(&mut told, stalled);
-                tray.put(&mut self.next)?;
-            }
+            self.deal_with(&mut asked, &mut told, stalled)?;
             let room = !self.next.is_full() && !stalled;
             let wake = self.replica.wake().map(|wake| self.clock.instant(wake));
             let wake = wake.map(time::Instant::from_std);
@@ -169,6 +163,28 @@ impl Decider {
                 return Ok(());
             }
             self.tray.taken().await;
+        }
+    }
+
+    /// Deals with letters as long as there is room for what comes of them, here or in the tray.
+    fn deal_with(
+        &mut self,
+        asked: &mut VecDeque<Letter>,
+        told: &mut VecDeque<Letter>,
+        stalled: bool,
+    ) -> Result<(), Closed> {
+        loop {
+            self.take(asked, stalled);
+            if stalled {
+                self.next.release();
+                return Ok(());
+            }
+            self.take(told, stalled);
+            self.tray.put(&mut self.next)?;
+            let none_left = asked.is_empty() && told.is_empty();
+            if none_left || !self.next.is_empty() {
+                return Ok(());
+            }
         }
     }
 

@@ -6,7 +6,6 @@
 use std::{
     mem,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
-    thread,
 };
 
 use tokio::sync::Notify;
@@ -57,10 +56,8 @@ impl Tray {
     /// Takes all that lies there, once there is something; nothing if no more can come.
     pub(super) fn take(&self) -> Option<Batch> {
         let empty = |lies: &mut Lies| lies.batch.is_empty() && !lies.closed;
-        drop(self.filled.wait_while(self.lies(), empty));
-        // Whoever is about to ask gets a turn first, if the processor is busy: fewer and larger batches.
-        thread::yield_now();
-        let batch = mem::take(&mut self.lies().batch);
+        let lies = self.filled.wait_while(self.lies(), empty);
+        let batch = mem::take(&mut lies.unwrap_or_else(PoisonError::into_inner).batch);
         self.taken.notify_one();
         Some(batch).filter(|batch| !batch.is_empty())
     }
@@ -80,7 +77,7 @@ impl Tray {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::{sync::Arc, thread, time::Duration};
 
     use super::*;
     use crate::node::decide::{FULL, Then};

@@ -52,7 +52,8 @@ pub(super) async fn keep(shared: Arc<Shared>, slot: Arc<Slot>) {
             () = slot.retired.cancelled() => return,
             // Someone else was faster, or nobody may.
             _ = other.wait_for(|state| *state != State::Unreachable) => {}
-            tried = link::caught(&shared.here, attempt(&shared, &slot)) => {
+            // In a box of its own: a handshake takes many times the room of what waits for the next one.
+            tried = link::caught(&shared.here, Box::pin(attempt(&shared, &slot))) => {
                 if let Err(end) = tried.flatten() {
                     slot.failed(&end);
                 }

@@ -27,6 +27,9 @@ use crate::{
     trust::{Arrived, Expected, Reached, Tls, pki::Chain},
 };
 
+/// How many of the first bytes on a connection are looked at before they are read.
+const FIRST_WORD: usize = 64;
+
 /// What was made of a connection to a site.
 pub(super) struct Dialled {
     pub(super) io: BufReader<client::TlsStream<Socket>>,
@@ -43,7 +46,8 @@ pub(super) async fn dialled(
     expected: Expected<'_>,
 ) -> io::Result<Dialled> {
     let Reached { io, key, chain } = tls.dial(Socket::new(tcp)?, expected).await?;
-    let mut io = BufReader::new(io);
+    // What is larger is read past it.
+    let mut io = BufReader::with_capacity(FIRST_WORD, io);
     // Only its first word shows that it takes our key. Before that there is nothing to say: what it does
     // not read could keep us from reading why it closed the connection.
     if io.fill_buf().await?.is_empty() {

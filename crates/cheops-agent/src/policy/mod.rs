@@ -259,11 +259,7 @@ impl Rule {
     }
 
     /// How it lets a command run, if it does.
-    fn way<'a>(
-        &self,
-        words: impl FnOnce() -> Option<&'a [Word]>,
-        known: Known<'_>,
-    ) -> Option<Way> {
+    fn way<'a>(&self, words: impl FnOnce() -> Option<&'a [Word]>, known: Known<'_>) -> Option<Way> {
         match &self.commands {
             Commands::None => None,
             Commands::AnyShell => Some(Way::Shell),
