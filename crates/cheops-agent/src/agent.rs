@@ -398,6 +398,22 @@ fn gate(config: &Config, members: Members) -> Result<Gate, StartError> {
             ),
         }
     }
+    let policy = &config.policy;
+    if policy.confines() && config.entry.tokens_required {
+        tracing::info!(
+            "rules of the policy confine commands: whoever asks on loopback needs a token, the commands among them"
+        );
+    } else if policy.confines() {
+        tracing::warn!(
+            "rules of the policy confine commands, and `api.tokens` is optional: whatever they run can do everything by way of loopback"
+        );
+    }
+    for rule in policy.rules.iter().filter(|rule| rule.terms.is_own_user_on_paths()) {
+        tracing::warn!(
+            "rule `{}` confines commands to paths and names no `user`: as the agent's own, they can do everything by way of its Unix socket",
+            rule.name
+        );
+    }
     Ok(gate)
 }
 

@@ -282,7 +282,8 @@ impl Config {
             Some("off") => config.socket = Socket::Off,
             Some(path) => config.socket = Socket::At(beside.join(path)),
         }
-        config.entry = Entry::read(&file.api, beside)?;
+        config.policy = Policy::read(file.policy, beside)?;
+        config.entry = Entry::read(&file.api, &config.policy, beside)?;
         config.pki = Pki::read(file.trust, beside)?;
         for peer in file.peers {
             let name = peer.name.parse().map_err(|error| format!("`peer.name`: {error}"))?;
@@ -326,7 +327,6 @@ impl Config {
             config.hooks.push(hook);
         }
         set(&mut config.takeover, span("hooks.takeover", file.hooks.takeover)?);
-        config.policy = Policy::read(file.policy, beside)?;
         config.audit = Audit::read(file.audit)?;
         config.rates = Rates::read(&file.limits);
         config.check()?;
@@ -432,9 +432,11 @@ impl Config {
 }
 
 impl Entry {
-    fn read(section: &ApiSection, beside: &Path) -> Result<Self, String> {
+    fn read(section: &ApiSection, policy: &Policy, beside: &Path) -> Result<Self, String> {
         let tokens_required = match section.tokens.as_deref() {
-            None | Some("optional") => false,
+            // Otherwise a command that is shut in would be let out by whoever answers on loopback.
+            None => policy.confines(),
+            Some("optional") => false,
             Some("required") => true,
             Some(other) => {
                 return Err(format!("`api.tokens` is `{other}`: write required or optional"));

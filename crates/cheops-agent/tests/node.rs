@@ -294,6 +294,15 @@ async fn a_node_stops_even_if_the_disk_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_disk_is_broken_for_good_ends_by_itself() {
+    let mut world = world();
+    world.disk.break_for_good();
+    let mut in_flight = world.handle.submit(submission("x")).await.unwrap();
+    soon(world.running.ended()).await;
+    assert!(in_flight.recv().await.is_none(), "it was never accepted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn reads_that_wait_for_a_disk_that_fails_are_let_go() {
     let world = world();
     let slow = hold(&world.disk);

@@ -28,7 +28,7 @@ use super::{
     error::{ApiError, ApiResult, Asked},
     model::{Change, ChangesQuery, Happened, Problem},
     resource_id,
-    submit::{NDJSON, accepts, line, received, stream},
+    submit::{NDJSON, accepts, line, received, streamed},
     view,
     who::{Door, Who},
 };
@@ -79,7 +79,7 @@ pub(super) async fn follow(
     let resource = resource.map(|id| id.to_string());
     let reader = Reader { context, resource, events, to_parts, _place: place };
     tokio::spawn(reader.work(since, query.once));
-    Ok(stream(if events { SSE } else { NDJSON }, received(parts)))
+    Ok(streamed(if events { SSE } else { NDJSON }, received(parts)))
 }
 
 /// Who shares places with whom: all who follow with one token, or for one author by way of a site, or from

@@ -16,7 +16,7 @@ use super::{
     pass,
     reading::{config, twice},
     resource_id, show as showing,
-    submit::{Manner, converse, line, received, stream as streamed},
+    submit::{Manner, converse, line, streamed},
     upload,
     who::Who,
 };
@@ -187,7 +187,7 @@ pub(super) async fn exec(
     let conversation = converse(context, &who, id.clone(), asked, manner).await?;
     let (operation, mut silent) = (conversation.operation, conversation.sites);
     let template = template(&id, operation, silent.clone(), input);
-    let replies = received(conversation.answers).flat_map(move |answer| {
+    let replies = conversation.answers.flat_map(move |answer| {
         stream::iter(replies(&template, &mut silent, answer).into_iter().map(line))
     });
     Ok(streamed("application/json", replies))

@@ -16,7 +16,10 @@ use cheops_core::{
     id::{Kind, OpId, ResourceId, SiteId, Sites},
     replica::{self, Refusal, Replica, Submission},
 };
-use futures_util::StreamExt;
+use futures_util::{
+    Stream, StreamExt,
+    stream::{self, BoxStream},
+};
 use tokio::{
     sync::mpsc,
     time::{self, Instant},
@@ -52,8 +55,11 @@ pub(super) struct Conversation {
     pub(super) operation: String,
     pub(super) sites: Vec<String>,
     /// The last is [`Answer::Done`] or [`Answer::Error`].
-    pub(super) answers: mpsc::Receiver<Answer>,
+    pub(super) answers: Answers,
 }
+
+/// What is heard, as it is heard. Whoever listens no longer lets it go.
+type Answers = BoxStream<'static, Answer>;
 
 /// Asks for an operation. With `Accept: application/x-ndjson` the answer comes in lines, as replies
 /// arrive; otherwise at once, when all is known.
@@ -151,7 +157,7 @@ pub(super) fn accepts(headers: &HeaderMap, form: &str) -> bool {
 fn lines(conversation: Conversation) -> Response {
     let Conversation { operation, sites, answers } = conversation;
     let first = Answer::Accepted { operation, sites };
-    stream(NDJSON, futures_util::stream::once(async { first }).chain(received(answers)).map(line))
+    streamed(NDJSON, stream::once(async { first }).chain(answers).map(line))
 }
 
 /// A value as a line.
@@ -164,16 +170,16 @@ pub(super) fn line(value: impl serde::Serialize) -> Bytes {
 /// What comes out of a channel.
 pub(super) fn received<T: Send + 'static>(
     receiver: mpsc::Receiver<T>,
-) -> impl futures_util::Stream<Item = T> + Send + 'static {
-    futures_util::stream::unfold(receiver, async |mut receiver| {
+) -> impl Stream<Item = T> + Send + 'static {
+    stream::unfold(receiver, async |mut receiver| {
         receiver.recv().await.map(|value| (value, receiver))
     })
 }
 
 /// A response whose body comes bit by bit.
-pub(super) fn stream(
+pub(super) fn streamed(
     content_type: &'static str,
-    parts: impl futures_util::Stream<Item = Bytes> + Send + 'static,
+    parts: impl Stream<Item = Bytes> + Send + 'static,
 ) -> Response {
     let body = Body::from_stream(parts.map(Ok::<_, std::convert::Infallible>));
     ([(header::CONTENT_TYPE, content_type)], body).into_response()
@@ -185,7 +191,7 @@ async fn whole(mut conversation: Conversation) -> ApiResult<(StatusCode, Submitt
     let mut superseded_by = None;
     let mut status = StatusCode::OK;
     let mut done = false;
-    while let Some(answer) = conversation.answers.recv().await {
+    while let Some(answer) = conversation.answers.next().await {
         match answer {
             Answer::Reply(run) => runs.push(run),
             Answer::Superseded { by } => superseded_by = Some(by),
@@ -418,66 +424,64 @@ fn here(
     id: ResourceId,
     op: OpId,
     sites: &Sites,
-    mut heard: mpsc::UnboundedReceiver<replica::Answer>,
+    heard: mpsc::UnboundedReceiver<replica::Answer>,
     progress: bool,
 ) -> Conversation {
-    let (to_answers, answers) = mpsc::channel(16);
-    let conversation =
-        Conversation { operation: op.to_string(), sites: view::names(sites.iter()), answers };
-    let progress = progress.then(|| {
-        let silent: BTreeSet<SiteId> = sites.iter().cloned().collect();
-        tokio::spawn(watch(context, id, op, silent, to_answers.clone()))
-    });
-    tokio::spawn(async move {
-        loop {
-            let answer = match heard.recv().await {
-                Some(replica::Answer::Reply(reply)) => Answer::Reply(view::run(&reply)),
-                Some(replica::Answer::Superseded { by }) => {
-                    Answer::Superseded { by: by.to_string() }
-                }
-                Some(replica::Answer::Silent(sites)) => {
-                    Answer::Timeout { sites: view::names(&sites) }
-                }
-                Some(replica::Answer::Done) => Answer::Done,
-                Some(replica::Answer::Accepted(..) | replica::Answer::Refused(_)) => continue,
-                None => Answer::Error(*ApiError::from(Stopping).0),
-            };
-            let last = matches!(answer, Answer::Done | Answer::Error(_));
-            if last && let Some(progress) = &progress {
-                progress.abort();
-            }
-            if to_answers.send(answer).await.is_err() || last {
-                break;
-            }
-        }
-        if let Some(progress) = progress {
-            progress.abort();
-        }
-    });
-    conversation
+    let operation = op.to_string();
+    let heard = stream::unfold(heard, async |mut heard| Some((next_of(&mut heard).await, heard)));
+    let answers = if progress {
+        let silent = sites.iter().cloned().collect();
+        up_to_the_last(stream::select(heard, watch(context, id, op, silent)))
+    } else {
+        up_to_the_last(heard)
+    };
+    Conversation { operation, sites: view::names(sites.iter()), answers }
 }
 
-/// Tells which sites have begun, as long as anyone listens.
-async fn watch(
+/// The next answer, in words for whoever has asked.
+async fn next_of(heard: &mut mpsc::UnboundedReceiver<replica::Answer>) -> Answer {
+    loop {
+        return match heard.recv().await {
+            Some(replica::Answer::Reply(reply)) => Answer::Reply(view::run(&reply)),
+            Some(replica::Answer::Superseded { by }) => Answer::Superseded { by: by.to_string() },
+            Some(replica::Answer::Silent(sites)) => Answer::Timeout { sites: view::names(&sites) },
+            Some(replica::Answer::Done) => Answer::Done,
+            Some(replica::Answer::Accepted(..) | replica::Answer::Refused(_)) => continue,
+            None => Answer::Error(*ApiError::from(Stopping).0),
+        };
+    }
+}
+
+/// Answers, and none after the last.
+fn up_to_the_last(answers: impl Stream<Item = Answer> + Send + 'static) -> Answers {
+    let answers = stream::unfold(Some(Box::pin(answers)), async |answers| {
+        let mut answers = answers?;
+        let answer = answers.next().await?;
+        let last = matches!(answer, Answer::Done | Answer::Error(_));
+        Some((answer, (!last).then_some(answers)))
+    });
+    answers.boxed()
+}
+
+/// Tells which sites have begun, until all have.
+fn watch(
     context: Shared,
     id: ResourceId,
     op: OpId,
-    mut silent: BTreeSet<SiteId>,
-    to_answers: mpsc::Sender<Answer>,
-) {
-    while !silent.is_empty() {
+    silent: BTreeSet<SiteId>,
+) -> impl Stream<Item = Answer> + Send + 'static {
+    let looks = stream::unfold((context, id, op, silent), async |(context, id, op, mut silent)| {
+        if silent.is_empty() {
+            return None;
+        }
         time::sleep(LOOK).await;
-        for site in begun(&context, &id, &op, &silent).await {
-            silent.remove(&site);
-            let running = Answer::Running { site: site.to_string() };
-            if to_answers.send(running).await.is_err() {
-                return;
-            }
-        }
-        if to_answers.is_closed() {
-            return;
-        }
-    }
+        let begun = begun(&context, &id, &op, &silent).await;
+        silent.retain(|site| !begun.contains(site));
+        Some((begun, (context, id, op, silent)))
+    });
+    looks.flat_map(|begun| {
+        stream::iter(begun).map(|site| Answer::Running { site: site.to_string() })
+    })
 }
 
 /// Which of these sites are running an operation now.
@@ -566,7 +570,7 @@ async fn there(
     });
     match answers.recv().await {
         Some(Answer::Accepted { operation, sites }) => {
-            Ok(Conversation { operation, sites, answers })
+            Ok(Conversation { operation, sites, answers: received(answers).boxed() })
         }
         Some(Answer::Error(problem)) => Err(Unheard::Refused(ApiError(Box::new(problem)))),
         _ => Err(Unheard::Refused(ApiError::broke_off(format!(

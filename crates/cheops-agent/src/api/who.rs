@@ -195,7 +195,7 @@ pub(super) fn token_required() -> ApiError {
         StatusCode::UNAUTHORIZED,
         "token-required",
         "this needs a token, and there is none",
-        "send `Authorization: Bearer TOKEN`, or log in at /login; `cheops access create` makes tokens",
+        "send `Authorization: Bearer TOKEN`, or log in at /login; `cheops access create` makes tokens, and needs none at the agent's Unix socket (--agent unix:DATA/api.sock)",
     )
 }
 

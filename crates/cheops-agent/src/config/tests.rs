@@ -206,3 +206,26 @@ fn a_page_is_on_the_web() {
     assert_eq!(at("0.0.0.0:8079"), None);
     assert_eq!(at("10.0.0.1:8079").as_deref(), Some("http://10.0.0.1:8079"));
 }
+
+#[test]
+fn whoever_asks_needs_a_token_where_commands_are_confined() {
+    let rule = |terms: &str| {
+        format!(
+            "[[policy.rule]]\nname = 'r'\ndecision = 'allow'\nallow_any_shell_command = true\n{terms}\n"
+        )
+    };
+    let by_user = rule("user = 'nobody'");
+    let by_paths = rule("landlock = { read = ['/usr'] }");
+    for (tokens, rules, required) in [
+        ("", "", false),
+        ("", &*rule("limits = { cpu = '1s' }"), false),
+        ("", &*by_user, true),
+        ("", &*by_paths, true),
+        ("tokens = 'optional'", &*by_user, false),
+        ("tokens = 'required'", "", true),
+    ] {
+        let text = format!("site = 'a'\n[api]\n{tokens}\n{rules}");
+        let config = Config::from_toml(&text, Path::new("/")).unwrap();
+        assert_eq!(config.entry.tokens_required, required, "{text}");
+    }
+}

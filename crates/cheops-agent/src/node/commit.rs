@@ -31,6 +31,8 @@ pub(super) struct Committer {
 impl Drop for Committer {
     fn drop(&mut self) {
         self.tray.close();
+        // The decider looks up.
+        self.health.send_modify(|_| {});
     }
 }
 

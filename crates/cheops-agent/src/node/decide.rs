@@ -20,7 +20,8 @@ use super::{
 
 /// How many letters are taken at a time.
 const ROUND: usize = 256;
-/// How many effects, and about how many bytes of records, a batch may hold before it has to go.
+/// How many effects, and about how many bytes of records, make a batch full. In the tray, one that is not
+/// yet full may be followed by one that is.
 pub(super) const FULL: usize = 8_192;
 const FULL_BYTES: usize = 8 << 20;
 
@@ -177,7 +178,7 @@ impl Decider {
             self.take(asked, stalled);
             if stalled {
                 self.next.release();
-                return Ok(());
+                return self.tray.is_open();
             }
             self.take(told, stalled);
             self.tray.put(&mut self.next)?;

@@ -48,6 +48,11 @@ impl Tray {
         Ok(())
     }
 
+    /// Whether there is somebody at both ends.
+    pub(super) fn is_open(&self) -> Result<(), Closed> {
+        if self.lies().closed { Err(Closed) } else { Ok(()) }
+    }
+
     /// Waits until what lay there was taken.
     pub(super) async fn taken(&self) {
         self.taken.notified().await;

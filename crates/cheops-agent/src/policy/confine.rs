@@ -26,6 +26,13 @@ pub struct Terms {
     pub paths: Option<Paths>,
 }
 
+impl Terms {
+    /// Whether a command is kept to paths, and is otherwise whoever the agent is.
+    pub fn is_own_user_on_paths(&self) -> bool {
+        self.paths.is_some() && self.user.is_none()
+    }
+}
+
 /// Which variables a command has, beside those about itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Environment {

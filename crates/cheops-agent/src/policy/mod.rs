@@ -23,6 +23,7 @@ mod words;
 use std::{cell::LazyCell, path::PathBuf};
 
 use cheops_core::{id::SiteId, matrix::Share};
+use percent_encoding::percent_decode_str;
 
 pub use self::{
     confine::{Confine, Environment, Identity, Landlock, Limits, Paths, Terms, User},
@@ -254,7 +255,8 @@ impl Rule {
     fn takes_request(&self, service: &str, method: &str, path: &str) -> bool {
         let any = |patterns: &[Pattern], text: &str| patterns.iter().any(|p| p.matches(text));
         any(&self.services, service)
-            && (self.methods.is_empty() || self.methods.iter().any(|known| known == method))
+            && (self.methods.is_empty()
+                || self.methods.iter().any(|known| known.eq_ignore_ascii_case(method)))
             && (self.paths.is_empty() || any(&self.paths, path))
     }
 
@@ -294,6 +296,11 @@ impl Program {
 }
 
 impl Policy {
+    /// Whether some commands are kept from what the agent's own user may do.
+    pub fn confines(&self) -> bool {
+        self.rules.iter().any(|rule| rule.terms.user.is_some() || rule.terms.paths.is_some())
+    }
+
     /// Decides about one step.
     pub fn decide(&self, asked: &Asked<'_>, here: &Here) -> Result<Permit, Denial> {
         let mut concerned = self.rules.iter().filter(|rule| rule.concerns(asked));
@@ -359,9 +366,10 @@ impl Policy {
     ) -> Result<Permit, Denial> {
         let path = target.split(['?', '#']).next().unwrap_or_default();
         if is_crooked(path) && self.rules.iter().any(|rule| !rule.paths.is_empty()) {
-            let why = "its path has `.`, `..`, `//`, or a `/`, `.` or `\\` in disguise, and this site has rules about paths; send the path that is meant".to_owned();
+            let why = "its path has `.`, `..`, `//`, `\\`, or something in disguise that needs none (`%61` for `a`), and this site has rules about paths; send the path that is meant".to_owned();
             return Err(Denial { rule: DEFAULT.to_owned(), why });
         }
+        let path = &*percent_decode_str(path).decode_utf8_lossy();
         let decided = concerned.find_map(|rule| {
             if rule.is_general() {
                 return Some(Err(rule.denial()));
@@ -389,9 +397,16 @@ impl Rule {
 
 /// Whether servers may take a path for another one than it looks like.
 fn is_crooked(path: &str) -> bool {
-    let lower = path.to_ascii_lowercase();
-    let hidden = ["%2e", "%2f", "%5c", "\\", "//"].iter().any(|sign| lower.contains(sign));
-    hidden || path.split('/').any(|segment| matches!(segment, "." | ".."))
+    let written = path.split('%').skip(1);
+    let disguised =
+        written.map(|rest| rest.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok()));
+    let needless = |byte: Option<u8>| {
+        byte.is_none_or(|byte| byte.is_ascii_alphanumeric() || b"-._~/\\%\0".contains(&byte))
+    };
+    disguised.into_iter().any(needless)
+        || path.contains("//")
+        || path.contains('\\')
+        || path.split('/').any(|segment| matches!(segment, "." | ".."))
 }
 
 #[cfg(test)]

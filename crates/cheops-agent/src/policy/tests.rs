@@ -187,6 +187,7 @@ fn requests_run_unless_a_rule_denies_them() {
         ("site1", "image", "POST", "/v2/images?x=/admin", "default: sent"),
         ("night", "image", "GET", "/v2/images", "default: sent"),
         ("night", "image", "POST", "/v2/images", "no: no writing at night"),
+        ("night", "image", "post", "/v2/images", "no: no writing at night"),
         ("site1", "image", "GET", "/admin", "no: no admin"),
         ("site1", "image", "GET", "/admin/x?y", "no: no admin"),
         ("site1", "other", "GET", "/admin/x", "default: sent"),
@@ -196,6 +197,12 @@ fn requests_run_unless_a_rule_denies_them() {
         ("site1", "image", "GET", "//admin/x", "no: default"),
         ("site1", "image", "GET", "/%2Fadmin/x", "no: default"),
         ("site1", "image", "GET", "/./admin/x", "no: default"),
+        ("site1", "image", "GET", "/%61dmin/x", "no: default"),
+        ("site1", "image", "GET", "/%2561dmin/x", "no: default"),
+        ("site1", "image", "GET", "/admi%6", "no: default"),
+        ("site1", "image", "GET", "/admin%00", "no: default"),
+        ("site1", "image", "GET", "/caf%c3%a9%20x", "default: sent"),
+        ("site1", "image", "GET", "/admin/caf%C3%A9", "no: no admin"),
         ("site1", "image", "GET", "/a\\..\\admin", "no: default"),
     ] {
         let step = Step::Request { service, method, target };

@@ -32,6 +32,7 @@ pub struct Disk {
     appends: Arc<AtomicU64>,
     free: Arc<AtomicU64>,
     broken: Arc<AtomicBool>,
+    for_good: Arc<AtomicBool>,
     /// Whoever holds it makes the disk wait.
     pub gate: Arc<Mutex<()>>,
 }
@@ -51,6 +52,7 @@ impl Disk {
             appends: Arc::default(),
             free: Arc::new(AtomicU64::new(u64::MAX)),
             broken: Arc::default(),
+            for_good: Arc::default(),
             gate: Arc::default(),
         }
     }
@@ -94,6 +96,12 @@ impl Disk {
     pub fn set_broken(&self, broken: bool) {
         self.broken.store(broken, Ordering::SeqCst);
     }
+
+    /// Breaks it so that trying again is of no use.
+    pub fn break_for_good(&self) {
+        self.for_good.store(true, Ordering::SeqCst);
+        self.set_broken(true);
+    }
 }
 
 impl Engine for Disk {
@@ -103,7 +111,7 @@ impl Engine for Disk {
             return Err(EngineError {
                 place: "memory".into(),
                 problem: "it is broken".into(),
-                permanent: false,
+                permanent: self.for_good.load(Ordering::SeqCst),
             });
         }
         self.appends.fetch_add(1, Ordering::SeqCst);
