@@ -6,6 +6,7 @@
 mod field;
 
 mod audit;
+mod confined;
 mod limits;
 mod names;
 mod secrets;
