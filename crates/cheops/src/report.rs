@@ -217,8 +217,12 @@ fn last(text: &str, most: usize) -> String {
     }
 }
 
-/// A message from the core, which has no capital, as it is shown.
+/// A message from the core, which has no capital, as it is shown. An id that it begins with stays as it is.
 fn sentence(message: &str) -> String {
+    let first_word = message.split(' ').next().unwrap_or_default();
+    if first_word.contains(':') && !first_word.ends_with(':') {
+        return clean(message);
+    }
     let mut characters = message.chars();
     let initial = characters.next().map(|c| c.to_ascii_uppercase());
     clean(&initial.into_iter().chain(characters).collect::<String>())

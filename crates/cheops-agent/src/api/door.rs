@@ -21,7 +21,7 @@ use axum::{
     body::{Body, HttpBody as _},
     extract::Request,
     http::{
-        HeaderMap, HeaderValue, Method, StatusCode, Uri, header,
+        HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header,
         uri::{Authority, Scheme},
     },
     response::{IntoResponse as _, Response},
@@ -109,7 +109,7 @@ fn identify(access: &Access, door: &Door, users: &str, request: &Request) -> Api
         // No browser speaks over a Unix socket, and its host has no name.
         Door::Socket { uid } => user_name(users, *uid),
         Door::Loopback | Door::Wide { .. } | Door::Link(_) => {
-            judge(method, request.uri(), headers, *door == Door::Loopback)?;
+            judge(method, request.uri(), headers, *door == Door::Loopback, access.secure)?;
             None
         }
     };
@@ -163,8 +163,21 @@ fn counts(access: &Access, proof: &Proof) -> bool {
     }
 }
 
-/// Whether a request may come in.
-fn judge(method: &Method, uri: &Uri, headers: &HeaderMap, loopback: bool) -> ApiResult<()> {
+/// Whether a request may come in. `secure`: over TLS, with which no page comes that has none.
+fn judge(
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+    loopback: bool,
+    secure: bool,
+) -> ApiResult<()> {
+    let several = |name: &HeaderName| headers.get_all(name).iter().nth(1).is_some();
+    if several(&header::HOST) {
+        return Err(foreign_host("two hosts at once"));
+    }
+    if several(&header::ORIGIN) {
+        return Err(foreign_origin("from pages of two origins at once"));
+    }
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let visits = *method == Method::GET
         && text(SEC_FETCH_MODE) == Some("navigate")
@@ -182,7 +195,7 @@ fn judge(method: &Method, uri: &Uri, headers: &HeaderMap, loopback: bool) -> Api
         return Err(foreign_origin(&format!("from a page of another origin ({from})")));
     }
     match text(header::ORIGIN.as_str()) {
-        Some(origin) if !host.is_some_and(|host| is_own(origin, &host)) => {
+        Some(origin) if !host.is_some_and(|host| is_own(origin, &host, secure)) => {
             Err(foreign_origin(&format!("from a page of `{origin}`")))
         }
         _ => Ok(()),
@@ -196,11 +209,11 @@ fn is_local(host: &Authority) -> bool {
     host.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
 }
 
-/// Whether an origin is the host and port that were asked.
-fn is_own(origin: &str, host: &Authority) -> bool {
+/// Whether an origin is the host and port that were asked. A proxy may speak TLS before an agent that does not.
+fn is_own(origin: &str, host: &Authority, secure: bool) -> bool {
     let Ok(origin) = origin.parse::<Uri>() else { return false };
     let default = match origin.scheme() {
-        Some(scheme) if *scheme == Scheme::HTTP => 80,
+        Some(scheme) if *scheme == Scheme::HTTP && !secure => 80,
         Some(scheme) if *scheme == Scheme::HTTPS => 443,
         _ => return false,
     };
@@ -291,9 +304,29 @@ mod tests {
                 headers.insert(*name, value.parse().unwrap());
             }
             let exec = Uri::from_static("/exec/x");
-            let refused = judge(&Method::POST, &exec, &headers, loopback).err();
+            let refused = judge(&Method::POST, &exec, &headers, loopback, false).err();
             let refused = refused.as_ref().map(|error| (error.0.status, error.0.kind.as_str()));
             assert_eq!(refused, expected.map(|kind| (403, kind)), "{loopback} {host} {more:?}");
+        }
+    }
+
+    #[test]
+    fn over_tls_no_page_comes_that_has_none_and_nobody_says_two_things() {
+        for (secure, fields, expected) in [
+            (true, &[("host", "a:8079"), ("origin", "https://a:8079")][..], true),
+            (true, &[("host", "a:8079"), ("origin", "http://a:8079")], false),
+            (false, &[("host", "a:8079"), ("origin", "http://a:8079")], true),
+            (false, &[("host", "a:443"), ("origin", "https://a")], true),
+            (false, &[("host", "a"), ("host", "b")], false),
+            (false, &[("host", "a"), ("origin", "http://a"), ("origin", "http://b")], false),
+        ] {
+            let mut headers = HeaderMap::new();
+            for (name, value) in fields {
+                headers.append(*name, value.parse().unwrap());
+            }
+            let exec = Uri::from_static("/exec/x");
+            let judged = judge(&Method::POST, &exec, &headers, false, secure);
+            assert_eq!(judged.is_ok(), expected, "{secure} {fields:?}");
         }
     }
 
@@ -305,7 +338,8 @@ mod tests {
             // HTTP/1.0, which no browser speaks.
             ("/x", true),
         ] {
-            let judged = judge(&Method::GET, &target.parse().unwrap(), &HeaderMap::new(), true);
+            let judged =
+                judge(&Method::GET, &target.parse().unwrap(), &HeaderMap::new(), true, false);
             assert_eq!(judged.is_ok(), expected, "{target}");
         }
     }
@@ -330,7 +364,7 @@ mod tests {
             ] {
                 headers.insert(name, value.parse().unwrap());
             }
-            let judged = judge(&method, &path.parse().unwrap(), &headers, true);
+            let judged = judge(&method, &path.parse().unwrap(), &headers, true, false);
             assert_eq!(judged.is_ok(), expected, "{method} {path} {mode} {dest}");
         }
     }

@@ -177,18 +177,20 @@ impl Shared {
             return Box::pin(created).await;
         }
         let as_own = parts.headers.remove(AS_OWN).is_some();
-        if (as_own || access(&parts.method) == Access::Write)
-            && let Some(found) = self.found(service, &parts)
-        {
-            let found = self.serve_found(service, &found, named.as_ref(), parts, body);
-            return Box::pin(found).await;
-        }
-        if let Some(Caller(site)) = parts.extensions.get::<Caller>() {
+        let writes = access(&parts.method) == Access::Write;
+        let found = (as_own || writes).then(|| self.found(service, &parts)).flatten();
+        // What is to change at all of its sites is held against the policy of each as an operation.
+        let is_operation = writes && found.is_some();
+        if let Some(Caller(site)) = parts.extensions.get::<Caller>().filter(|_| !is_operation) {
             let target = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
             let request = (service.name().as_str(), parts.method.as_str(), target);
             if let Err(denial) = self.gate.forwarded(site, request) {
                 return self.refuse(&denied(&self.here, &denial));
             }
+        }
+        if let Some(found) = found {
+            let found = self.serve_found(service, &found, named.as_ref(), parts, body);
+            return Box::pin(found).await;
         }
         let answered = match parts.headers.remove(CHANGE) {
             Some(wanted) => {

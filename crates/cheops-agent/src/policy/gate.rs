@@ -78,9 +78,11 @@ pub struct Unusable {
 impl Gate {
     /// The gate of a site. `joined` says whether there are other sites, which may ask for something.
     pub fn new(config: &Config, joined: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        // Whoever is told of it may be elsewhere.
+        let file = config.file.clone().map(|file| std::path::absolute(&file).unwrap_or(file));
         Self(Arc::new(Inner {
             policy: config.policy.clone(),
-            here: Here { site: config.site.clone(), file: config.file.clone(), joined: false },
+            here: Here { site: config.site.clone(), file, joined: false },
             joined: Box::new(joined),
             landlock: has_landlock(),
             root: rustix::process::geteuid().is_root(),

@@ -70,6 +70,16 @@ fn what_is_divided_is_read_whole_from_outside() {
 }
 
 #[test]
+fn what_is_read_for_another_site_is_held_against_the_policy_too() {
+    let rule = "[[policy.rule]]\nname = 'not to be read'\ndecision = 'deny'\nservices = ['image']\nmethods = ['GET']\n";
+    let world = World::with(3, Setup { sections: rule.to_owned(), ..Setup::default() });
+    let path = format!("/v2/images/{}", create(&world, 0, "debian"));
+    settled(&world, &[0, 1], "debian", |_| true);
+    world.image(0, "GET", &path).send().expect(200);
+    world.image(2, "GET", &path).send().problem(403, "denied");
+}
+
+#[test]
 fn what_one_site_failed_to_make_is_read_from_the_other() {
     let world = World::new(3);
     world.mode(1, Service::Image, &json!({ "status": 500, "times": 1 }));
