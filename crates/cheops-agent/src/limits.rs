@@ -10,6 +10,7 @@
 
 use std::{
     collections::HashMap,
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -69,6 +70,17 @@ impl Buckets {
         let taken = bucket.take(self.rate, self.burst, now);
         self.young.insert(who.to_owned(), bucket);
         taken
+    }
+}
+
+/// What one machine can't have many of: whoever is told apart by an address is by this.
+pub fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
+        }
+        v4 @ IpAddr::V4(_) => v4,
     }
 }
 
@@ -255,6 +267,20 @@ mod tests {
             if n % 1_000 == 0 {
                 assert!(buckets.take("eve", ms(0)).is_err(), "after {n}");
             }
+        }
+    }
+
+    #[test]
+    fn one_machine_has_one_bucket() {
+        for (a, b, same) in [
+            ("10.0.0.1", "10.0.0.1", true),
+            ("10.0.0.1", "10.0.0.2", false),
+            ("::ffff:10.0.0.1", "10.0.0.1", true),
+            ("2001:db8::1", "2001:db8::ffff:1", true),
+            ("2001:db8::1", "2001:db8:0:1::1", false),
+        ] {
+            let [a, b] = [a, b].map(|ip| network(ip.parse().unwrap()));
+            assert_eq!(a == b, same, "{a} {b}");
         }
     }
 

@@ -46,11 +46,12 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 use tower_http::timeout::TimeoutBody;
 
-use super::{
-    ApiError,
-    audited::{From, network},
+use super::{ApiError, audited::From};
+use crate::{
+    config,
+    limits::{Places, network},
+    metrics::Metrics,
 };
-use crate::{config, limits::Places, metrics::Metrics};
 
 /// How many fields the headers of a request may have.
 const FIELDS: usize = 128;
