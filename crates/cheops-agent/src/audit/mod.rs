@@ -2,7 +2,7 @@
 //!
 //! Each line has the hash of the line before ([`chain`]), and the site signs where the record ends; so
 //! that whoever changes it without the key of the site is found ([`verify`]). One thread writes (`clerk`,
-//! `write`), from a queue; [`entry`] is what a line says, `read` reads.
+//! `write`), from a queue; [`entry`] is what a line says, `admission` which events have one, `read` reads.
 //!
 //! What must stay true:
 //! - a request that changes something is not answered before its line is with the system: a killed
@@ -12,6 +12,7 @@
 //! - a disk that takes nothing stops no request: lines wait, within a limit, and it is a problem that is
 //!   shown.
 
+mod admission;
 pub mod chain;
 mod clerk;
 pub mod entry;
@@ -39,6 +40,7 @@ use tokio::{
 };
 
 use self::{
+    admission::Admission,
     clerk::{Clerk, Job},
     write::{Settle, Writer},
 };
@@ -46,20 +48,12 @@ pub use self::{
     entry::{Entry, Event, What},
     read::{Place, Verdict, Wanted, directory, entries, verify},
 };
-use crate::{
-    config,
-    limits::{Bucket, Buckets},
-    trust::Own,
-};
+use crate::{config, trust::Own};
 
 /// How many events may be on their way to the one who writes. More wait.
 const QUEUE: usize = 1_024;
 /// How often what was written is made to survive a power cut, and what could not be is tried again.
 const SETTLE: Duration = Duration::from_millis(250);
-/// How many refusals have a line of their own: so many a second in the long run, so many at once.
-const REFUSALS: (u32, u32) = (10, 1_000);
-/// The same for each author, of what whoever looks may do.
-const LOOKS: (u32, u32) = (1, 1_000);
 
 /// The audit of this site. A handle; clones share it.
 #[derive(Clone)]
@@ -71,8 +65,8 @@ struct Shared {
     reads: bool,
     queue: mpsc::Sender<Job>,
     desk: Arc<Desk>,
-    refusals: Mutex<Refusals>,
-    looks: Mutex<Buckets>,
+    admission: Mutex<Admission>,
+    began: Instant,
     /// Whose turn it is to read: one at a time, so that the disk has time for others.
     turn: Turn<()>,
     /// The number of the last line that a power cut can't take. Whoever has it makes more of them so: an
@@ -111,14 +105,6 @@ pub struct State {
     pub cut: Option<(u64, u64)>,
 }
 
-/// How many refusals may still have a line of their own.
-struct Refusals {
-    bucket: Bucket,
-    began: Instant,
-    /// Those that had none since the last that had, and those of what only looks.
-    unwritten: u64,
-}
-
 impl std::fmt::Debug for Audit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Audit").field("directory", &self.0.directory).finish_non_exhaustive()
@@ -147,12 +133,8 @@ impl Audit {
             reads,
             queue,
             desk,
-            refusals: Mutex::new(Refusals {
-                bucket: Bucket::default(),
-                began: Instant::now(),
-                unwritten: 0,
-            }),
-            looks: Mutex::new(Buckets::new(LOOKS.0, LOOKS.1)),
+            admission: Mutex::new(Admission::new()),
+            began: Instant::now(),
             turn: Turn::new(()),
             settled: Turn::new(0),
         }));
@@ -187,26 +169,18 @@ impl Audit {
     }
 
     /// An event that is to have a line: of very many refusals, and of what only looks, not each.
-    fn admitted(&self, mut event: Event) -> Option<Event> {
-        if !event.is_refusal() && !event.looks {
+    fn admitted(&self, event: Event) -> Option<Event> {
+        if Admission::is_free(&event) {
             return Some(event);
         }
-        let mut refusals = self.0.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = refusals.began.elapsed();
-        let taken = if event.is_refusal() {
-            let (rate, burst) = REFUSALS;
-            refusals.bucket.take(rate, burst, now)
-        } else {
-            let mut looks = self.0.looks.lock().unwrap_or_else(PoisonError::into_inner);
-            looks.take(event.author.as_deref().unwrap_or_default(), now)
+        let admitted = {
+            let mut admission = self.0.admission.lock().unwrap_or_else(PoisonError::into_inner);
+            admission.admit(event, self.0.began.elapsed())
         };
-        if taken.is_err() {
-            refusals.unwritten += 1;
+        if admitted.is_none() {
             self.0.desk.state(|state| state.unwritten += 1);
-            return None;
         }
-        event.more = Some(std::mem::take(&mut refusals.unwritten)).filter(|more| *more > 0);
-        Some(event)
+        admitted
     }
 
     /// How it is doing.
