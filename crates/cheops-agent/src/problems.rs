@@ -18,7 +18,8 @@ use crate::{
         Context,
         model::{Trouble, Urgency},
     },
-    audit, expiry,
+    audit::{self, Damage},
+    expiry,
     node::{Health, Stopping},
     peers::State as Reach,
     policy::Landlock,
@@ -287,12 +288,19 @@ fn audit(site: &SiteId, how: &audit::State) -> Vec<Trouble> {
         let next = "look at `audit` in the data directory; lines wait, and it is tried again";
         trouble(Urgency::High, site, None, "audit", text, next)
     });
-    let cut = how.cut.map(|(from, to)| {
-        let text = format!(
-            "lines {from} to {to} of the audit of `{site}` are gone: somebody cut them off"
-        );
-        let next = "find out who can write to its data directory: cheops audit --verify";
-        trouble(Urgency::High, site, None, "audit", text, next)
+    let found = how.found.map(|found| {
+        let text = match found {
+            Damage::Cut { from, to } => format!(
+                "lines {from} to {to} of the audit of `{site}` are gone: somebody cut them off"
+            ),
+            Damage::Altered { n } => format!(
+                "line {n} of the audit of `{site}` is not the one that was written: somebody changed it"
+            ),
+            Damage::Headless { n } => format!(
+                "nothing said where the audit of `{site}` ended when the agent started: lines after {n} may have been cut off"
+            ),
+        };
+        trouble(Urgency::High, site, None, "audit", text, "find out who can write to its data directory: cheops audit --verify")
     });
     let lost = (how.lost > 0).then(|| {
         let text = format!(
@@ -302,7 +310,7 @@ fn audit(site: &SiteId, how: &audit::State) -> Vec<Trouble> {
         let next = "look at the disk; a line of the audit says where they are missing";
         trouble(Urgency::Medium, site, None, "audit", text, next)
     });
-    [failing, cut, lost].into_iter().flatten().collect()
+    [failing, found, lost].into_iter().flatten().collect()
 }
 
 /// What is wrong with how the API is protected.

@@ -10,7 +10,7 @@
 //! - nobody can fill the record with refusals, or with what whoever looks may do: those over a rate are
 //!   counted, and a line has the number;
 //! - a disk that takes nothing stops no request: lines wait, within a limit, and it is a problem that is
-//!   shown.
+//!   shown; so is a record that was not as it had been left.
 
 mod admission;
 pub mod chain;
@@ -47,6 +47,7 @@ use self::{
 pub use self::{
     entry::{Entry, Event, What},
     read::{Place, Verdict, Wanted, directory, entries, verify},
+    write::Damage,
 };
 use crate::{config, trust::Own};
 
@@ -69,8 +70,7 @@ struct Shared {
     began: Instant,
     /// Whose turn it is to read: one at a time, so that the disk has time for others.
     turn: Turn<()>,
-    /// The number of the last line that a power cut can't take. Whoever has it makes more of them so: an
-    /// older head never follows a newer one.
+    /// The number of the last line that a power cut can't take. Whoever has it makes more of them so.
     settled: Turn<u64>,
 }
 
@@ -102,7 +102,7 @@ pub struct State {
     /// Why nothing can be written now.
     pub failing: Option<String>,
     /// What was wrong when the agent started.
-    pub cut: Option<(u64, u64)>,
+    pub found: Option<Damage>,
 }
 
 impl std::fmt::Debug for Audit {
@@ -117,13 +117,16 @@ impl Audit {
         let (directory, reads) = (directory(data), settings.reads);
         let now = Timestamp::now();
         let (writer, found) = Writer::open(directory.clone(), settings, own.clone(), site, now)?;
-        if let Some((from, to)) = found.cut {
-            tracing::error!("lines {from} to {to} of the audit are gone: somebody cut them off");
+        if let Some(found) = found {
+            tracing::error!("the audit is not as it was left: {found}");
         }
         let (queue, jobs) = mpsc::channel(QUEUE);
         let desk = Arc::new(Desk::default());
-        desk.state(|state| state.cut = found.cut);
-        // That the agent has started is written already.
+        desk.state(|state| state.found = found);
+        // From the first request on, there is a head; if not, it is tried again like lines that wait.
+        let begun = writer.settle();
+        let last = begun.last();
+        let settled = if last > 0 && begun.run().is_ok() { last } else { 0 };
         desk.bell.notify_one();
         let clerk = Clerk::new(writer, directory.clone(), desk.clone());
         std::thread::Builder::new().name("audit".into()).spawn(move || clerk.work(jobs))?;
@@ -136,7 +139,7 @@ impl Audit {
             admission: Mutex::new(Admission::new()),
             began: Instant::now(),
             turn: Turn::new(()),
-            settled: Turn::new(0),
+            settled: Turn::new(settled),
         }));
         tokio::spawn(audit.clone().keep_settling());
         Ok(audit)

@@ -1,11 +1,11 @@
 //! A record on a disk: written, broken, and gone on with.
 
-use std::{fs, io::Write as _, path::Path, time::Duration};
+use std::{fs, io::Write as _, path::Path, thread, time::Duration};
 
 use tempfile::TempDir;
 
 use super::{
-    chain::{Broken, Head},
+    chain::{Broken, Head, Last},
     read::parts,
     *,
 };
@@ -29,8 +29,35 @@ impl World {
     }
 
     fn open_at(&self, now: Timestamp) -> Writer {
+        self.opened(now).0
+    }
+
+    fn opened(&self, now: Timestamp) -> (Writer, Option<Damage>) {
         let (settings, site) = (self.settings.clone(), "site1".parse().unwrap());
-        Writer::open(self.directory(), settings, self.own(), &site, now).unwrap().0
+        Writer::open(self.directory(), settings, self.own(), &site, now).unwrap()
+    }
+
+    /// An audit that signs as it is told.
+    fn audit(&self, own: Own) -> Audit {
+        let (settings, site) = (self.settings.clone(), "site1".parse().unwrap());
+        Audit::open(self.data.path(), settings, own, &site).unwrap()
+    }
+
+    /// Opens a record that was touched, goes on with it, and says what was found.
+    fn damaged(&self) -> Option<Damage> {
+        let (writer, found) = self.opened(at(0));
+        writer.settle().run().unwrap();
+        found
+    }
+
+    /// Why lines say that the record was repaired.
+    fn repaired(&self) -> Vec<String> {
+        let repaired = |entry: &Entry| entry.event.what == What::Repaired;
+        self.all().into_iter().filter(repaired).filter_map(|entry| entry.event.why).collect()
+    }
+
+    fn head(&self) -> Head {
+        serde_json::from_slice(&fs::read(self.directory().join("head")).unwrap()).unwrap()
     }
 
     fn own(&self) -> Own {
@@ -237,8 +264,7 @@ fn a_head_says_no_more_than_was_synced() {
     writer.write().unwrap();
     let verdict = world.verify();
     assert_eq!((verdict.broken, verdict.unsigned), (None, 1));
-    let head: Head =
-        serde_json::from_slice(&fs::read(world.directory().join("head")).unwrap()).unwrap();
+    let head = world.head();
     assert_eq!((head.first, head.n), (1, 1));
 }
 
@@ -267,8 +293,7 @@ fn what_can_not_be_written_waits_and_what_is_too_much_is_counted() {
 #[tokio::test]
 async fn whoever_records_something_can_read_it_at_once() {
     let world = World::new();
-    let (settings, site) = (world.settings.clone(), "site1".parse().unwrap());
-    let audit = Audit::open(world.data.path(), settings, world.own(), &site).unwrap();
+    let audit = world.audit(world.own());
     for n in 0..20 {
         audit.record(asked(&format!("r{n}"))).await;
         let newest = audit.entries(Wanted { limit: 1, ..Wanted::default() }).await.unwrap();
@@ -283,8 +308,7 @@ async fn whoever_records_something_can_read_it_at_once() {
 #[tokio::test]
 async fn refusals_do_not_fill_the_record_and_nothing_else_is_left_out() {
     let world = World::new();
-    let (settings, site) = (world.settings.clone(), "site1".parse().unwrap());
-    let audit = Audit::open(world.data.path(), settings, world.own(), &site).unwrap();
+    let audit = world.audit(world.own());
     for _ in 0..3_000 {
         audit.record(Event { status: Some(403), ..asked("r") }).await;
     }
@@ -303,8 +327,7 @@ async fn refusals_do_not_fill_the_record_and_nothing_else_is_left_out() {
 #[tokio::test]
 async fn what_only_looks_does_not_fill_the_record_and_each_author_pays_for_itself() {
     let world = World::new();
-    let (settings, site) = (world.settings.clone(), "site1".parse().unwrap());
-    let audit = Audit::open(world.data.path(), settings, world.own(), &site).unwrap();
+    let audit = world.audit(world.own());
     let by = |author: &str| Event { author: Some(author.to_owned()), ..asked("r") };
     for _ in 0..2_000 {
         audit.record(Event { looks: true, ..by("eve") }).await;
@@ -335,4 +358,142 @@ fn a_join_that_is_refused_is_a_refusal() {
     let expected = serde_json::json!({ "what": "join", "from": "10.0.0.1:4000",
         "subject": "site2 key", "status": 403, "why": "token-used" });
     assert_eq!(line, expected);
+}
+
+#[test]
+fn the_first_start_finds_nothing_wrong() {
+    let world = World::new();
+    assert_eq!(world.damaged(), None);
+    assert_eq!(world.damaged(), None);
+    assert_eq!(world.repaired(), [""; 0]);
+    // Nor does one after a crash that came before the first line.
+    let world = World::new();
+    fs::create_dir_all(world.directory()).unwrap();
+    fs::write(world.directory().join("00000000000000000001.jsonl"), "").unwrap();
+    assert_eq!(world.damaged(), None);
+}
+
+#[test]
+fn a_record_whose_head_was_taken_away_says_so() {
+    type Take = fn(&World);
+    let takes: [Take; 4] = [
+        |world| fs::remove_file(world.directory().join("head")).unwrap(),
+        |world| fs::write(world.directory().join("head"), "no head").unwrap(),
+        |world| fs::write(world.directory().join("head"), "").unwrap(),
+        |world| {
+            let other = World::new();
+            other.written(5);
+            fs::copy(other.directory().join("head"), world.directory().join("head")).unwrap();
+        },
+    ];
+    for take in takes {
+        let world = World::new();
+        world.written(5);
+        change(&world.newest(), |lines| lines.truncate(4));
+        take(&world);
+        assert_eq!(world.damaged(), Some(Damage::Headless { n: 4 }));
+        let said = world.repaired();
+        assert!(said.len() == 1 && said[0].contains("line 4"), "{said:?}");
+        // It is said once.
+        assert_eq!(world.damaged(), None);
+        assert_eq!(world.repaired().len(), 1);
+    }
+}
+
+#[test]
+fn no_number_is_given_twice_where_a_file_was_emptied() {
+    let mut world = World::new();
+    world.settings.bytes = 1_000;
+    world.written(20);
+    let newest = parts(&world.directory()).unwrap().pop().unwrap();
+    for part in parts(&world.directory()).unwrap() {
+        fs::write(part.path, "").unwrap();
+    }
+    fs::remove_file(world.directory().join("head")).unwrap();
+    assert_eq!(world.damaged(), Some(Damage::Headless { n: 0 }));
+    assert_eq!(world.all()[0].n, newest.first);
+}
+
+#[test]
+fn a_line_that_was_changed_while_the_agent_was_away_stays_changed() {
+    for unsigned in [0, 3] {
+        let world = World::new();
+        world.written(5);
+        // Some may have come after the last head.
+        let mut writer = world.open();
+        for n in 0..unsigned {
+            writer.keep(at(n), asked("late"));
+        }
+        writer.write().unwrap();
+        if unsigned == 0 {
+            writer.settle().run().unwrap();
+        }
+        let n = world.head().n;
+        drop(writer);
+        change(&world.newest(), |lines| {
+            let mut last = Last::default();
+            let mut entries: Vec<Entry> =
+                lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+            entries[usize::try_from(n).unwrap() - 1].event.from = Some("elsewhere".into());
+            // All that follows is written anew.
+            let anew = |entry: Entry| last.follow(entry.at, entry.event);
+            let anew = entries.into_iter().map(anew).map(|line| String::from_utf8(line).unwrap());
+            *lines = anew.map(|line| line.trim_end().to_owned()).collect();
+        });
+        assert_eq!(world.damaged(), Some(Damage::Altered { n }), "{unsigned}");
+        assert!(world.repaired()[0].contains(&format!("line {n} is not")), "{unsigned}");
+        world.written(2);
+        assert!(matches!(world.broken(), Broken::Altered { .. }), "{unsigned}");
+    }
+}
+
+#[test]
+fn a_crash_before_the_last_lines_were_signed_is_no_damage() {
+    let world = World::new();
+    world.written(5);
+    let mut writer = world.open();
+    writer.keep(at(1), asked("late"));
+    writer.write().unwrap();
+    drop(writer);
+    assert_eq!(world.damaged(), None);
+    assert_eq!((world.verify().broken, world.repaired().len()), (None, 0));
+}
+
+#[test]
+fn an_older_head_never_follows_a_newer_one() {
+    let mut world = World::new();
+    world.settings = config::Audit { bytes: 1_000, keep: 2, ..config::Audit::default() };
+    let mut writer = world.open();
+    let old = writer.settle();
+    for n in 0..50 {
+        writer.keep(at(n), asked("r"));
+    }
+    writer.write().unwrap();
+    let turned = world.head();
+    assert!(turned.first > 1);
+    old.run().unwrap();
+    assert_eq!(world.head(), turned);
+    writer.settle().run().unwrap();
+    assert_eq!((world.verify().broken, world.head().n), (None, 51));
+}
+
+/// New files are begun while lines of those before are made durable: both write the head.
+#[test]
+fn heads_are_written_one_at_a_time() {
+    let mut world = World::new();
+    world.settings = config::Audit { bytes: 500, keep: 2, ..config::Audit::default() };
+    let mut writer = world.open();
+    let (to_settle, settles) = std::sync::mpsc::sync_channel::<write::Settle>(4);
+    thread::scope(|scope| {
+        let settling = scope.spawn(move || settles.into_iter().try_for_each(write::Settle::run));
+        for n in 0..400 {
+            writer.keep(at(n), asked("r"));
+            writer.write().unwrap();
+            let _ = to_settle.try_send(writer.settle());
+        }
+        drop(to_settle);
+        settling.join().unwrap().unwrap();
+    });
+    writer.settle().run().unwrap();
+    assert_eq!((world.verify().broken, world.verify().unsigned), (None, 0));
 }

@@ -3,7 +3,9 @@
 //! What must stay true:
 //! - a line is written whole or not at all; what a crash left of one is put aside at the next start,
 //!   and a line says so;
-//! - the head is never ahead of what is on the disk: lines are synced first;
+//! - the head is never ahead of what is on the disk: lines are synced first; and a head never gives way to an
+//!   older one;
+//! - what is wrong when the record is gone on with stays wrong, for whoever checks it later, or a line says so;
 //! - what can't be written now is kept, within a limit, and written when it can be; what is over the
 //!   limit is counted, and a line says how many;
 //! - there are never more files than are to be kept.
@@ -14,7 +16,7 @@ use std::{
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use cheops_core::id::SiteId;
@@ -37,6 +39,7 @@ pub(super) struct Writer {
     directory: PathBuf,
     pub(super) settings: config::Audit,
     own: Own,
+    heads: Arc<Heads>,
     file: Arc<File>,
     /// How long the file is, up to the end of its last line.
     length: u64,
@@ -51,11 +54,31 @@ pub(super) struct Writer {
     lost: u64,
 }
 
-/// What was found when a record was opened.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
-    /// Lines that the head tells of, and that are not there.
-    pub(super) cut: Option<(u64, u64)>,
+/// What was wrong with a record when it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    /// Lines that the head tells of are not there.
+    #[error("lines {from} to {to} were there, and are not any more")]
+    Cut {
+        /// The first of them.
+        from: u64,
+        /// The last of them.
+        to: u64,
+    },
+    /// The line that the head tells of is another.
+    #[error("line {n} is not the one that was written: it was changed while the agent was away")]
+    Altered {
+        /// Its number.
+        n: u64,
+    },
+    /// There are lines, and no head that this site has signed.
+    #[error(
+        "there was no head that the key of this site has signed: the record ended with line {n}, and whether more had followed can't be told"
+    )]
+    Headless {
+        /// The number of the last line.
+        n: u64,
+    },
 }
 
 impl Writer {
@@ -66,7 +89,7 @@ impl Writer {
         own: Own,
         site: &SiteId,
         now: Timestamp,
-    ) -> io::Result<(Self, Found)> {
+    ) -> io::Result<(Self, Option<Damage>)> {
         fs::create_dir_all(&directory)?;
         let head = read::head(&directory)?;
         let mut parts = read::parts(&directory)?;
@@ -80,15 +103,17 @@ impl Writer {
                 break;
             }
         }
-        let mut found = Found::default();
-        // Whoever signed, it can't be read as fewer lines than there were.
-        if let Some(signed) = head.and_then(|head| head.last(&own().public()))
-            && signed.n > last.n
-        {
-            found.cut = Some((last.n + 1, signed.n));
-            last = signed;
+        let signed = head.and_then(|head| head.last(&own().public()));
+        let found = held_against(signed, &parts, last)?;
+        match (found, signed) {
+            (Some(Damage::Cut { .. }), Some(signed)) => last = signed,
+            // The next line follows the one that was signed: no later head makes this one good.
+            (Some(Damage::Altered { .. }), Some(signed)) => last.hash = signed.hash,
+            // No line has a number that another had.
+            _ => last.n = last.n.max(parts.last().map_or(0, |part| part.first.saturating_sub(1))),
         }
-        if parts.is_empty() || found.cut.is_some() {
+        let cut = matches!(found, Some(Damage::Cut { .. }));
+        if parts.is_empty() || cut {
             parts.push(Part::new(&directory, last.n + 1));
         }
         let newest = &parts[parts.len() - 1];
@@ -97,6 +122,7 @@ impl Writer {
         let mut writer = Self {
             born: born(&newest.path)?.unwrap_or(now),
             first: parts[0].first,
+            heads: Arc::new(Heads { directory: directory.clone(), newest: Mutex::default() }),
             file: Arc::new(file),
             directory,
             settings,
@@ -106,7 +132,7 @@ impl Writer {
             waiting: VecDeque::new(),
             lost: 0,
         };
-        writer.events_of_start(site, now, repaired, &found);
+        writer.events_of_start(site, now, repaired, found);
         // On a disk that is full they wait, like all others: the site can still be looked at.
         if let Err(error) = writer.write() {
             tracing::error!("the audit can't be written: {error}; lines wait");
@@ -119,13 +145,9 @@ impl Writer {
         site: &SiteId,
         now: Timestamp,
         repaired: Option<String>,
-        found: &Found,
+        found: Option<Damage>,
     ) {
-        if let Some(why) = repaired {
-            self.keep(now, Event { why: Some(why), ..Event::of(What::Repaired) });
-        }
-        if let Some((from, to)) = found.cut {
-            let why = format!("lines {from} to {to} were there, and are not any more");
+        for why in repaired.into_iter().chain(found.map(|found| found.to_string())) {
             self.keep(now, Event { why: Some(why), ..Event::of(What::Repaired) });
         }
         self.keep(now, Event { from: Some(site.to_string()), ..Event::of(What::Started) });
@@ -150,7 +172,7 @@ impl Writer {
         self.lost
     }
 
-    /// Whether events wait to be written.
+    /// Whether there is something to be written.
     pub(super) fn waits(&self) -> bool {
         self.lost > 0 || !self.waiting.is_empty()
     }
@@ -207,6 +229,8 @@ impl Writer {
         self.file.sync_data()?;
         let part = Part::new(&self.directory, self.last.n + 1);
         self.file = Arc::new(opened(&part.path)?);
+        // Lines are there after a power cut only if their file is.
+        File::open(&self.directory)?.sync_all()?;
         self.length = self.file.metadata()?.len();
         self.born = self.waiting.front().map_or_else(Timestamp::now, |(at, _)| *at);
         let mut parts = read::parts(&self.directory)?;
@@ -214,7 +238,7 @@ impl Writer {
         let gone: Vec<Part> = parts.drain(..over).collect();
         self.first = parts.first().map_or(self.last.n + 1, |part| part.first);
         // First the head says that they are not kept: otherwise they would seem to be removed.
-        self.head().write(&self.directory)?;
+        self.heads.write(&self.head())?;
         for part in gone {
             fs::remove_file(part.path)?;
         }
@@ -223,7 +247,7 @@ impl Writer {
 
     /// What has to be done so that all that is written survives a power cut.
     pub(super) fn settle(&self) -> Settle {
-        Settle { file: self.file.clone(), directory: self.directory.clone(), head: self.head() }
+        Settle { file: self.file.clone(), heads: self.heads.clone(), head: self.head() }
     }
 
     fn head(&self) -> Head {
@@ -240,7 +264,7 @@ impl Writer {
 /// Makes lines durable, then the head: beside what goes on to be written.
 pub(super) struct Settle {
     file: Arc<File>,
-    directory: PathBuf,
+    heads: Arc<Heads>,
     head: Head,
 }
 
@@ -252,18 +276,59 @@ impl Settle {
 
     pub(super) fn run(self) -> io::Result<()> {
         self.file.sync_data()?;
-        self.head.write(&self.directory)
+        self.heads.write(&self.head)
     }
 }
 
-impl Head {
-    fn write(&self, directory: &Path) -> io::Result<()> {
-        let draft = directory.join("head.new");
+/// Where heads are written: one at a time, by the one who begins a new file or the one who makes lines durable.
+struct Heads {
+    directory: PathBuf,
+    /// How far the newest goes: its last line, and its first.
+    newest: Mutex<(u64, u64)>,
+}
+
+impl Heads {
+    /// Writes a head, unless a newer one is there. It waits for no more than another head.
+    fn write(&self, head: &Head) -> io::Result<()> {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if (head.n, head.first) < *newest {
+            return Ok(());
+        }
+        let draft = self.directory.join("head.new");
         let mut file = options().create(true).truncate(true).open(&draft)?;
-        file.write_all(&serde_json::to_vec(self)?)?;
+        file.write_all(&serde_json::to_vec(head)?)?;
         file.sync_data()?;
-        fs::rename(draft, directory.join(HEAD))
+        fs::rename(draft, self.directory.join(HEAD))?;
+        *newest = (head.n, head.first);
+        Ok(())
     }
+}
+
+/// What is wrong with a record that ends in this line, as far as what the site has signed tells.
+fn held_against(signed: Option<Last>, parts: &[Part], last: Last) -> io::Result<Option<Damage>> {
+    let Some(signed) = signed else {
+        let begun = last.n > 0 || parts.iter().any(|part| part.first > 1);
+        return Ok(begun.then_some(Damage::Headless { n: last.n }));
+    };
+    if signed.n > last.n {
+        return Ok(Some(Damage::Cut { from: last.n + 1, to: signed.n }));
+    }
+    let there = if signed.n == last.n { Some(last) } else { numbered(parts, signed.n)? };
+    Ok((there != Some(signed)).then_some(Damage::Altered { n: signed.n }))
+}
+
+/// The line with a number.
+fn numbered(parts: &[Part], n: u64) -> io::Result<Option<Last>> {
+    let begun = parts.partition_point(|part| part.first <= n);
+    let Some(part) = begun.checked_sub(1).map(|at| &parts[at]) else { return Ok(None) };
+    let mut found = None;
+    read::lines(&part.path, |read| {
+        if let read::Read::Line(line) = read {
+            found = Last::of(line).filter(|last| last.n == n);
+        }
+        found.is_none()
+    })?;
+    Ok(found)
 }
 
 /// Nobody else is to read who asked for what.

@@ -188,6 +188,33 @@ fn whoever_touches_the_record_is_found_and_the_place_named() {
     assert!(verified(&data).0.contains("lines 5 to 6 are missing"));
 }
 
+#[test]
+fn an_agent_that_finds_no_head_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut site = Agent::alone(directory.path());
+    for n in 0..5 {
+        site.exec("web", &here(&format!("echo {n}")));
+    }
+    let (_, problems) = site.ask("/api/v1/problems").unwrap();
+    assert!(!problems.contains("audit"), "{problems}");
+    site.kill();
+    let data = directory.path().join("data");
+    let file = audit::directory(&data).join("00000000000000000001.jsonl");
+    let lines = fs::read_to_string(&file).unwrap();
+    let kept: Vec<&str> = lines.lines().take(4).collect();
+    fs::write(&file, kept.join("\n") + "\n").unwrap();
+    fs::remove_file(audit::directory(&data).join("head")).unwrap();
+    let (text, exit) = verified(&data);
+    assert!(text.contains("Nothing says where the record ends") && exit == Some(1), "{text}");
+    site.start();
+    site.wait_until_ready();
+    let (_, problems) = site.ask("/api/v1/problems").unwrap();
+    assert!(problems.contains("lines after 4 may have been cut off"), "{problems}");
+    let repaired = entries(&site, "").into_iter().find(|line| line.event.what == What::Repaired);
+    let why = repaired.unwrap().event.why.unwrap();
+    assert!(why.contains("the record ended with line 4"), "{why}");
+}
+
 /// The agent is killed again and again under load; what it has answered is in the record, which goes on.
 #[test]
 fn a_killed_agent_loses_no_line_of_what_it_has_answered() {
