@@ -316,7 +316,11 @@ impl Agent {
         self.context.node.stop();
         self.node.stopped().await;
         // A disk that hangs is no reason to.
-        let _ = time::timeout(FAREWELL, self.context.audit.stop()).await;
+        if time::timeout(FAREWELL, self.context.audit.stop()).await.is_err() {
+            tracing::error!(
+                "the audit did not come to its end in time: its last lines may be lost"
+            );
+        }
     }
 }
 

@@ -270,7 +270,7 @@ impl Metrics {
         gauges.written.set(count(how.written));
         gauges.lost.set(count(how.lost));
         gauges.unwritten.set(count(how.unwritten));
-        gauges.failing.set(how.failing.is_some().into());
+        gauges.failing.set((how.failing.is_some() || how.unsigned.is_some()).into());
         for peer in context.peers.view() {
             self.link(&peer);
         }

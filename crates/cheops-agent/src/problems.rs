@@ -283,10 +283,19 @@ fn unkept(site: &SiteId, rules: Option<(Vec<&str>, Landlock)>) -> Option<Trouble
 }
 
 fn audit(site: &SiteId, how: &audit::State) -> Vec<Trouble> {
+    let high = |text: String, next: &str| trouble(Urgency::High, site, None, "audit", text, next);
     let failing = how.failing.as_ref().map(|why| {
         let text = format!("the audit of `{site}` can't be written: {why}");
-        let next = "look at `audit` in the data directory; lines wait, and it is tried again";
-        trouble(Urgency::High, site, None, "audit", text, next)
+        let next = if how.ended {
+            "start the agent again: until then nothing is written, and its log says why"
+        } else {
+            "look at `audit` in the data directory; lines wait, and it is tried again"
+        };
+        high(text, next)
+    });
+    let unsigned = how.unsigned.as_ref().map(|why| {
+        let text = format!("where the audit of `{site}` ends can't be signed: {why}");
+        high(text, "look at `audit` in the data directory; it is tried again")
     });
     let found = how.found.map(|found| {
         let text = match found {
@@ -300,7 +309,7 @@ fn audit(site: &SiteId, how: &audit::State) -> Vec<Trouble> {
                 "nothing said where the audit of `{site}` ended when the agent started: lines after {n} may have been cut off"
             ),
         };
-        trouble(Urgency::High, site, None, "audit", text, "find out who can write to its data directory: cheops audit --verify")
+        high(text, "find out who can write to its data directory: cheops audit --verify")
     });
     let lost = (how.lost > 0).then(|| {
         let text = format!(
@@ -310,7 +319,7 @@ fn audit(site: &SiteId, how: &audit::State) -> Vec<Trouble> {
         let next = "look at the disk; a line of the audit says where they are missing";
         trouble(Urgency::Medium, site, None, "audit", text, next)
     });
-    [failing, found, lost].into_iter().flatten().collect()
+    [failing, unsigned, found, lost].into_iter().flatten().collect()
 }
 
 /// What is wrong with how the API is protected.

@@ -1,12 +1,16 @@
 //! The clerk: the thread that writes the record, since writing may wait for the disk.
 //!
-//! What must stay true: whoever waits for a line goes on when it is with the system, or can't be for now;
-//! all that has come meanwhile is written at once.
+//! What must stay true:
+//! - whoever waits for a line goes on when it is with the system, or can't be for now;
+//! - all that has come meanwhile is written at once;
+//! - an event is written, or counted as lost, whatever becomes of the queue, of the clerk and of the one who
+//!   wanted it written.
 
 use std::{
     io,
     path::PathBuf,
     sync::{Arc, atomic::Ordering::Relaxed},
+    thread,
 };
 
 use jiff::Timestamp;
@@ -23,13 +27,42 @@ const BATCH: usize = 256;
 
 /// What the clerk is asked to do.
 pub(super) enum Job {
-    /// To write down what happened, and when.
-    Write { at: Timestamp, event: Box<Event>, written: Option<oneshot::Sender<()>> },
-    /// To try once more what could not be written, and to say what has to be made durable, if there are
-    /// lines after that number.
-    Settle { after: u64, ready: oneshot::Sender<Option<Settle>> },
-    /// The same, and to do nothing after that.
-    Stop { after: u64, ready: oneshot::Sender<Option<Settle>> },
+    /// To write down what happened.
+    Write(Note),
+    /// To try once more what could not be written, and to say what has to be made durable.
+    Settle(Question),
+    /// To write all that has come, to say the same, and to do nothing after that.
+    Stop(Question),
+}
+
+/// What has to be made durable, if there are lines after this number?
+pub(super) struct Question {
+    pub(super) after: u64,
+    pub(super) ready: oneshot::Sender<Option<Settle>>,
+}
+
+/// An event on its way to the clerk. If it is dropped before it is there, it is counted.
+pub(super) struct Note {
+    at: Timestamp,
+    event: Option<Box<Event>>,
+    written: Option<oneshot::Sender<()>>,
+    desk: Arc<Desk>,
+}
+
+impl Note {
+    /// What happened now. As long as it waits, it has no more than a line needs.
+    pub(super) fn of(event: Event, written: Option<oneshot::Sender<()>>, desk: &Arc<Desk>) -> Self {
+        let event = Some(Box::new(event.shortened()));
+        Self { at: Timestamp::now(), event, written, desk: desk.clone() }
+    }
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        if let Some(event) = self.event.take() {
+            self.desk.miss(&event);
+        }
+    }
 }
 
 pub(super) struct Clerk {
@@ -47,33 +80,39 @@ impl Clerk {
 
     /// Writes until it is told to stop, or nobody is left who could ask.
     pub(super) fn work(mut self, mut jobs: mpsc::Receiver<Job>) {
-        let mut batch = Vec::new();
+        let (mut batch, mut asked, mut last) = (Vec::new(), Vec::new(), None);
         while jobs.blocking_recv_many(&mut batch, BATCH) > 0 {
-            let before = self.writer.lost();
             self.writer.lose(self.desk.missed.swap(0, Relaxed));
-            let (mut asked, mut stop) = (Vec::new(), false);
+            let before = self.writer.lost();
             for job in batch.drain(..) {
                 match job {
-                    Job::Write { at, event, written } => {
-                        self.writer.keep(at, *event);
-                        self.waiting.extend(written);
-                    }
-                    Job::Settle { after, ready } => asked.push((after, ready)),
-                    Job::Stop { after, ready } => {
-                        asked.push((after, ready));
-                        stop = true;
+                    Job::Write(note) => self.keep(note),
+                    Job::Settle(question) => asked.push(question),
+                    Job::Stop(question) => {
+                        // What has come by then is written; whoever comes later hears that it is not.
+                        jobs.close();
+                        last = Some(question);
                     }
                 }
             }
             self.write(self.writer.lost() - before);
-            for (after, ready) in asked {
-                let new = self.writer.last().n > after;
-                let _ = ready.send(new.then(|| self.writer.settle()));
-            }
-            if stop {
-                return;
-            }
+            asked.drain(..).for_each(|question| self.answer(question));
         }
+        if let Some(question) = last {
+            self.answer(question);
+        }
+    }
+
+    fn keep(&mut self, mut note: Note) {
+        if let Some(event) = note.event.take() {
+            self.writer.keep(note.at, *event);
+        }
+        self.waiting.extend(note.written.take());
+    }
+
+    fn answer(&self, Question { after, ready }: Question) {
+        let new = self.writer.last().n > after;
+        let _ = ready.send(new.then(|| self.writer.settle()));
     }
 
     /// Writes what waits, and lets those go on who wait for it, written or not.
@@ -101,6 +140,26 @@ impl Clerk {
         if let Some(error) = failed.filter(|_| newly) {
             let place = self.directory.display();
             tracing::error!("the audit in {place} can't be written: {error}; lines wait");
+        }
+    }
+}
+
+impl Drop for Clerk {
+    fn drop(&mut self) {
+        let (unwritten, fault) = (self.writer.waiting(), thread::panicking());
+        self.desk.state(|state| {
+            state.lost += unwritten;
+            state.ended = true;
+            if fault {
+                state.failing = Some("the thread that writes it has ended by a fault".to_owned());
+            }
+        });
+        let place = self.directory.display();
+        if fault {
+            tracing::error!("nobody writes the audit in {place} any more, by a fault of the agent");
+        }
+        if unwritten > 0 {
+            tracing::error!("{unwritten} lines of the audit in {place} could not be written");
         }
     }
 }

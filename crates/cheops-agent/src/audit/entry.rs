@@ -172,6 +172,7 @@ impl Event {
             if let Some(text) = text.as_mut().filter(|text| text.len() > LONGEST) {
                 text.truncate(text.floor_char_boundary(LONGEST));
                 text.push('…');
+                text.shrink_to_fit();
             }
         }
         self

@@ -7,10 +7,11 @@
 //! What must stay true:
 //! - a request that changes something is not answered before its line is with the system: a killed
 //!   agent loses no line of what it has answered, and a power cut no more than the last moments;
+//! - each event has a line, or is counted as one that has none, whether or not whoever asked waits;
 //! - nobody can fill the record with refusals, or with what whoever looks may do: those over a rate are
 //!   counted, and a line has the number;
 //! - a disk that takes nothing stops no request: lines wait, within a limit, and it is a problem that is
-//!   shown; so is a record that was not as it had been left.
+//!   shown; so is a record that nobody writes any more, and one that was not as it had been left.
 
 mod admission;
 pub mod chain;
@@ -41,20 +42,23 @@ use tokio::{
 
 use self::{
     admission::Admission,
-    clerk::{Clerk, Job},
-    write::{Settle, Writer},
+    clerk::{Clerk, Job, Note, Question},
+    write::Writer,
 };
 pub use self::{
     entry::{Entry, Event, What},
     read::{Place, Verdict, Wanted, directory, entries, verify},
     write::Damage,
 };
-use crate::{config, trust::Own};
+use crate::{config, limits::Seldom, trust::Own};
 
-/// How many events may be on their way to the one who writes. More wait.
-const QUEUE: usize = 1_024;
+/// How many events may be on their way to the one who writes, whether or not whoever asked still waits. More
+/// wait for a place, and are counted as lost if they can't.
+const QUEUE: usize = 8_192;
 /// How often what was written is made to survive a power cut, and what could not be is tried again.
 const SETTLE: Duration = Duration::from_millis(250);
+/// How often a minute it is said that something has no line because the agent stops.
+const SAID: u32 = 10;
 
 /// The audit of this site. A handle; clones share it.
 #[derive(Clone)]
@@ -75,18 +79,55 @@ struct Shared {
 }
 
 /// What those who ask and the one who writes share.
-#[derive(Default)]
 struct Desk {
-    /// Events that found the queue full, and could not wait.
+    /// Events that never came to the one who writes, and that no line tells of yet.
     missed: AtomicU64,
     state: Mutex<State>,
-    /// Rung when lines were written, or could not be.
+    /// Rung when there is something to be made durable, or to be tried once more.
     bell: Notify,
+    late: Seldom,
 }
 
 impl Desk {
+    fn new(found: Option<Damage>) -> Self {
+        let state = Mutex::new(State { found, ..State::default() });
+        let (missed, bell, late) = (AtomicU64::new(0), Notify::new(), Seldom::new(SAID));
+        Self { missed, state, bell, late }
+    }
+
     fn state<T>(&self, with: impl FnOnce(&mut State) -> T) -> T {
         with(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes how it went to sign where the record ends, says once that it can't be done, and whether it was.
+    fn signed(&self, signed: io::Result<()>) -> bool {
+        let failed = signed.err().map(|error| error.to_string());
+        let newly = self.state(|state| {
+            let newly = failed.is_some() && state.unsigned.is_none();
+            state.unsigned.clone_from(&failed);
+            newly
+        });
+        let Some(error) = failed else { return true };
+        if newly {
+            tracing::error!("the head of the audit can't be written: {error}; it is tried again");
+        }
+        self.bell.notify_one();
+        false
+    }
+
+    /// Counts an event that does not come to the one who writes.
+    fn miss(&self, event: &Event) {
+        self.missed.fetch_add(1, Relaxed);
+        let ended = self.state(|state| {
+            state.lost += 1;
+            state.ended
+        });
+        // A line is to tell of it soon, also if nothing else happens.
+        self.bell.notify_one();
+        if ended && let Some(unsaid) = self.late.again(std::time::Instant::now()) {
+            let (operation, what) = (event.operation.as_deref().unwrap_or("none"), event.what);
+            tracing::warn!(operation, ?what, unsaid, "nobody writes the audit: this has no line");
+        }
     }
 }
 
@@ -101,6 +142,10 @@ pub struct State {
     pub unwritten: u64,
     /// Why nothing can be written now.
     pub failing: Option<String>,
+    /// Why it can't be signed now where the record ends.
+    pub unsigned: Option<String>,
+    /// Nobody writes any more.
+    pub ended: bool,
     /// What was wrong when the agent started.
     pub found: Option<Damage>,
 }
@@ -121,12 +166,11 @@ impl Audit {
             tracing::error!("the audit is not as it was left: {found}");
         }
         let (queue, jobs) = mpsc::channel(QUEUE);
-        let desk = Arc::new(Desk::default());
-        desk.state(|state| state.found = found);
+        let desk = Arc::new(Desk::new(found));
         // From the first request on, there is a head; if not, it is tried again like lines that wait.
         let begun = writer.settle();
         let last = begun.last();
-        let settled = if last > 0 && begun.run().is_ok() { last } else { 0 };
+        let settled = if last > 0 && desk.signed(begun.run()) { last } else { 0 };
         desk.bell.notify_one();
         let clerk = Clerk::new(writer, directory.clone(), desk.clone());
         std::thread::Builder::new().name("audit".into()).spawn(move || clerk.work(jobs))?;
@@ -151,12 +195,11 @@ impl Audit {
     }
 
     /// Writes down what happened. When this returns, the system has it, or it waits for a disk that
-    /// takes nothing.
+    /// takes nothing. Whoever does not wait for that changes nothing of it, as long as there is a place.
     pub async fn record(&self, event: Event) {
         let Some(event) = self.admitted(event) else { return };
         let (written, done) = oneshot::channel();
-        let (at, event) = (Timestamp::now(), Box::new(event));
-        let job = Job::Write { at, event, written: Some(written) };
+        let job = Job::Write(Note::of(event, Some(written), &self.0.desk));
         if self.0.queue.send(job).await.is_ok() {
             let _ = done.await;
         }
@@ -165,10 +208,8 @@ impl Audit {
     /// Writes down what happened, and does not wait: for those who must not.
     pub fn note(&self, event: Event) {
         let Some(event) = self.admitted(event) else { return };
-        let (at, event) = (Timestamp::now(), Box::new(event));
-        if self.0.queue.try_send(Job::Write { at, event, written: None }).is_err() {
-            self.0.desk.missed.fetch_add(1, Relaxed);
-        }
+        // Without a place it is dropped, which counts it.
+        let _ = self.0.queue.try_send(Job::Write(Note::of(event, None, &self.0.desk)));
     }
 
     /// An event that is to have a line: of very many refusals, and of what only looks, not each.
@@ -214,14 +255,14 @@ impl Audit {
 
     /// Writes all that waits, signs where it ends, and writes no more.
     pub async fn stop(&self) {
-        self.settle(|after, ready| Job::Stop { after, ready }).await;
+        self.settle(Job::Stop).await;
     }
 
     /// Has lines made durable soon after they are written, not too often, until there can be no more.
     async fn keep_settling(self) {
         loop {
             self.0.desk.bell.notified().await;
-            if !self.settle(|after, ready| Job::Settle { after, ready }).await {
+            if !self.settle(Job::Settle).await {
                 return;
             }
             sleep(SETTLE).await;
@@ -229,21 +270,18 @@ impl Audit {
     }
 
     /// Makes durable what a job finds written, and says whether more can be.
-    async fn settle(&self, job: impl FnOnce(u64, oneshot::Sender<Option<Settle>>) -> Job) -> bool {
+    async fn settle(&self, job: impl FnOnce(Question) -> Job) -> bool {
         let mut settled = self.0.settled.lock().await;
         let (to_ready, ready) = oneshot::channel();
-        if self.0.queue.send(job(*settled, to_ready)).await.is_err() {
+        let question = Question { after: *settled, ready: to_ready };
+        if self.0.queue.send(job(question)).await.is_err() {
             return false;
         }
         let Ok(Some(settle)) = ready.await else { return true };
         let last = settle.last();
-        match spawn_blocking(move || settle.run()).await {
-            Ok(Ok(())) => *settled = last,
-            Ok(Err(error)) => {
-                tracing::warn!("the head of the audit can't be written: {error}");
-                self.0.desk.bell.notify_one();
-            }
-            Err(_) => {}
+        let run = spawn_blocking(move || settle.run()).await;
+        if self.0.desk.signed(run.unwrap_or_else(|error| Err(io::Error::other(error)))) {
+            *settled = last;
         }
         true
     }

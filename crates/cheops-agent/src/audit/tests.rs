@@ -1,6 +1,13 @@
 //! A record on a disk: written, broken, and gone on with.
 
-use std::{fs, io::Write as _, path::Path, thread, time::Duration};
+use std::{
+    fs,
+    io::Write as _,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    thread,
+    time::Duration,
+};
 
 use tempfile::TempDir;
 
@@ -110,6 +117,14 @@ fn asked(resource: &str) -> Event {
         resource: Some(resource.into()),
         status: Some(200),
         ..Event::of(What::Request)
+    }
+}
+
+async fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -496,4 +511,149 @@ fn heads_are_written_one_at_a_time() {
     });
     writer.settle().run().unwrap();
     assert_eq!((world.verify().broken, world.verify().unsigned), (None, 0));
+}
+
+/// Whoever signs has to pass it.
+#[derive(Default)]
+struct Gate {
+    closed: AtomicBool,
+    waits: AtomicBool,
+}
+
+impl Gate {
+    fn own(self: &Arc<Self>, world: &World) -> Own {
+        let (gate, own) = (self.clone(), world.own());
+        Arc::new(move || {
+            while gate.closed.load(SeqCst) {
+                gate.waits.store(true, SeqCst);
+                thread::sleep(Duration::from_millis(1));
+            }
+            own()
+        })
+    }
+}
+
+#[tokio::test]
+async fn an_event_of_one_who_hangs_up_has_a_line_or_is_counted() {
+    let (world, gate) = (World::new(), Arc::new(Gate::default()));
+    let audit = world.audit(gate.own(&world));
+    gate.closed.store(true, SeqCst);
+    audit.record(asked("first")).await;
+    eventually("the clerk is held up", || gate.waits.load(SeqCst)).await;
+    // Whoever hangs up while there is a place has a line.
+    let brief = Duration::from_millis(1);
+    tokio::time::timeout(brief, audit.record(asked("hung-up"))).await.unwrap_err();
+    for _ in 1..QUEUE {
+        audit.note(asked("r"));
+    }
+    assert_eq!(audit.how().lost, 0);
+    tokio::time::timeout(brief, audit.record(asked("lost"))).await.unwrap_err();
+    audit.note(asked("lost"));
+    assert_eq!(audit.how().lost, 2);
+    gate.closed.store(false, SeqCst);
+    eventually("a line tells of it", || {
+        let told = world.all().into_iter().filter(|entry| entry.event.what == What::Lost);
+        told.filter_map(|entry| entry.event.more).sum::<u64>() == 2
+    })
+    .await;
+    audit.stop().await;
+    let count = |resource: &str| {
+        let about = |entry: &&Entry| entry.event.resource.as_deref() == Some(resource);
+        world.all().iter().filter(about).count()
+    };
+    assert_eq!([count("hung-up"), count("r"), count("lost")], [1, QUEUE - 1, 0]);
+    assert_eq!((audit.how().lost, world.verify().broken), (2, None));
+}
+
+#[tokio::test]
+async fn a_clerk_that_is_gone_is_a_problem_and_what_it_does_not_write_is_counted() {
+    let world = World::new();
+    let (broken, own) = (Arc::new(AtomicBool::new(false)), world.own());
+    let sees = broken.clone();
+    let audit = world.audit(Arc::new(move || {
+        assert!(!sees.load(SeqCst), "it breaks, as this test wants it");
+        own()
+    }));
+    broken.store(true, SeqCst);
+    audit.record(asked("r")).await;
+    eventually("it is gone", || audit.how().ended).await;
+    let failing = audit.how().failing.unwrap();
+    assert!(failing.contains("has ended"), "{failing}");
+    let before = audit.how().lost;
+    audit.record(asked("r")).await;
+    audit.note(asked("r"));
+    assert_eq!(audit.how().lost, before + 2);
+}
+
+#[test]
+fn what_came_before_the_end_is_written_and_what_comes_later_is_counted() {
+    let world = World::new();
+    let (desk, writer) = (Arc::new(Desk::new(None)), world.open());
+    let (queue, jobs) = mpsc::channel(QUEUE);
+    let note = || Job::Write(Note::of(asked("r"), None, &desk));
+    let (ready, answer) = oneshot::channel();
+    queue.try_send(Job::Stop(Question { after: 0, ready })).ok().unwrap();
+    for _ in 0..1_000 {
+        queue.try_send(note()).ok().unwrap();
+    }
+    Clerk::new(writer, world.directory(), desk.clone()).work(jobs);
+    answer.blocking_recv().unwrap().unwrap().run().unwrap();
+    let verdict = world.verify();
+    assert_eq!((verdict.broken, verdict.unsigned, verdict.last.n), (None, 0, 1_001));
+    assert!(queue.try_send(note()).is_err());
+    let state = desk.state(|state| state.clone());
+    assert_eq!((state.lost, state.ended, state.failing), (1, true, None));
+}
+
+#[test]
+fn that_the_head_can_not_be_written_is_said_once_until_it_can() {
+    let desk = Desk::new(None);
+    let full = || Err(io::Error::from(io::ErrorKind::StorageFull));
+    let said = said(|| {
+        for _ in 0..5 {
+            assert!(!desk.signed(full()));
+        }
+        assert!(desk.state(|state| state.unsigned.is_some()));
+        assert!(desk.signed(Ok(())));
+        assert!(desk.state(|state| state.unsigned.is_none()));
+        assert!(!desk.signed(full()));
+    });
+    assert_eq!(said, 2);
+}
+
+/// How often something is logged.
+fn said(what: impl FnOnce()) -> u64 {
+    use tracing::{Event, Metadata, Subscriber, span};
+    struct Count(Arc<AtomicU64>);
+    impl Subscriber for Count {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+    let count = Arc::new(AtomicU64::new(0));
+    tracing::subscriber::with_default(Count(count.clone()), what);
+    count.load(Relaxed)
+}
+
+#[tokio::test]
+async fn a_head_that_can_not_be_written_is_shown_until_it_can() {
+    let world = World::new();
+    let audit = world.audit(world.own());
+    let draft = world.directory().join("head.new");
+    fs::create_dir(&draft).unwrap();
+    audit.record(asked("r")).await;
+    eventually("it is shown", || audit.how().unsigned.is_some()).await;
+    fs::remove_dir(&draft).unwrap();
+    eventually("it is not any more", || audit.how().unsigned.is_none()).await;
+    assert_eq!(world.verify().unsigned, 0);
 }

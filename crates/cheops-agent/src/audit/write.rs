@@ -172,6 +172,11 @@ impl Writer {
         self.lost
     }
 
+    /// How many events wait to be written.
+    pub(super) fn waiting(&self) -> u64 {
+        self.waiting.len() as u64
+    }
+
     /// Whether there is something to be written.
     pub(super) fn waits(&self) -> bool {
         self.lost > 0 || !self.waiting.is_empty()
