@@ -73,7 +73,7 @@ pub enum Damage {
     },
     /// There are lines, and no head that this site has signed.
     #[error(
-        "there was no head that the key of this site has signed: the record ended with line {n}, and whether more had followed can't be told"
+        "there was no head that the key of this site has signed: the record ended with line {n}; whether it was changed, and whether more had followed, can't be told"
     )]
     Headless {
         /// The number of the last line.
