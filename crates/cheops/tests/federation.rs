@@ -374,6 +374,65 @@ fn a_site_gets_a_new_key_while_it_is_cut_off_and_is_known_again() {
     assert!(all_ok(&field.sites[1].exec("x", &submit("echo b >> {id}", "add")), 3));
 }
 
+/// A site that has renewed its key where nobody heard of it, has asked for something there, and was removed
+/// meanwhile: the third of three. The lines are whole again.
+fn removed_with_a_key_that_nobody_has_heard_of() -> Field {
+    let field = federation(3);
+    let [one, two, three] = &field.sites[..] else { panic!("three sites") };
+    let begin = Submit {
+        config: Some(serde_json::from_str(SET_AND_ADD).unwrap()),
+        ..on(&field.everywhere(), "echo begin > {id}")
+    };
+    assert!(all_ok(&one.exec("x", &begin), 3));
+    field.agreed("x", &[0, 1, 2]);
+    field.net.cut(0, 2);
+    field.net.cut(1, 2);
+    eventually("the third is alone", || three.reachable().is_empty());
+    well(three, &["site", "key", "--renew"]);
+    let alone = Submit { wait: Some("0s".into()), ..submit("echo alone >> {id}", "add") };
+    three.exec("x", &alone);
+    eventually("it runs what it accepts", || {
+        read(&field.directory(2).join("work/x")).as_deref() == Some("begin\nalone\n")
+    });
+    well(one, &["site", "remove", "site3"]);
+    eventually("both have heard of it", || {
+        [one, two].iter().all(|site| member_names(site) == ["site1", "site2"])
+    });
+    field.net.heal();
+    field
+}
+
+#[test]
+fn a_site_that_was_removed_while_it_renewed_its_key_comes_back_with_another() {
+    let field = removed_with_a_key_that_nobody_has_heard_of();
+    let [one, two, three] = &field.sites[..] else { panic!("three sites") };
+    let before = well(three, &["site", "key"]);
+    well(three, &["join", &token(one)]);
+    field.wait_until_linked();
+    let key = well(three, &["site", "key"]);
+    assert_ne!(key, before, "the one that it had was put out with the one before");
+    for site in [one, two, three] {
+        eventually("all know the same", || {
+            member_names(site) == ["site1", "site2", "site3"]
+                && (seen(site, "site3").unwrap().key == key.trim())
+        });
+    }
+    let waits = held(three);
+    assert_eq!(waits.len(), 1, "{waits:?}");
+    assert!(waits[0].command.contains("alone"));
+    assert!(all_ok(&three.exec("x", &submit("echo back >> {id}", "add")), 3));
+    // Joining once more changes nothing, and it may have yet another key.
+    well(three, &["join", &token(two)]);
+    assert_eq!(well(three, &["site", "key"]), key);
+    well(three, &["site", "key", "--renew"]);
+    field.wait_until_linked();
+    assert!(all_ok(&three.exec("x", &submit("echo renewed >> {id}", "add")), 3));
+    for n in 0..3 {
+        let found = read(&field.directory(n).join("work/x")).unwrap();
+        assert_eq!(found, "begin\nback\nrenewed\n", "at {n}");
+    }
+}
+
 #[test]
 fn who_may_do_what_is_the_same_at_all_sites_and_revoked_at_all_when_the_cut_heals() {
     let field = federation(3);

@@ -196,6 +196,12 @@ impl From<FederationError> for ApiError {
                 detail,
                 "a site that is known by configuration alone gets a new key there: docs/links.md",
             ),
+            FederationError::Ledger(LedgerError::Out) => Self::new(
+                StatusCode::CONFLICT,
+                "removed",
+                detail,
+                "join again: it gets a new key by that",
+            ),
             FederationError::Ledger(LedgerError::Elsewhere(_) | LedgerError::NotAdmitted) => {
                 Self::new(
                     StatusCode::CONFLICT,

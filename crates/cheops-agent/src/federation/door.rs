@@ -32,6 +32,10 @@ use crate::{
 
 /// What a site is told whose key was removed.
 pub(super) const REMOVED: &str = "removed-key";
+/// What one is told whose name is that of another, or that has another key there.
+pub(super) const TAKEN: &str = "name-taken";
+/// What one is told that has not the key by which its token was used.
+pub(super) const USED: &str = "token-used";
 
 /// How long to wait for sites that have yet to say how far they knew one that was removed.
 const VOUCHING: Duration = Duration::from_secs(5);
@@ -219,10 +223,7 @@ impl Federation {
             unreadable(error)
         })?;
         if let Some(guest) = guest {
-            let gone = |roster: &Roster| {
-                let member = roster.members().get(&guest.key);
-                member.is_some_and(|member| matches!(member.standing, Standing::Removed { .. }))
-            };
+            let gone = |roster: &Roster| roster.removed_with(&guest.key).is_some();
             if ledger.read(gone).unwrap_or(false) {
                 return Err(ApiError::new(
                     StatusCode::FORBIDDEN,
@@ -278,13 +279,16 @@ fn standing(roster: &Roster, site: &SiteId, guest: &Guest) -> Option<At> {
             Standing::Renewed { .. } | Standing::Removed { .. } => At::Removed,
         });
     }
+    if roster.removed_with(&guest.key).is_some() {
+        return Some(At::Removed);
+    }
     roster.sites().any(|(_, member)| member.site == *site).then_some(At::Another)
 }
 
 fn taken(site: &SiteId) -> ApiError {
     ApiError::new(
         StatusCode::CONFLICT,
-        "name-taken",
+        TAKEN,
         format!(
             "another site of the federation is called `{site}`, or this one has another name there"
         ),
@@ -294,7 +298,7 @@ fn taken(site: &SiteId) -> ApiError {
 
 fn spent(why: &Spent, here: &SiteId) -> ApiError {
     let kind = match why {
-        Spent::Used(_) => "token-used",
+        Spent::Used(_) => USED,
         Spent::Expired => "token-expired",
         Spent::Foreign => "token-foreign",
     };

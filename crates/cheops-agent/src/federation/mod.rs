@@ -7,7 +7,9 @@
 //! What must stay true:
 //! - a token is spent before the site is let in, so that it lets in no second one, whatever happens;
 //! - what a person may do, or may no more, is the same at all sites that have heard of it;
-//! - whoever hears that a site was removed says how far it knew it, so that all draw the same line.
+//! - whoever hears that a site was removed says how far it knew it, so that all draw the same line;
+//! - a site comes back with a key that nobody has seen: the one that it has may follow a removed one, which only
+//!   it knows, and what it has signed with it could not be told from what it signs next.
 
 mod door;
 mod introduce;
@@ -222,6 +224,14 @@ impl Federation {
             port: peers.address().port(),
         };
         let request = postcard::to_allocvec(&request).map_err(garbled)?;
+        if members.ledger().root().is_some() {
+            match self.come_back(token, request.clone()).await {
+                // It belongs, as far as is known there, or has used the token itself: with the key that it has.
+                Err(FederationError::Refused(problem))
+                    if [door::TAKEN, door::USED].contains(&problem.kind.as_str()) => {}
+                back => return back,
+            }
+        }
         let answer = peers.visit(&token.address, token.host(), JOIN, request.clone()).await?;
         let words = match read(answer) {
             Err(FederationError::Refused(problem)) if problem.kind == door::REMOVED => {
@@ -242,8 +252,15 @@ impl Federation {
             let (address, host, request) = (&token.address, token.host(), request.clone());
             read(peers.visit_as(next, address, host, JOIN, request).await?)
         };
-        // It may have been let in already, and died over it.
-        let mut next = Arc::new(match Identity::drafted(data)? {
+        // It may have been let in already, and died over it; but a key that follows another was put out with it.
+        let follows = |key: PublicKey| {
+            let renewed = |roster: &Roster| {
+                roster.heard().iter().any(|said| said.claim == Claim::Renew { key })
+            };
+            members.ledger().read(renewed).unwrap_or(false)
+        };
+        let drafted = Identity::drafted(data)?.filter(|drafted| !follows(drafted.public()));
+        let mut next = Arc::new(match drafted {
             Some(drafted) => drafted,
             None => Identity::draft(data)?,
         });

@@ -97,6 +97,11 @@ pub enum LedgerError {
     /// What was said does not make this site a member.
     #[error("what the other site says does not make this site belong to its federation")]
     NotAdmitted,
+    /// What this site says does not count.
+    #[error(
+        "this site was removed from its federation, so that nobody listens to what it says: run `cheops token create` at one that belongs, and `cheops join TOKEN` here"
+    )]
+    Out,
 }
 
 /// A site that was removed, and how far its records of each resource count for good.
@@ -237,6 +242,9 @@ impl Ledger {
         let Inner { path, federation } = &mut *inner;
         let federation = federation.as_mut().ok_or(LedgerError::Alone)?;
         let (key, root) = (by.public(), *federation.roster.root());
+        if !federation.roster.listens(&key) {
+            return Err(LedgerError::Out);
+        }
         let number = federation.roster.heard_of(&key) + 1;
         let statement = Statement { by: key, number, at: Timestamp::at(now), claim };
         let signed = Signed::new(by, &root, &Word::Stated(statement.clone()))?;
@@ -256,8 +264,9 @@ impl Ledger {
             let word = signed.claimed()?;
             // What nobody who ever belonged has said, or what is known, is not worth a check.
             let Word::Stated(statement) = &word else { continue };
-            let known = statement.number <= roster.heard_of(&statement.by);
-            if known || !roster.members().contains_key(&statement.by) {
+            let by = &statement.by;
+            let belonged = roster.members().contains_key(by) || roster.removed_with(by).is_some();
+            if statement.number <= roster.heard_of(by) || !belonged {
                 continue;
             }
             signed.check(&root, &word)?;
@@ -693,6 +702,23 @@ mod tests {
             "they are about another federation"
         );
         assert_eq!(at.names(), ["site1", "site2"]);
+    }
+
+    #[test]
+    fn one_that_has_heard_of_its_removal_says_nothing_that_would_be_lost() {
+        let sites = federation(&[1, 2]);
+        let renew = |to: u8| Claim::Renew { key: identity(to).public() };
+        sites[1].say(renew(8));
+        let key = sites[1].identity.public();
+        let told = sites[1].ledger.last_of(&site("site2"), 1 << 20);
+        sites[0].say(Claim::Remove { key, fence: Fence::default() });
+        // The other learns that the new key follows the one that it has removed, and does not listen to it.
+        assert!(!sites[0].ledger.hear(&told).unwrap());
+        let of = |roster: &Roster| roster.removed_with(&identity(8).public()).cloned();
+        assert_eq!(sites[0].ledger.read(of).unwrap(), Some(site("site2")));
+        assert!(sites[1].ledger.hear(&sites[0].ledger.all()).unwrap());
+        let refused = sites[1].ledger.say(&identity(8), Millis(3), renew(9)).unwrap_err();
+        assert!(matches!(refused, LedgerError::Out), "{refused}");
     }
 
     #[test]

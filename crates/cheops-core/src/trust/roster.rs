@@ -44,6 +44,8 @@ use crate::{
 
 /// How many statements that do not count are kept, in case that they will.
 const MOST_HELD: usize = 4_096;
+/// How often a site may have renewed its key beyond its fence, and is still taken for the one that was removed.
+const MOST_RENEWALS: usize = 16;
 
 /// What a site has said about who belongs. It was signed with the key that it is `by`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -294,6 +296,32 @@ impl Roster {
         let gone: BTreeSet<SiteId> = gone.map(|member| member.site.clone()).collect();
         let there: BTreeSet<&SiteId> = self.sites().map(|(_, member)| &member.site).collect();
         gone.into_iter().filter(|site| !there.contains(site)).collect()
+    }
+
+    /// The site that was removed with a key, or that says so itself: it may have renewed the key since, which
+    /// lies beyond its fence and does not count, so that the new one is nobody's here.
+    pub fn removed_with(&self, key: &PublicKey) -> Option<&SiteId> {
+        let mut followed = BTreeSet::from([*key]);
+        let mut ends = followed.clone();
+        for _ in 0..=MOST_RENEWALS {
+            let members = ends.iter().filter_map(|key| self.members.get(key));
+            let gone = members.filter(|member| member.standing.fence().is_some());
+            if let Some(member) = gone.min_by_key(|member| &member.site) {
+                return Some(&member.site);
+            }
+            ends.retain(|key| !self.members.contains_key(key));
+            let before = self.held.values().filter_map(|said| match &said.claim {
+                Claim::Renew { key } if ends.contains(key) => Some(said.by),
+                _ => None,
+            });
+            ends = before.filter(|by| followed.insert(*by)).collect();
+        }
+        None
+    }
+
+    /// Whether what a key says next would count.
+    pub fn listens(&self, key: &PublicKey) -> bool {
+        self.listens_to(&(*key, self.heard_of(key) + 1))
     }
 
     /// How far the records that were made with each removed key count, where that is said for good.

@@ -353,6 +353,28 @@ fn no_earlier_key_of_a_removed_site_counts_beyond_its_fence() {
     }
 }
 
+#[test]
+fn a_key_that_follows_a_removed_one_beyond_its_fence_is_known_for_it() {
+    let all = ["a1@1 admits b", "a2@3 removes b up to 0", "b1@2 renews B", "B1@4 renews c"];
+    let all = all.map(statement);
+    let named = |roster: &Roster, letter| roster.removed_with(&key(letter)).cloned();
+    let gone = Some("site-b".parse().unwrap());
+    let after = roster(&all);
+    assert_eq!(belong(&after), "a");
+    assert_eq!(
+        ["b", "B", "c"].map(|of| named(&after, of.chars().next().unwrap())),
+        [gone.clone(), gone.clone(), gone.clone()]
+    );
+    assert_eq!((named(&after, 'a'), named(&after, 'x')), (None, None));
+    assert_eq!([key('a'), key('b'), key('B')].map(|key| after.listens(&key)), [true, false, false]);
+    // Of two that name each other and were never let in, neither is anybody's.
+    let strange = [statement("x1@1 renews y"), statement("y1@1 renews x")];
+    assert_eq!(named(&roster(&strange), 'x'), None);
+    // Where the renewal was heard before, the new key was put out with the old one.
+    let early = roster(&[all[0].clone(), all[2].clone(), all[1].clone()]);
+    assert_eq!([named(&early, 'b'), named(&early, 'B')], [gone.clone(), gone]);
+}
+
 fn letter() -> impl Strategy<Value = char> {
     prop_oneof![Just('a'), Just('b'), Just('c'), Just('d'), Just('e')]
 }
