@@ -379,7 +379,14 @@ fn members(config: &Config) -> Result<Members, StartError> {
     if let Some((site, _)) = own {
         return Err(StartError::OwnKey(site.clone()));
     }
-    Ok(Members::new(config, identity, ledger))
+    let members = Members::new(config, identity, ledger);
+    for site in members.shut_out() {
+        let here = &config.site;
+        tracing::warn!(
+            "`{site}` is in the configuration, and was removed from the federation: it is not let in by that; if it should come back, run `cheops token create` at `{here}` and `cheops join TOKEN` at `{site}`"
+        );
+    }
+    Ok(members)
 }
 
 /// What decides which commands run here, and a word about those that do not.

@@ -148,6 +148,7 @@ impl Noted {
     }
 }
 
+const AWAY: &str = "what it misses is sent when it is back; if it stays away, look at its agent and at the network";
 const DAMAGED: &str = "check the disk; a disk that breaks once breaks again";
 const REFUSED: &str =
     "see docs/merge.md if a site was restored from a backup, or the log of both agents";
@@ -181,8 +182,9 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
     all.extend(audit(site, &context.audit.how()));
     all.extend(access(context));
     all.extend(expiry::troubles(context));
+    let removed_by = context.federation.removed_by();
     for peer in context.peers.view() {
-        all.extend(link(site, &peer));
+        all.extend(link(site, &peer, removed_by.as_ref()));
         all.extend(clock(site, &peer));
     }
     let here = site.clone();
@@ -194,7 +196,8 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
     all.extend(context.node.read(withheld).await?);
     let here = site.clone();
     all.extend(context.node.read(move |replica| held(&here, replica)).await?);
-    all.extend(context.federation.removed_by().map(|by| told_out(site, &by)));
+    all.extend(removed_by.map(|by| told_out(site, &by)));
+    all.extend(context.peers.members().shut_out().iter().map(|other| shut_out(site, other)));
     let (here, known) = (site.clone(), context.peers.sites());
     let look = move |replica: &Replica, resource: &replica::Resource, found: &mut Found| {
         if !replica.is_withheld(resource.id()) {
@@ -353,7 +356,8 @@ fn clock(site: &SiteId, peer: &crate::peers::Peer) -> Option<Trouble> {
     ))
 }
 
-fn link(site: &SiteId, peer: &crate::peers::Peer) -> Option<Trouble> {
+/// What hinders a link; for a site that was removed, as another says, it is that.
+fn link(site: &SiteId, peer: &crate::peers::Peer, removed_by: Option<&SiteId>) -> Option<Trouble> {
     let name = &peer.site;
     match peer.state {
         Reach::Paused => Some(trouble(
@@ -369,14 +373,8 @@ fn link(site: &SiteId, peer: &crate::peers::Peer) -> Option<Trouble> {
                 Some(why) => why.clone(),
                 None => format!("`{name}` can't be reached at {}", peer.address),
             };
-            Some(trouble(
-                Urgency::Medium,
-                site,
-                None,
-                "unreachable",
-                text,
-                "what it misses is sent when it is back; if it stays away, look at its agent and at the network",
-            ))
+            let next = removed_by.map_or_else(|| AWAY.to_owned(), |by| come_back(site, by));
+            Some(trouble(Urgency::Medium, site, None, "unreachable", text, next))
         }
         Reach::Reachable => None,
     }
@@ -393,8 +391,30 @@ fn told_out(here: &SiteId, by: &SiteId) -> Trouble {
             "`{here}` was removed from the federation, says `{by}`: it goes on alone, and nobody takes what it records"
         ),
         format!(
-            "if it should come back: `cheops token create` at `{by}`, and `cheops join TOKEN` at `{here}`; what it has recorded alone is held then, and you decide about each operation"
+            "{}; what it has recorded alone is held then, and you decide about each operation",
+            come_back(here, by)
         ),
+    )
+}
+
+/// A site was removed, and is in the configuration of this one.
+fn shut_out(here: &SiteId, other: &SiteId) -> Trouble {
+    trouble(
+        Urgency::Medium,
+        here,
+        None,
+        "removed-peer",
+        format!(
+            "`{other}` is in the configuration of `{here}`, and was removed from the federation: it is not let in by that, whatever its key"
+        ),
+        format!("{}; otherwise take it out of the configuration", come_back(other, here)),
+    )
+}
+
+/// How a site comes back that was removed.
+fn come_back(site: &SiteId, by: &SiteId) -> String {
+    format!(
+        "if `{site}` should come back: `cheops token create` at `{by}`, and `cheops join TOKEN` at `{site}`"
     )
 }
 
@@ -638,7 +658,7 @@ pub(crate) mod tests {
             sent: crate::peers::Traffic::default(),
             received: crate::peers::Traffic::default(),
         };
-        let next = link(&site(1), &peer).unwrap().next;
+        let next = link(&site(1), &peer, None).unwrap().next;
         assert!(next.ends_with("cheops site resume 'DC 2'"), "{next}");
     }
 

@@ -172,6 +172,12 @@ fn silent(shared: &Shared, address: &str) -> End {
 /// What was wrong before the two could be sure of each other.
 fn not_protected(shared: &Shared, slot: &Slot, error: &io::Error) -> End {
     let (here, site, address) = (&shared.here, &slot.site, &slot.place().address);
+    let joined = shared.members.has_joined(site);
+    if tls::is_unknown_there(error) && joined {
+        return End::lost(format!(
+            "`{site}` does not know the key of `{here}`: it has not heard of it yet, or `{here}` was removed from the federation; if it was and should come back, run `cheops token create` at `{site}` and `cheops join TOKEN` at `{here}`"
+        ));
+    }
     if tls::is_unknown_there(error) {
         let key = shared.tls.own();
         return End::lost(format!(
@@ -190,6 +196,9 @@ fn not_protected(shared: &Shared, slot: &Slot, error: &io::Error) -> End {
         ),
         Some((_, Some(other))) => format!(
             "`{here}` looked for `{site}` at {address} and found `{other}`: correct the address in the configuration of `{here}`"
+        ),
+        Some((found, None)) if joined => format!(
+            "{address} has not the key of `{site}`, {expected}, but {found}: is it another site, or was `{site}` set up again? If it was, run `cheops site remove {site}` and let it join; a key that it has renewed it tells by itself"
         ),
         Some((found, None)) => format!(
             "{address} has not the key of `{site}`, {expected}, but {found}: is it another site, or was `{site}` set up again? If that is its key now, put it into the configuration of `{here}`"

@@ -392,6 +392,9 @@ fn judge(shared: &Shared, there: &SiteId, hello: &Hello) -> Result<Arc<Slot>, En
     }
     match shared.slot(there) {
         Some(slot) => Ok(slot),
+        None if shared.members.has_joined(there) => {
+            refused(format!("`{there}` has just joined the federation of `{here}`, or left it"))
+        }
         None => refused(format!(
             "`{there}` is not a site that `{here}` knows: let it join, or add it to the configuration of `{here}`"
         )),

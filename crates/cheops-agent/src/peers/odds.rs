@@ -32,7 +32,7 @@ pub(super) fn dialled(shared: &Shared, slot: &Slot, error: &io::Error) -> Option
         });
     }
     let pki = shared.tls.pki()?;
-    if let Some(UnknownKey(key)) = tls::why(error) {
+    if let Some(UnknownKey { key, .. }) = tls::why(error) {
         return Some(format!(
             "`{site}` has a certificate, and a key that `{here}` does not take for its own, {key}: was it removed, or set up again? Let it join"
         ));
@@ -66,7 +66,12 @@ pub(super) fn dialled(shared: &Shared, slot: &Slot, error: &io::Error) -> Option
 /// Why somebody who dialled from an address is not let in.
 pub(super) fn arrived(shared: &Shared, ip: IpAddr, error: &io::Error) -> String {
     let (here, with_pki) = (&shared.here, shared.tls.pki().is_some());
-    if let Some(UnknownKey(key)) = tls::why(error) {
+    if let Some(UnknownKey { key, site }) = tls::why(error) {
+        if let Some(site) = shared.members.removed_with(&key, site.as_ref()) {
+            return format!(
+                "an agent at {ip} is `{site}`, which was removed from the federation, or has a key of it: if it should come back, run `cheops token create` at `{here}` and `cheops join TOKEN` at `{site}`"
+            );
+        }
         return format!(
             "an agent at {ip} has a key that is not known at `{here}`: if it is one of yours, let it join, or put it into the configuration with key = \"{key}\""
         );

@@ -1,8 +1,9 @@
 //! Whom this site takes for whom: the sites in its configuration, and those of its federation.
 //!
-//! What must stay true: what the federation says of a key counts more than the configuration, so that a
-//! site that was removed does not stay because somebody had once written it down; a site that is named without a key
-//! has those that its certificate has vouched for, and gets no new ones once the federation has said anything of it.
+//! What must stay true: what the federation says of a key or a name counts more than the configuration, so that a
+//! site that was removed does not stay because somebody had once written it down, nor come back because somebody
+//! writes it down with another key; a site that is named without a key has those that its certificate has vouched
+//! for, and gets no new ones once the federation has said anything of it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -85,6 +86,28 @@ impl Members {
         gone.filter(|site| *site != self.shared.here).collect()
     }
 
+    /// The sites in the configuration that were removed from the federation: they have to join to come back.
+    pub fn shut_out(&self) -> BTreeSet<SiteId> {
+        let removed = self.removed();
+        self.shared.named.keys().filter(|site| removed.contains(*site)).cloned().collect()
+    }
+
+    /// Whether a site belongs to the federation by what was said there, or did.
+    pub fn has_joined(&self, site: &SiteId) -> bool {
+        self.shared.ledger.read(|roster| is_told_of(roster, site)).unwrap_or(false)
+    }
+
+    /// The site that was removed with a key, or that one with this key says it is.
+    pub fn removed_with(&self, key: &PublicKey, said: Option<&SiteId>) -> Option<SiteId> {
+        let named = self.shared.named.iter().find(|(_, peer)| peer.key == Some(*key));
+        let look = |roster: &Roster| {
+            let said = said.into_iter().chain(named.map(|(site, _)| site));
+            let mut out = said.filter(|site| is_out_by_name(roster, site));
+            roster.removed_with(key).or_else(|| out.next()).cloned()
+        };
+        self.shared.ledger.read(look).flatten()
+    }
+
     /// The other sites: where they are, and by which key they are known.
     pub fn others(&self) -> BTreeMap<SiteId, Peer> {
         let Shared { here, named, ledger, introduced, .. } = &*self.shared;
@@ -93,12 +116,8 @@ impl Members {
             peer.key = peer.key.or_else(|| introduced.keys(site).first().copied());
         }
         let _ = ledger.read(|roster| {
-            others.retain(|site, peer| match named.get(site).and_then(|peer| peer.key) {
-                Some(key) => !is_out(roster, &key),
-                None => {
-                    !is_out_by_name(roster, site)
-                        && !peer.key.is_some_and(|key| is_out(roster, &key))
-                }
+            others.retain(|site, peer| {
+                !is_out_by_name(roster, site) && !peer.key.is_some_and(|key| is_out(roster, &key))
             });
             for (key, member) in roster.sites().filter(|(_, member)| member.site != *here) {
                 let address = member.address.to_string();
@@ -166,13 +185,15 @@ impl Members {
         !told && !taken && *key != self.identity().public()
     }
 
-    /// Whether a record of a site that was removed lies before its fence, by whichever key. Of others, all do.
+    /// Whether a record of a site that was removed lies before its fence, by whichever key: also if the site is
+    /// back, with a key that is said. Of others, all do.
     fn is_within(&self, site: &SiteId, resource: &ResourceId, number: u64) -> bool {
         let within = |roster: &Roster| {
             let its = roster.members().iter().filter(|(_, member)| member.site == *site);
-            let mut removed =
-                its.filter(|(_, member)| matches!(member.standing, Standing::Removed { .. }));
-            !is_out_by_name(roster, site)
+            let mut removed = its
+                .filter(|(_, member)| matches!(member.standing, Standing::Removed { .. }))
+                .peekable();
+            removed.peek().is_none()
                 || removed.any(|(key, _)| roster.counts(key, site, resource, number))
         };
         self.shared.ledger.read(within).unwrap_or(true)
@@ -180,10 +201,8 @@ impl Members {
 
     /// Whether a site may say itself which key it has.
     fn may_introduce(&self, site: &SiteId) -> bool {
-        let Shared { named, ledger, .. } = &*self.shared;
-        let told = |roster: &Roster| roster.members().values().any(|member| member.site == *site);
-        named.get(site).is_some_and(|peer| peer.key.is_none())
-            && !ledger.read(told).unwrap_or(false)
+        let named = self.shared.named.get(site);
+        named.is_some_and(|peer| peer.key.is_none()) && !self.has_joined(site)
     }
 }
 
@@ -212,12 +231,12 @@ impl Signers for Members {
             roster.members().contains_key(key).then(|| roster.counts(key, site, resource, number))
         });
         said.flatten().unwrap_or_else(|| {
-            named.get(site).is_some_and(|peer| match peer.key {
+            let known = named.get(site).is_some_and(|peer| match peer.key {
                 Some(named) => named == *key,
-                None => {
-                    introduced.keys(site).contains(key) && self.is_within(site, resource, number)
-                }
-            }) || site == here && *key == self.identity().public()
+                None => introduced.keys(site).contains(key),
+            });
+            known && self.is_within(site, resource, number)
+                || site == here && *key == self.identity().public()
         })
     }
 }
@@ -231,7 +250,8 @@ impl Known for Members {
             known.then(|| belongs.map(|(_, member)| member.site.clone()))
         });
         said.flatten().unwrap_or_else(|| {
-            let by_name = named.iter().find(|(_, peer)| peer.key == Some(*key));
+            let by_name =
+                named.iter().find(|(site, peer)| peer.key == Some(*key) && !self.has_joined(site));
             let learned =
                 || introduced.sites(key).into_iter().find(|site| self.may_introduce(site));
             by_name.map(|(site, _)| site.clone()).or_else(learned)
@@ -246,6 +266,11 @@ impl Known for Members {
         self.learn(site, key, voucher, true);
         introduced.keys(site).contains(key)
     }
+}
+
+/// Whether a name is that of a site of the federation, or was.
+fn is_told_of(roster: &Roster, site: &SiteId) -> bool {
+    roster.members().values().any(|member| member.site == *site)
 }
 
 /// Whether a name was that of a site of the federation, and is not any more.
@@ -333,5 +358,42 @@ mod tests {
             assert!(members.counts(&old, &site, &resource, 7));
             assert!(!members.counts(&old, &site, &resource, 8), "no key leads past the fence");
         }
+    }
+
+    #[test]
+    fn a_site_that_was_removed_does_not_come_back_by_the_configuration_with_whatever_key() {
+        let data = tempfile::tempdir().unwrap();
+        let mut config = Config::new("site1".parse().unwrap(), data.path());
+        let [two, three] = ["site2", "site3"].map(|name| name.parse::<SiteId>().unwrap());
+        let named = |seed| Peer { address: "h:2".to_owned(), key: Some(key(seed)) };
+        config.sites.extend([(two.clone(), named(5)), (three.clone(), named(6))]);
+        let ledger = Ledger::open(data.path()).unwrap();
+        ledger.found(&identity(1), &config.site, "h:0").unwrap();
+        let members = Members::new(&config, identity(1), ledger);
+        let resource: ResourceId = "x".parse().unwrap();
+        assert_eq!(members.site_of(&key(5)), Some(two.clone()));
+        let say = |claim| members.ledger().say(&identity(1), Millis(1), claim).unwrap();
+        let fence = || Fence { statements: 0, records: [(resource.clone(), 7)].into() };
+        say(Claim::Admit { site: two.clone(), key: key(2), address: "h:2".into() });
+        say(Claim::Remove { key: key(2), fence: fence() });
+        let is_out = || {
+            assert_eq!(members.site_of(&key(5)), None);
+            assert!(members.counts(&key(5), &two, &resource, 7));
+            assert!(!members.counts(&key(5), &two, &resource, 8), "no key leads past the fence");
+        };
+        is_out();
+        assert_eq!(members.others().keys().collect::<Vec<_>>(), [&three]);
+        assert_eq!(members.shut_out(), [two.clone()].into());
+        assert_eq!(members.removed_with(&key(2), None), Some(two.clone()));
+        assert_eq!(members.removed_with(&key(5), None), Some(two.clone()));
+        assert_eq!(members.removed_with(&key(9), Some(&two)), Some(two.clone()));
+        assert_eq!(members.removed_with(&key(9), Some(&three)), None);
+        assert_eq!(members.removed_with(&key(6), None), None);
+        // It has joined again: the key in the configuration is still not one of its keys.
+        say(Claim::Close { key: key(2), fence: fence() });
+        say(Claim::Admit { site: two.clone(), key: key(3), address: "h:2".into() });
+        is_out();
+        assert_eq!(members.others()[&two].key, Some(key(3)));
+        assert!(members.shut_out().is_empty());
     }
 }

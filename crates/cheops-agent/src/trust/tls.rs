@@ -190,7 +190,7 @@ impl Tls {
                     Some(expected) if expected != key => return Err(another(expected, key)),
                     Some(_) => {}
                     None if self.recognises(site, key, voucher).await => {}
-                    None => return Err(io::Error::other(refused(UnknownKey(key)))),
+                    None => return Err(unknown(key, expected.site)),
                 }
                 pki.introduce(&mut io, &identity()).await?;
                 Ok(Reached { io, key, chain: Some(chain) })
@@ -291,7 +291,7 @@ impl Tls {
         }
         if !self.recognises(site.clone(), key, voucher).await {
             Pki::decide(&mut io, Verdict::UnknownKey).await?;
-            return Err(io::Error::other(refused(UnknownKey(key))));
+            return Err(unknown(key, &site));
         }
         Pki::decide(&mut io, Verdict::Welcome).await?;
         Ok(Arrived::Site { io, site, key, chain: Some(chain) })
@@ -342,9 +342,13 @@ pub(crate) struct WrongKey {
 }
 
 /// One who has dialled is not known.
-#[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("the key {0} is not that of a site that is known here")]
-pub(crate) struct UnknownKey(pub(crate) PublicKey);
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the key {key} is not that of a site that is known here")]
+pub(crate) struct UnknownKey {
+    pub(crate) key: PublicKey,
+    /// The site that its certificate names, if it has shown one.
+    pub(crate) site: Option<SiteId>,
+}
 
 fn refused(why: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(why))))
@@ -357,6 +361,10 @@ pub(crate) fn why<T: Clone + std::error::Error + 'static>(error: &io::Error) -> 
         return None;
     };
     why.downcast_ref::<T>().cloned()
+}
+
+fn unknown(key: PublicKey, site: &SiteId) -> io::Error {
+    io::Error::other(refused(UnknownKey { key, site: Some(site.clone()) }))
 }
 
 fn another(expected: PublicKey, found: PublicKey) -> io::Error {
@@ -491,7 +499,10 @@ impl ClientCertVerifier for Knows {
     ) -> Result<ClientCertVerified, Error> {
         let key = key_of(key).ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))?;
         let known = self.known.as_ref().is_none_or(|known| known.site_of(&key).is_some());
-        if known { Ok(ClientCertVerified::assertion()) } else { Err(refused(UnknownKey(key))) }
+        if !known {
+            return Err(refused(UnknownKey { key, site: None }));
+        }
+        Ok(ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
