@@ -1,4 +1,4 @@
-//! Lengths of time as operators write them: `10ms`, `1.5s`, `1m30s`.
+//! Lengths of time as operators write them: `10ms`, `1.5s`, `1m30s`, `30d`.
 //!
 //! Both directions live here, and nowhere else. What must stay true: for every duration there is,
 //! [`parse`] reads back what [`print`] wrote.
@@ -7,7 +7,8 @@ use alloc::{borrow::ToOwned, string::String};
 use core::{fmt, ops::Range, time::Duration};
 
 /// The units, largest first, with their length in nanoseconds. `µs` is `us` with another keyboard.
-const UNITS: [(&str, u128); 8] = [
+const UNITS: [(&str, u128); 9] = [
+    ("d", 86_400_000_000_000),
     ("h", 3_600_000_000_000),
     ("m", 60_000_000_000),
     ("s", NANOS_PER_SECOND),
@@ -22,7 +23,7 @@ const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
 /// What is right, for every error of this module.
 pub const HINT: &str =
-    "a duration is a number and a unit (h, m, s, ms, us, ns): `10ms`, `1.5s`, `2m`, `1h30m`";
+    "a duration is a number and a unit (d, h, m, s, ms, us, ns): `10ms`, `1.5s`, `2m`, `1h30m`";
 
 /// A text that is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -118,7 +119,7 @@ fn scale(number: &str, unit: u128) -> Result<u128, DurationProblem> {
         return Err(DurationProblem::BadNumber(number.to_owned()));
     }
     let whole: u64 = whole.parse().map_err(|_| DurationProblem::TooLong)?;
-    // Eighteen digits of an hour are far below a nanosecond, and the product still fits.
+    // Eighteen digits of a day are far below a nanosecond, and the product still fits.
     let (mut part, mut place) = (0, 1);
     for digit in fraction.bytes().take(18) {
         part = part * 10 + u128::from(digit - b'0');
@@ -204,6 +205,8 @@ mod tests {
             ("8.123456ms", "8.123456ms", 8_123_456),
             ("0ms", "0s", 0),
             ("90s", "1m30s", 90_000_000_000),
+            ("30d", "720h", 2_592_000_000_000_000),
+            ("1d 12h", "36h", 129_600_000_000_000),
             ("1.5h", "1h30m", 5_400_000_000_000),
             ("1h 0.5s", "1h0.5s", 3_600_500_000_000),
             ("10 ms", "10ms", 10_000_000),

@@ -139,6 +139,10 @@ fn a_token_that_lets_nobody_in_says_why() {
     // Of another federation, and brought to the wrong door by its holder: the key in it is that of `four`.
     let foreign = token(four);
     assert!(refused(two, &["join", &foreign]).contains("belongs to the federation"));
+    let own = refused(four, &["join", &foreign]);
+    assert!(own.contains("`site4` has made this token itself: it lets another site join"), "{own}");
+    let long = refused(one, &["token", "create", "--ttl", "8d"]);
+    assert!(long.contains("for a week at most"), "{long}");
     let damaged = &used[..used.len() - 3];
     assert!(refused(three, &["join", damaged]).contains("it is damaged: copy it again"));
     assert!(refused(three, &["join", "hello"]).contains("is it a token"));
@@ -431,6 +435,43 @@ fn a_site_that_was_removed_while_it_renewed_its_key_comes_back_with_another() {
         let found = read(&field.directory(n).join("work/x")).unwrap();
         assert_eq!(found, "begin\nback\nrenewed\n", "at {n}");
     }
+}
+
+#[test]
+fn a_removed_site_does_not_come_back_by_the_configuration() {
+    let mut field = removed_with_a_key_that_nobody_has_heard_of();
+    let key = well(&field.sites[2], &["site", "key"]);
+    let config = field.directory(0).join("site.toml");
+    let address = format!("{}:8078", field.net.ip(2));
+    let more = format!("[[peer]]\nname = 'site3'\naddress = '{address}'\nkey = '{}'\n", key.trim());
+    std::fs::write(&config, read(&config).unwrap() + &more).unwrap();
+    field.sites[0].restart();
+    let [one, two, three] = &field.sites[..] else { panic!("three sites") };
+    let problems = |site: &Agent| said(&cheops(site, &["get", "problems", "-o", "json"]));
+    assert!(problems(one).contains("it is not let in by that, whatever its key"));
+    assert!(problems(one).contains("removed-peer"));
+    assert!(problems(one).contains("`cheops join TOKEN` at `site3`"));
+    // It tells the others itself that its key follows one that was removed.
+    for site in [one, two] {
+        eventually("it is known where it knocks", || {
+            well(site, &["audit"]).contains("`site3` was removed from the federation")
+        });
+        eventually("it is told", || {
+            let error = seen(three, &site.name).and_then(|site| site.error).unwrap_or_default();
+            error.contains("was removed from the federation, says")
+        });
+    }
+    let told = problems(three);
+    assert!(!told.contains("into the configuration"), "{told}");
+    assert!(!told.contains("what it misses is sent"), "{told}");
+    assert_eq!((one.reachable(), two.reachable()), (vec!["site2".into()], vec!["site1".into()]));
+    assert_eq!(one.resource("x").unwrap().operations.len(), 1, "nothing of it came");
+    // By joining it does.
+    well(three, &["join", &token(one)]);
+    field.wait_until_linked();
+    assert_eq!(held(three).len(), 1);
+    assert!(all_ok(&three.exec("x", &submit("echo back >> {id}", "add")), 3));
+    assert!(!problems(one).contains("removed-peer"));
 }
 
 #[test]

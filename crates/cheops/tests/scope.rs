@@ -223,7 +223,7 @@ error: Invalid scope
                                ^^^
   Caused by: Unknown unit `mss`
 
-hint: A duration is a number and a unit (h, m, s, ms, us, ns): `10ms`, `1.5s`, `2m`, `1h30m`
+hint: A duration is a number and a unit (d, h, m, s, ms, us, ns): `10ms`, `1.5s`, `2m`, `1h30m`
 "
     );
     assert_eq!(

@@ -74,7 +74,7 @@ pub(super) async fn create(
     let bad = |why: String| ApiError::bad("bad-role", why, "see docs/access.md for the roles");
     let AccessRequest { role, resources, kinds, sites, ttl, .. } = asked;
     let role = Rights { role, resources, kinds, sites }.role().map_err(bad)?;
-    let ttl = ttl.as_deref().map(lasting).transpose()?.unwrap_or(TTL);
+    let ttl = ttl.as_deref().map(span).transpose()?.unwrap_or(TTL);
     if ttl.is_zero() || ttl > MAX_TTL {
         let detail = "a token is good for longer than nothing and at most 366 days";
         return Err(ApiError::bad("bad-duration", detail, "say for how long: 12h, 30d"));
@@ -110,14 +110,6 @@ pub(super) async fn create(
 async fn share(context: &Context) {
     if let Err(error) = context.federation.share_people().await {
         tracing::warn!("the other sites could not be told of a token: {error}");
-    }
-}
-
-/// For how long a token is good, which most often is some days.
-fn lasting(text: &str) -> ApiResult<Duration> {
-    match text.strip_suffix('d').map(str::parse::<u32>) {
-        Some(Ok(days)) => Ok(Duration::from_hours(u64::from(days) * 24)),
-        _ => span(text),
     }
 }
 
@@ -235,20 +227,5 @@ impl From<NoRandomness> for ApiError {
             error.to_string(),
             "look at the system's log",
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn days_are_spans_too() {
-        for (text, hours) in
-            [("30d", Some(720)), ("12h", Some(12)), ("d", None), ("-1d", None), ("x", None)]
-        {
-            let expected = hours.map(Duration::from_hours);
-            assert_eq!(lasting(text).ok(), expected, "{text}");
-        }
     }
 }

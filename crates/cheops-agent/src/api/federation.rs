@@ -167,6 +167,11 @@ impl From<FederationError> for ApiError {
                 detail,
                 format!("without a ttl it is {}", duration::print(TTL)),
             ),
+            FederationError::OwnToken(_) => Self::bad(
+                "own-token",
+                detail,
+                "run `cheops join` with it at the site that is to join, or make one at the site whose federation this one is to join",
+            ),
             FederationError::Visit(_) => Self::new(
                 StatusCode::BAD_GATEWAY,
                 "unreachable",

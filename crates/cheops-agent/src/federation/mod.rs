@@ -41,7 +41,7 @@ use crate::{
     node::{self, Stopping},
     peers::{Peers, VisitError},
     trust::{
-        Identity, IdentityError, Ledger, LedgerError, Members,
+        Identity, IdentityError, Ledger, LedgerError, Members, Signers as _,
         ledger::Closed,
         people::{Grants, GrantsError, now},
         token::{Proof, Token, Tokens},
@@ -109,6 +109,9 @@ pub enum FederationError {
     /// A token is good for too long, or not at all.
     #[error("a token is good for a second at least, and for a week at most")]
     Ttl,
+    /// A token lets in others.
+    #[error("`{0}` has made this token itself: it lets another site join")]
+    OwnToken(SiteId),
     /// The other site can't be asked.
     #[error(transparent)]
     Visit(#[from] VisitError),
@@ -214,6 +217,9 @@ impl Federation {
         address: Option<String>,
     ) -> Result<(), FederationError> {
         let Shared { members, peers, advertise, .. } = &*self.shared;
+        if members.keys(members.here()).contains(&token.host()) {
+            return Err(FederationError::OwnToken(members.here().clone()));
+        }
         if let Some(root) = members.ledger().root().filter(|root| *root != token.root()) {
             return Err(LedgerError::Elsewhere(root).into());
         }

@@ -292,6 +292,8 @@ impl Shared {
             let slot = Arc::new(Slot::new(site.clone(), place));
             self.room.add_permits(OF_A_SITE);
             if dials {
+                // It has just joined, or this site has: it is dialled when it has heard of that, too.
+                slot.take_fresh();
                 self.tasks.spawn(dial::keep(self.clone(), slot.clone()));
             }
             slots.insert(site, slot);

@@ -68,8 +68,13 @@ pub(super) fn arrived(shared: &Shared, ip: IpAddr, error: &io::Error) -> String 
     let (here, with_pki) = (&shared.here, shared.tls.pki().is_some());
     if let Some(UnknownKey { key, site }) = tls::why(error) {
         if let Some(site) = shared.members.removed_with(&key, site.as_ref()) {
+            if shared.members.others().contains_key(&site) {
+                return format!(
+                    "`{site}` has another key now: an agent at {ip} has one that was removed, {key}"
+                );
+            }
             return format!(
-                "an agent at {ip} is `{site}`, which was removed from the federation, or has a key of it: if it should come back, run `cheops token create` at `{here}` and `cheops join TOKEN` at `{site}`"
+                "`{site}` was removed from the federation, and an agent at {ip} has its key or its name: if it should come back, run `cheops token create` at `{here}` and `cheops join TOKEN` at `{site}`"
             );
         }
         return format!(

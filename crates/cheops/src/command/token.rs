@@ -21,7 +21,7 @@ pub(crate) enum Arguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct Create {
-    /// For how long it is good: `10m` without this, a week at most
+    /// For how long it is good: `2h`, `7d`; `10m` without this, a week at most
     #[arg(long, value_name = "DURATION")]
     ttl: Option<String>,
     /// Where the newcomer reaches the agent of this site; where it listens without this
