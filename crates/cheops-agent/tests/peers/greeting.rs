@@ -1,11 +1,12 @@
 //! Who is let in, and what those who are not are told.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use cheops_agent::{peers::State, wire::frame::Frame};
+use cheops_agent::{peers::State, trust::Ledger, wire::frame::Frame};
+use cheops_core::{time::Millis, trust::Claim};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
 };
 
 use super::{
@@ -15,7 +16,7 @@ use super::{
 
 /// Waits until a site shows why it has no link with another.
 pub(crate) async fn shows(site: &super::site::Site, other: &str, reason: &str) {
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     loop {
         let peer = site.peer(other);
         assert_ne!(peer.state, State::Reachable);
@@ -40,6 +41,44 @@ async fn a_site_that_is_not_known_is_told_to_be_added() {
         identity("site4").public()
     );
     shows(&four, "site1", &reason).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_site_that_has_joined_is_told_to_join_again_where_its_key_is_not_known() {
+    let one = Plan::new("site1").start().await;
+    let data = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(data.path()).unwrap();
+    let first = identity("site1");
+    ledger.found(&first, &name("site1"), &one.peers.address().to_string()).unwrap();
+    ledger.say(&first, Millis(1), admits("site4", "127.0.0.1:1")).unwrap();
+    let mut four = Plan::new("site4");
+    four.config.data = data.path().to_owned();
+    let four = four.start().await;
+    shows(&four, "site1", "or `site4` was removed from the federation").await;
+    let error = four.peer("site1").error.unwrap();
+    assert!(error.contains("`cheops join TOKEN` at `site4`"), "{error}");
+    assert!(!error.contains("configuration"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_site_that_has_just_joined_may_hear_of_it_before_it_is_dialled() {
+    let data = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(data.path()).unwrap();
+    let first = identity("site1");
+    ledger.found(&first, &name("site1"), "127.0.0.1:1").unwrap();
+    let mut one = Plan::new("site1");
+    one.config.data = data.path().to_owned();
+    let one = one.start().await;
+    let newcomer = TcpListener::bind(super::site::address()).await.unwrap();
+    let address = newcomer.local_addr().unwrap().to_string();
+    let told = Instant::now();
+    one.peers.members().ledger().say(&first, Millis(1), admits("site2", &address)).unwrap();
+    newcomer.accept().await.unwrap();
+    assert!(told.elapsed() >= Duration::from_millis(50), "{:?}", told.elapsed());
+}
+
+fn admits(site: &str, address: &str) -> Claim {
+    Claim::Admit { site: name(site), key: identity(site).public(), address: address.into() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
