@@ -310,7 +310,7 @@ async fn a_node_whose_disk_is_broken_for_good_ends_by_itself() {
 async fn reads_that_wait_for_a_disk_that_fails_are_let_go() {
     let world = world();
     let slow = hold(&world.disk);
-    // One batch is under way, the next waits in the channel, and one more is being filled.
+    // One batch is under way, the next lies in the tray, and one more is being filled.
     let mut reads = Vec::new();
     for n in 0..3 {
         let _answers = world.handle.submit(submission(&format!("r{n}"))).await.unwrap();
