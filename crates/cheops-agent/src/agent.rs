@@ -260,6 +260,7 @@ impl Agent {
         let from_peers = api::attended(router.clone(), None, &context);
         context.peers.serve(Answers {
             router: from_peers,
+            context: context.clone(),
             mesh: mesh.clone(),
             audit,
             federation: federation.clone(),
@@ -516,6 +517,7 @@ fn marked(replica: &Replica, damage: &Damage) -> Vec<Durable> {
 /// Answers the requests of other agents: for the application, or for this agent itself.
 struct Answers {
     router: Router,
+    context: api::Shared,
     mesh: Mesh,
     federation: Federation,
     audit: Audit,
@@ -529,6 +531,9 @@ impl Calls for Answers {
         }
         if Federation::is_for(&request) {
             return Box::pin(self.federation.clone().answer(request));
+        }
+        if api::is_offer(&request) {
+            return Box::pin(api::answer_offer(self.context.clone(), request));
         }
         match api::who::over_link(request) {
             Ok(request) => self.router.answer(request),

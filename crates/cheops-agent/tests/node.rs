@@ -5,13 +5,7 @@
 #[path = "support/disk.rs"]
 mod disk;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use cheops_agent::{
     engine::Seq,
@@ -161,37 +155,6 @@ async fn what_comes_while_the_disk_works_is_written_together() {
     assert_eq!(world.disk.written().len(), 200);
     let appends = world.disk.appends();
     assert!(appends <= 10, "{appends} appends for 100 operations");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_is_more_than_waits_for_the_disk_is_dealt_with_when_it_goes_on() {
-    /// What lies in the tray, and what the decider has ready: both are full by then.
-    const WAITING: usize = 2 * 8_000;
-    let world = world();
-    let slow = hold(&world.disk);
-    let mut answers = world.handle.submit(submission("x")).await.unwrap();
-    // One letter is worth more than one effect, so that no full batch ends where a round does.
-    let mut others = world.handle.submit(submission("y")).await.unwrap();
-    let looked = Arc::new(AtomicUsize::new(0));
-    let reads = (0..2 * WAITING).map(|_| {
-        let (handle, looked) = (world.handle.clone(), looked.clone());
-        let look = move |_: &Replica| looked.fetch_add(1, Ordering::Relaxed);
-        tokio::spawn(async move { handle.read(look).await.unwrap() })
-    });
-    let reads: Vec<_> = reads.collect();
-    let full = async {
-        while looked.load(Ordering::Relaxed) < WAITING {
-            time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    soon(full).await;
-    drop(slow);
-    for read in reads {
-        soon(read).await.unwrap();
-    }
-    for answers in [&mut answers, &mut others] {
-        assert!(matches!(soon(answers.recv()).await, Some(Answer::Accepted(_, _))));
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

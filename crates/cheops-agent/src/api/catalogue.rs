@@ -1,8 +1,8 @@
 //! The catalogue: which services each site has, and how far the sites are from each other.
 //!
-//! Each agent measures its own links, and asks the others for what they have measured, when a link
-//! is made and then now and then. What must stay true: a site that can't be asked keeps what it last
-//! said; a round trip over a link that is cut is kept, since scopes by distance go by it, and is told from one
+//! Each agent measures its own links. Two that are linked tell each other what they have measured when
+//! the link is made and then now and then, in one call, which is up to the one that has dialled. What must stay
+//! true: of a site that can't be asked stays what it last said; a round trip over a link that is cut is kept, since scopes by distance go by it, and is told from one
 //! of now; nothing that others say makes a site known, or reachable.
 
 use std::{
@@ -10,7 +10,12 @@ use std::{
     time::Duration,
 };
 
-use axum::extract::State;
+use axum::{
+    body::{Body, to_bytes},
+    extract::State,
+    http::{Request, StatusCode},
+    response::{IntoResponse as _, Response},
+};
 use cheops_core::id::SiteId;
 use futures_util::future::join_all;
 use tokio::{sync::broadcast::error::RecvError, time::sleep};
@@ -24,11 +29,15 @@ use super::{
 use crate::{
     config::is_web_address,
     node::Told,
-    peers::{Learned, Peer, State as Reach},
+    peers::{Caller, Learned, Peer, State as Reach},
 };
 
-/// How often the other sites are asked.
+/// How often sites tell each other.
 const EVERY: Duration = Duration::from_secs(30);
+/// Where an agent is told what another has.
+const OFFERS: &str = "/peer/v1/offers";
+/// The longest offer, in bytes: of a site that knows some 50,000 others.
+const LONGEST: usize = 4 << 20;
 
 /// Which services each site has, and its round trips: as far as this one knows.
 #[utoipa::path(get, path = "/api/v1/catalogue", tag = "sites", params(CatalogueQuery),
@@ -78,15 +87,14 @@ fn said((site, round_trip): (SiteId, Duration)) -> (String, f64) {
     (site.to_string(), round_trip.as_secs_f64() * 1_000.0)
 }
 
-/// Asks the other sites for their part of the catalogue, for ever.
+/// Exchanges parts of the catalogue with the other sites, for ever.
 pub(crate) async fn learn(context: Shared) {
     let mut feed = context.node.feed().follow();
     loop {
         // Who is linked by now is asked now: many links at once are one reason to ask.
         feed = feed.resubscribe();
-        let peers = context.peers.sites();
-        let asked = context.reachable(&peers);
-        join_all(asked.iter().map(|site| learn_of(&context, site))).await;
+        let asked = context.peers.dialled();
+        join_all(asked.iter().map(|site| exchange(&context, site))).await;
         let linked = async {
             loop {
                 match feed.recv().await {
@@ -103,12 +111,32 @@ pub(crate) async fn learn(context: Shared) {
     }
 }
 
-async fn learn_of(context: &Context, site: &SiteId) {
-    let path = "/api/v1/catalogue?local=true";
-    let Ok(said) = pass::ask::<Catalogue>(context, site, path).await else { return };
-    let Some(offer) = said.sites.into_iter().find(|offer| offer.site == site.as_str()) else {
-        return;
+/// Tells a site what this one has, and hears what it has.
+async fn exchange(context: &Context, site: &SiteId) {
+    if let Ok(offer) = pass::exchange(context, site, OFFERS, &own(context)).await {
+        take(context, site, offer);
+    }
+}
+
+/// Whether a request of another agent is one of these.
+pub(crate) fn is_offer<T>(request: &Request<T>) -> bool {
+    request.uri().path() == OFFERS
+}
+
+/// Hears what a site has, and answers what this one has.
+pub(crate) async fn answer_offer(context: Shared, request: Request<Body>) -> Response {
+    let caller = request.extensions().get::<Caller>().map(|Caller(site)| site.clone());
+    let offer = to_bytes(request.into_body(), LONGEST).await.ok();
+    let offer = offer.and_then(|offer| serde_json::from_slice(&offer).ok());
+    let (Some(site), Some(offer)) = (caller, offer) else {
+        return StatusCode::BAD_REQUEST.into_response();
     };
+    take(&context, &site, offer);
+    axum::Json(own(&context)).into_response()
+}
+
+/// Takes note of what a site says of itself.
+fn take(context: &Context, site: &SiteId, offer: Offer) {
     let round_trip = |(to, ms): (String, f64)| {
         let span = Duration::try_from_secs_f64(ms / 1_000.0).ok()?;
         Some((to.parse::<SiteId>().ok()?, span))

@@ -65,7 +65,7 @@ use utoipa_axum::{
 
 pub(crate) use self::{
     audited::attended,
-    catalogue::learn,
+    catalogue::{answer_offer, is_offer, learn},
     door::Place,
     policy::admit,
     serve::{Listener, serve},

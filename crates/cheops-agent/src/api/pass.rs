@@ -100,8 +100,26 @@ pub(super) async fn ask<T: DeserializeOwned>(
     site: &SiteId,
     path: &str,
 ) -> ApiResult<T> {
+    read(site, get(context, site, path)).await
+}
+
+/// Tells a site something that it can answer at once with something of the same kind.
+pub(super) async fn exchange<T: Serialize + DeserializeOwned>(
+    context: &Context,
+    site: &SiteId,
+    path: &str,
+    told: &T,
+) -> ApiResult<T> {
+    read(site, post(context, None, site, path, "application/json", told, ANSWER)).await
+}
+
+/// Reads the answer of a site, which is to be there soon.
+async fn read<T: DeserializeOwned>(
+    site: &SiteId,
+    answer: impl Future<Output = ApiResult<Response>>,
+) -> ApiResult<T> {
     let asked = async {
-        let response = expect_ok(get(context, site, path).await?).await?;
+        let response = expect_ok(answer.await?).await?;
         let body = to_bytes(response.into_body(), MAX_ANSWER).await.ok();
         body.and_then(|body| serde_json::from_slice(&body).ok()).ok_or_else(|| {
             ApiError::unreachable(format!("`{site}` gave no answer that makes sense"))

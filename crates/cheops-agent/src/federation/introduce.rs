@@ -45,12 +45,13 @@ pub(super) async fn run(federation: &Federation) {
     let mut ticks = interval(NOW_AND_THEN);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        tokio::select! {
-            changed = learned.changed() => if changed.is_err() { return },
-            linked = links.changed() => if linked.is_err() { return },
-            _ = ticks.tick() => {}
-        }
-        join_all(peers.reachable().iter().map(|site| exchange(federation, site))).await;
+        // Both hear and tell, so that for a link one of its two ends is enough; not for news.
+        let sites = tokio::select! {
+            changed = learned.changed() => if changed.is_err() { return } else { peers.reachable() },
+            linked = links.changed() => if linked.is_err() { return } else { peers.dialled() },
+            _ = ticks.tick() => peers.dialled(),
+        };
+        join_all(sites.iter().map(|site| exchange(federation, site))).await;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tells the other sites what is new about who belongs, and hears it from them.
 //!
-//! Two sites exchange what each lacks when they are linked, when one of them has heard something, and now
-//! and then. A site whose key is not known at another, because it has a new one, brings the news itself,
+//! Two sites exchange what each lacks when they are linked and now and then, as the one that has dialled
+//! sees fit, and when one of them has heard something. A site whose key is not known at another, because it has a new one, brings the news itself,
 //! as a guest. What must stay true: a site that can't be told delays no other.
 
 use std::time::Duration;
@@ -27,6 +27,17 @@ const ROUNDS: usize = 1_000;
 /// The longest answer.
 const LONGEST: usize = 32 << 20;
 
+/// Why to speak with others.
+#[derive(PartialEq, Eq)]
+enum Occasion {
+    /// Something was heard here.
+    News,
+    /// There is a new link.
+    Link,
+    /// Nothing has happened for some time.
+    Tick,
+}
+
 pub(super) async fn run(federation: &Federation) {
     let mut ledger = federation.ledger().changes();
     let mut links = federation.shared.peers.links();
@@ -34,10 +45,10 @@ pub(super) async fn run(federation: &Federation) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut removed = None;
     loop {
-        let tick = tokio::select! {
-            changed = ledger.changed() => if changed.is_err() { return } else { false },
-            linked = links.changed() => if linked.is_err() { return } else { false },
-            _ = ticks.tick() => true,
+        let why = tokio::select! {
+            changed = ledger.changed() => if changed.is_err() { return } else { Occasion::News },
+            linked = links.changed() => if linked.is_err() { return } else { Occasion::Link },
+            _ = ticks.tick() => Occasion::Tick,
         };
         if federation.ledger().root().is_none() {
             continue;
@@ -52,8 +63,9 @@ pub(super) async fn run(federation: &Federation) {
             tracing::warn!("what is known of a removed site could not be said: {error}");
         }
         let peers = &federation.shared.peers;
-        join_all(peers.reachable().iter().map(|site| exchange(federation, site))).await;
-        if tick {
+        let sites = if why == Occasion::News { peers.reachable() } else { peers.dialled() };
+        join_all(sites.iter().map(|site| exchange(federation, site))).await;
+        if why == Occasion::Tick {
             let strange = peers
                 .view()
                 .into_iter()

@@ -167,7 +167,8 @@ impl Decider {
         }
     }
 
-    /// Deals with letters as long as there is room for what comes of them, here or in the tray.
+    /// Deals with letters as long as there is room for what comes of them, here or in the tray. If any are
+    /// left, something waits for the tray: nothing else would bring the decider back to them.
     fn deal_with(
         &mut self,
         asked: &mut VecDeque<Letter>,
@@ -249,5 +250,32 @@ impl Decider {
                 other => self.next.then.push(Then::Do(other)),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cheops_core::replica::Settings;
+    use tokio::sync::broadcast;
+
+    use super::*;
+
+    #[test]
+    fn letters_are_left_only_while_something_waits_for_the_tray() {
+        const LETTERS: usize = 5 * FULL + 1;
+        let (_health, health) = watch::channel(Health::Well);
+        let replica = Replica::new("here".parse().unwrap(), Settings::default());
+        let tray = Arc::<Tray>::default();
+        let feed = Feed::new(broadcast::channel(1).0);
+        let mut decider = Decider::new(replica, Clock::default(), tray.clone(), health, feed);
+        let look = || Letter::Read(Box::new(|_| Box::new(|| {})));
+        let mut asked: VecDeque<_> = std::iter::repeat_with(look).take(LETTERS).collect();
+        let mut taken = 0;
+        while taken < LETTERS {
+            assert!(decider.deal_with(&mut asked, &mut VecDeque::new(), false).is_ok());
+            assert!(asked.is_empty() || !decider.next.is_empty());
+            taken += tray.take().unwrap().then.len();
+        }
+        assert!(asked.is_empty() && decider.next.is_empty());
     }
 }

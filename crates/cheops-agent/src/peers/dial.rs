@@ -91,7 +91,7 @@ async fn attempt(shared: &Arc<Shared>, slot: &Arc<Slot>) -> Result<(), End> {
 
     let meter = Meter::new();
     let shown = chain.map(|chain| (chain, Use::Answering));
-    let link = Link::new((key, shown), meter.clone(), shared.links.queue);
+    let link = Link::new(true, (key, shown), meter.clone(), shared.links.queue);
     let attempt = Attempt(link.clone());
     let (mut requests, connection) = timeout(patience, http::client(Metered::new(io, meter)))
         .await
@@ -107,8 +107,8 @@ async fn attempt(shared: &Arc<Shared>, slot: &Arc<Slot>) -> Result<(), End> {
     let greeting = async {
         let body = open(&mut requests, http::LINK, Body::new(link.control.body())).await;
         let body = body.map_err(|error| foreign(address, &root(&*error)))?;
-        let _ = link.calls.send_replace(Some(requests.clone()));
-        link::greet(shared, &link, Reading::control(body), &slot.site, true).await
+        link.hand_in_calls(requests.clone());
+        link::greet(shared, &link, Reading::control(body), &slot.site).await
     };
     let greeted =
         timeout(patience, greeting).await.unwrap_or_else(|_| Err(silent(shared, address)));

@@ -28,7 +28,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncWrite},
     net::TcpStream,
     time::{sleep, timeout},
 };
@@ -121,11 +121,12 @@ fn broke(ended: hyper::Result<()>) -> End {
 
 /// Serves a connection that another agent has dialled.
 pub(super) async fn serve(shared: Arc<Shared>, tcp: TcpStream, from: SocketAddr) {
-    let accepted = timeout(shared.links.silence, transport::accepted(&shared.tls, tcp)).await;
-    let (io, site, key, chain) = match accepted {
+    // In boxes of their own, which go: a link lasts, and what it takes once need not.
+    let accepted = Box::pin(transport::accepted(&shared.tls, tcp));
+    let (io, site, key, chain) = match timeout(shared.links.silence, accepted).await {
         Ok(Ok(Arrived::Site { io, site, key, chain })) => (io, site, key, chain),
         Ok(Ok(Arrived::Guest { io, key, site })) => {
-            return guest::serve(shared, io, Guest { key, site, from }).await;
+            return Box::pin(guest::serve(shared, io, Guest { key, site, from })).await;
         }
         Ok(Err(error)) => return shared.not_known(from, &error),
         Err(_) => return,
@@ -133,7 +134,7 @@ pub(super) async fn serve(shared: Arc<Shared>, tcp: TcpStream, from: SocketAddr)
     let site = Arc::new(site);
     let meter = Meter::new();
     let shown = chain.map(|chain| (chain, Use::Dialling));
-    let link = Link::new((key, shown), meter.clone(), shared.links.queue);
+    let link = Link::new(false, (key, shown), meter.clone(), shared.links.queue);
     let service = {
         let (shared, link) = (shared.clone(), link.clone());
         service_fn(move |request| {
@@ -179,7 +180,7 @@ async fn receive(
             let (link, dialler) = (link.clone(), dialler.clone());
             shared.clone().tasks.spawn(async move {
                 let control = Reading::control(request.into_body());
-                let greeting = link::greet(&shared, &link, control, &dialler, false);
+                let greeting = link::greet(&shared, &link, control, &dialler);
                 let greeting = link::caught(&shared.here, greeting).map(Result::flatten);
                 // Whoever says nothing is sent away by the connection itself.
                 let greeted = tokio::select! {
@@ -201,7 +202,7 @@ async fn receive(
             }
         }
         CALLS if post && link.settled(shared.links.silence).await.is_some() => {
-            if link.calls.borrow().is_some() {
+            if !link.lends() {
                 return refuse(StatusCode::CONFLICT, "the stream is open already");
             }
             let (reader, writer) = pipe();
@@ -237,11 +238,13 @@ async fn call(shared: &Shared, site: SiteId, request: Request<Incoming>) -> Resp
     calls.answer(request).await
 }
 
-/// Makes the third stream of a link the way to ask the agent that dialled.
+/// Makes the third stream of a link the way to ask the agent that dialled, once there is something to
+/// ask: of many links most are never asked anything, and a connection takes its room.
 async fn ask(link: Arc<Link>, io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
     let asking = async {
+        link.needed().await;
         if let Ok((requests, connection)) = client(io).await {
-            link.calls.send_replace(Some(requests));
+            link.hand_in_calls(requests);
             // If it breaks, calls fail; the link itself says whether the other is there.
             let _ = connection.await;
         }
@@ -257,8 +260,15 @@ async fn ask(link: Arc<Link>, io: impl AsyncRead + AsyncWrite + Unpin + Send + '
 pub(super) async fn answer(
     shared: &Arc<Shared>,
     link: &Arc<Link>,
-    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    mut io: impl AsyncBufRead + AsyncWrite + Unpin + Send + 'static,
 ) {
+    let asked = tokio::select! {
+        first = io.fill_buf() => first.is_ok_and(|first| !first.is_empty()),
+        () = link.left() => return,
+    };
+    if !asked {
+        return link.close(End::lost("the stream of calls was closed"));
+    }
     let Some(site) = link.site.borrow().clone() else { return };
     let service = {
         let shared = shared.clone();

@@ -37,7 +37,7 @@ use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, client::conn::http2::SendRequest};
 use tokio::{
-    sync::{oneshot, watch},
+    sync::{Notify, oneshot, watch},
     time::{sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -92,6 +92,8 @@ impl End {
 
 /// One connection to another agent.
 pub(super) struct Link {
+    /// It was dialled from here.
+    pub(super) dialled: bool,
     /// What the other end has proved to have.
     pub(super) key: PublicKey,
     /// The certificates that it has shown, and for what.
@@ -99,8 +101,11 @@ pub(super) struct Link {
     pub(super) control: Arc<Queue<Frame>>,
     pub(super) outbox: Arc<Queue<Message>>,
     pub(super) meter: Arc<Meter>,
-    /// The way to ask the other agent something.
-    pub(super) calls: watch::Sender<Option<SendRequest<Body>>>,
+    /// The way to ask the other agent something. Where it was the other that dialled, it is made when
+    /// it is first needed.
+    calls: watch::Sender<Option<SendRequest<Body>>>,
+    /// Someone needs it.
+    needed: Notify,
     /// The site at the other end, once this connection is the link with it.
     pub(super) site: watch::Sender<Option<SiteId>>,
     /// How many messages came.
@@ -109,6 +114,7 @@ pub(super) struct Link {
     records: Mutex<Option<oneshot::Sender<Incoming>>>,
     records_in: Mutex<Option<oneshot::Receiver<Incoming>>>,
     greeted: AtomicBool,
+    lent: AtomicBool,
     pings: Mutex<Pings>,
     end: OnceLock<End>,
     ended: CancellationToken,
@@ -123,23 +129,27 @@ struct Pings {
 
 impl Link {
     pub(super) fn new(
+        dialled: bool,
         (key, shown): (PublicKey, Option<(Chain, Use)>),
         meter: Arc<Meter>,
         queue: usize,
     ) -> Arc<Self> {
         let (records, records_in) = oneshot::channel();
         Arc::new(Self {
+            dialled,
             key,
             shown,
             control: Queue::new(CONTROL),
             outbox: Queue::new(queue),
             meter,
             calls: watch::Sender::new(None),
+            needed: Notify::new(),
             site: watch::Sender::new(None),
             received: AtomicU64::new(0),
             records: Mutex::new(Some(records)),
             records_in: Mutex::new(Some(records_in)),
             greeted: AtomicBool::new(false),
+            lent: AtomicBool::new(false),
             pings: Mutex::default(),
             end: OnceLock::new(),
             ended: CancellationToken::new(),
@@ -177,6 +187,32 @@ impl Link {
     /// Whether this is the first time that the stream of frames is asked for.
     pub(super) fn greets(&self) -> bool {
         !self.greeted.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether this is the first time that the stream for calls the other way is offered.
+    pub(super) fn lends(&self) -> bool {
+        !self.lent.swap(true, Ordering::Relaxed)
+    }
+
+    /// The way to ask the other agent something; none if it is not there in time.
+    pub(super) async fn calls(&self, patience: Duration) -> Option<SendRequest<Body>> {
+        self.needed.notify_one();
+        let mut calls = self.calls.subscribe();
+        let calls = async { calls.wait_for(Option::is_some).await.ok()?.clone() };
+        tokio::select! {
+            calls = timeout(patience, calls) => calls.ok().flatten(),
+            () = self.ended() => None,
+        }
+    }
+
+    /// Once someone wants to ask the other agent something.
+    pub(super) async fn needed(&self) {
+        self.needed.notified().await;
+    }
+
+    /// From now on it can be asked this way.
+    pub(super) fn hand_in_calls(&self, calls: SendRequest<Body>) {
+        self.calls.send_replace(Some(calls));
     }
 
     /// Hands in the stream of messages. Whether it was the first.
@@ -337,13 +373,12 @@ pub(super) async fn held(here: &SiteId, link: &Link, work: impl Future<Output = 
 }
 
 /// Says who is here, hears who is there, and makes the connection the link of the two if both agree
-/// to it. `there` is the site whose key was proved on it; `dialled`: by us.
+/// to it. `there` is the site whose key was proved on it.
 pub(super) async fn greet(
     shared: &Arc<Shared>,
     link: &Arc<Link>,
     mut control: Reading,
     there: &SiteId,
-    dialled: bool,
 ) -> Result<(), End> {
     let hello = match control.next(&shared.here).await? {
         Frame::Hello(hello) => hello,
@@ -353,11 +388,11 @@ pub(super) async fn greet(
     let slot = judge(shared, there, &hello)?;
     // Said before the other may count on a link.
     slot.may_link(shared)?;
-    if !dialled {
+    if !link.dialled {
         link.control.push(shared.hello());
     }
     let decides = shared.here < slot.site;
-    let awaited = match (decides, dialled) {
+    let awaited = match (decides, link.dialled) {
         // The greeting was an answer to ours.
         (true, true) => None,
         (true, false) => Some(Frame::Ready),

@@ -454,13 +454,19 @@ impl Peers {
 
     /// Those that are linked now.
     pub fn reachable(&self) -> Vec<SiteId> {
-        let linked = |slot: &Arc<Slot>| slot.link().is_some();
-        self.shared
-            .slots()
-            .iter()
-            .filter(|&slot| linked(slot))
-            .map(|slot| slot.site.clone())
-            .collect()
+        self.linked_by(|_| true)
+    }
+
+    /// Those of them that were dialled from here: of two sites that are linked, the other is one for
+    /// exactly one of them.
+    pub fn dialled(&self) -> Vec<SiteId> {
+        self.linked_by(|link| link.dialled)
+    }
+
+    fn linked_by(&self, which: impl Fn(&Link) -> bool) -> Vec<SiteId> {
+        let slots = self.shared.slots();
+        let linked = slots.iter().filter(|slot| slot.link().is_some_and(|link| which(&link)));
+        linked.map(|slot| slot.site.clone()).collect()
     }
 
     /// Whether a site does not know the key of this one.
@@ -525,13 +531,9 @@ impl Peers {
         mut request: Request<Body>,
     ) -> Result<Response<Body>, CallError> {
         let (slot, link) = self.link(site)?;
-        let mut calls = link.calls.subscribe();
-        let calls = async { calls.wait_for(Option::is_some).await.ok()?.clone() };
-        let calls = tokio::select! {
-            calls = timeout(OPENING, calls) => calls.ok().flatten(),
-            () = link.ended() => None,
+        let Some(mut calls) = link.calls(OPENING).await else {
+            return Err(not_connected(&slot, &link));
         };
-        let Some(mut calls) = calls else { return Err(not_connected(&slot, &link)) };
         *request.uri_mut() = http::at_peer(std::mem::take(request.uri_mut()));
         *request.version_mut() = Version::HTTP_2;
         match calls.send_request(request).await {
