@@ -243,11 +243,14 @@ async fn call(shared: &Shared, site: SiteId, request: Request<Incoming>) -> Resp
 async fn ask(link: Arc<Link>, io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
     let asking = async {
         link.needed().await;
-        if let Ok((requests, connection)) = client(io).await {
-            link.hand_in_calls(requests);
-            // If it breaks, calls fail; the link itself says whether the other is there.
-            let _ = connection.await;
-        }
+        let connected = async {
+            if let Ok((requests, connection)) = client(io).await {
+                link.hand_in_calls(requests);
+                // If it breaks, calls fail; the link itself says whether the other is there.
+                let _ = connection.await;
+            }
+        };
+        Box::pin(connected).await;
         link.close(End::lost("the stream of calls was closed"));
     };
     tokio::select! {
@@ -277,7 +280,7 @@ pub(super) async fn answer(
             async move { Ok::<_, Infallible>(call(&shared, site, request).await) }
         })
     };
-    let connection = server().serve_connection(TokioIo::new(io), service);
+    let connection = Box::pin(server().serve_connection(TokioIo::new(io), service));
     tokio::select! {
         _ = connection => link.close(End::lost("the stream of calls was closed")),
         () = link.left() => {}
