@@ -38,10 +38,11 @@ use tokio::{
 use crate::{
     api::{self, Access, Context, Shared},
     audit::{self, Audit},
-    config::Config,
+    config::{self, Config},
     engine::{
-        Damage, Engine, EngineError,
-        embedded::{Embedded, LostUnknown, Options},
+        Damage, EngineError, LostUnknown, Opened,
+        couchdb::CouchDb,
+        embedded::{Embedded, Options},
     },
     entrances::Entrances,
     federation::Federation,
@@ -220,7 +221,7 @@ impl Agent {
         };
         let reserve = config.store.reserve;
         let sealer = Sealer::of(&members);
-        let node = node::start(inbox, replica, Box::new(engine), Box::new(hands), sealer, reserve)
+        let node = node::start(inbox, replica, engine, Box::new(hands), sealer, reserve)
             .map_err(StartError::Thread)?;
 
         let place = config.data.join("hooks");
@@ -453,28 +454,40 @@ fn open_audit(config: &Config, own: Own) -> Result<Audit, StartError> {
 }
 
 /// Opens the store, and makes the replica as it was.
-async fn restore(config: &Config, noted: &Noted) -> Result<(Replica, Embedded), StartError> {
-    let (path, site, noted) = (config.data.join("store"), config.site.clone(), noted.clone());
-    let settings = settings(config);
-    let opened = tokio::task::spawn_blocking(move || open(&path, site, settings, &noted)).await;
-    Ok(opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?)
+async fn restore(config: &Config, noted: &Noted) -> Result<(Replica, Box<dyn Opened>), StartError> {
+    let (config, noted) = (config.clone(), noted.clone());
+    let opened = tokio::task::spawn_blocking(move || {
+        let engine = open(&config)?;
+        read(&config, engine, &noted)
+    });
+    Ok(opened.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?)
+}
+
+/// Opens what the site keeps its records in.
+fn open(config: &Config) -> Result<Box<dyn Opened>, EngineError> {
+    let site = config.site.clone();
+    Ok(match &config.engine {
+        config::Engine::Embedded => {
+            Box::new(Embedded::open(&config.data.join("store"), Options::of(site))?)
+        }
+        config::Engine::CouchDb(couchdb) => Box::new(CouchDb::open(couchdb, site, &config.data)?),
+    })
 }
 
 fn settings(config: &Config) -> Settings {
     Settings { show_after: config.runs.show_after.map(Millis::from), ..Settings::default() }
 }
 
-fn open(
-    path: &Path,
-    site: SiteId,
-    settings: Settings,
+/// Makes the replica of all that was written, and marks what of it was lost.
+fn read(
+    config: &Config,
+    mut engine: Box<dyn Opened>,
     noted: &Noted,
-) -> Result<(Replica, Embedded), EngineError> {
-    let mut engine = Embedded::open(path, Options::of(site.clone()))?;
+) -> Result<(Replica, Box<dyn Opened>), EngineError> {
     let mut failure = None;
     let written =
         engine.written().map_while(|read| read.map_err(|error| failure = Some(error)).ok());
-    let mut replica = Replica::restore(site, settings, written);
+    let mut replica = Replica::restore(config.site.clone(), settings(config), written);
     if let Some(error) = failure {
         return Err(error);
     }

@@ -3,6 +3,7 @@
 //! What must stay true: each setting has a default except the site's name; a setting that is
 //! misspelt is an error, not a default; no other module reads the file or the environment.
 
+mod couchdb;
 mod guard;
 mod hook;
 mod service;
@@ -19,6 +20,8 @@ use std::{
 use cheops_core::{duration, id::SiteId, trust::PublicKey};
 use serde::Deserialize;
 
+use self::couchdb::CouchDbSection;
+pub use self::couchdb::{CouchDb, Engine};
 pub use self::guard::{Audit, Rates};
 use self::guard::{AuditSection, LimitsSection};
 pub use self::hook::{
@@ -51,6 +54,8 @@ pub struct Config {
     pub site: SiteId,
     /// Where the agent keeps what it must not lose.
     pub data: PathBuf,
+    /// What keeps the operations and all that is known of them.
+    pub engine: Engine,
     /// Where commands run.
     pub work: PathBuf,
     /// Where the API listens.
@@ -204,6 +209,7 @@ impl Config {
         let data = data.into();
         Self {
             site,
+            engine: Engine::default(),
             work: data.join("work"),
             data,
             api: SocketAddr::from(([127, 0, 0, 1], API_PORT)),
@@ -271,6 +277,7 @@ impl Config {
         if let Some(work) = file.work {
             config.work = beside.join(work);
         }
+        config.engine = Engine::read(file.engine.as_deref(), file.couchdb, beside)?;
         set(&mut config.api, file.listen.api);
         set(&mut config.peers, file.listen.peers);
         if let Some(address) = file.listen.advertise.as_ref().filter(|text| !is_address(text)) {
@@ -534,6 +541,8 @@ struct File {
     site: String,
     data: Option<PathBuf>,
     work: Option<PathBuf>,
+    engine: Option<String>,
+    couchdb: Option<CouchDbSection>,
     #[serde(default)]
     listen: ListenSection,
     #[serde(default, rename = "peer")]

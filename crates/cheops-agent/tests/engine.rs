@@ -1,112 +1,29 @@
 //! The embedded engine on a sound disk.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
+mod conformance;
 mod storage;
 #[allow(dead_code, reason = "not every sort is written down")]
 mod support;
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{fs, path::Path};
 
-use cheops_agent::engine::{Damage, Engine, Seq, embedded::Embedded};
-use cheops_core::{
-    id::{OpId, ResourceId},
-    replica::Durable,
-    trust::Seal,
-};
-use proptest::{prelude::*, test_runner::TestRunner};
-use storage::{broken, directory, number, open, operation, options, read};
+use cheops_agent::engine::{Damage, Engine, EngineError, Opened, embedded::Embedded};
+use storage::{broken, directory, open, operation, options, read};
 
-#[test]
-fn what_is_appended_is_read_back_in_order_with_its_numbers() {
-    let strategy = prop::collection::vec(prop::collection::vec(support::durable(), 1..9), 1..9);
-    let config = ProptestConfig::with_cases(24);
-    TestRunner::new(config)
-        .run(&strategy, |batches| {
-            let directory = directory();
-            let mut engine = open(directory.path());
-            let mut last = 0;
-            for batch in &batches {
-                last += batch.len() as u64;
-                prop_assert_eq!(engine.append(batch).unwrap(), last);
-            }
-            let numbered = kept(&batches.concat());
-            let all: Vec<_> = numbered.iter().map(|(_, durable)| durable.clone()).collect();
-            for round in 0..2 {
-                prop_assert_eq!(&read(&mut engine), &all, "round {}", round);
-                prop_assert_eq!(engine.damage(), &[]);
-                let reader = engine.reader();
-                prop_assert_eq!(reader.last(), last);
-                prop_assert_eq!(&reader.after(0, 1_000).unwrap(), &numbered);
-                let some = reader.after(2, 3).unwrap();
-                let expected: Vec<_> =
-                    numbered.iter().filter(|(n, _)| *n > 2).take(3).cloned().collect();
-                prop_assert_eq!(some, expected);
-                prop_assert_eq!(reader.after(last, 3).unwrap(), vec![]);
-                drop(reader);
-                drop(engine);
-                engine = open(directory.path());
-            }
-            Ok(())
-        })
-        .unwrap();
-}
+struct InDirectory(tempfile::TempDir);
 
-#[test]
-fn seals_are_found_by_the_records_that_they_are_of() {
-    let directory = directory();
-    let mut engine = open(directory.path());
-    let seal = |n: u64| Seal::new(&n.to_be_bytes());
-    let sealed = |n: u64| match operation(n) {
-        Durable::Record(record, _) => Durable::Record(record, seal(n).filter(|_| n != 5)),
-        other => panic!("{other:?}"),
-    };
-    let batch: Vec<Durable> = (1..=9).map(sealed).collect();
-    engine.append(&batch).unwrap();
-    for _ in 0..2 {
-        let reader = engine.reader();
-        for (n, durable) in (1..).zip(&batch) {
-            let Durable::Record(record, seal) = durable else { panic!("{durable:?}") };
-            let mut wanted = BTreeSet::from([record.id().clone()]);
-            wanted.insert(OpId { number: 77, ..record.id().clone() });
-            let found = reader.seals(record.resource(), &wanted).unwrap();
-            let expected = seal.iter().map(|seal| (record.id().clone(), seal.clone()));
-            assert_eq!(found, expected.collect(), "{n}");
-            assert!(reader.seals(&"nothing".parse().unwrap(), &wanted).unwrap().is_empty());
-        }
-        drop(engine);
-        engine = open(directory.path());
+impl conformance::Place for InDirectory {
+    fn new() -> Self {
+        Self(directory())
+    }
+
+    fn open_as(&self, site: &str) -> Result<Box<dyn Opened>, EngineError> {
+        Ok(Box::new(Embedded::open(self.0.path(), options(site))?))
     }
 }
 
-/// What is left of a list, with its numbers: a resource that is forgotten leaves nothing but that.
-fn kept(all: &[Durable]) -> Vec<(Seq, Durable)> {
-    let forgets = |durable: &Durable, resource: &ResourceId| {
-        matches!(durable, Durable::Forgotten { .. }) && durable.resource() == resource
-    };
-    let is_kept = |(n, durable): &(Seq, Durable)| {
-        let later = all.iter().skip(usize::try_from(*n).unwrap());
-        !later.into_iter().any(|later| forgets(later, durable.resource()))
-    };
-    (1..).zip(all.iter().cloned()).filter(is_kept).collect()
-}
-
-#[test]
-fn what_has_no_form_on_disk_is_refused_for_good_and_other_batches_are_taken() {
-    let directory = directory();
-    let mut engine = open(directory.path());
-    assert_eq!(engine.append(&[operation(1)]).unwrap(), 1);
-    let op = OpId { site: "here".parse().unwrap(), number: u64::MAX };
-    let resource = "r".parse().unwrap();
-    let no_number = Durable::Intent { resource, op, attempt: 1, fresh: false };
-    let failure = engine.append(&[operation(2), no_number]).unwrap_err();
-    assert!(failure.is_permanent(), "{failure}");
-    let expected = format!("the start of a run of here:{} of resource r can't be", u64::MAX);
-    assert!(failure.to_string().contains(&expected), "{failure}");
-    assert_eq!(engine.reader().last(), 1);
-    assert_eq!(engine.append(&[operation(2)]).unwrap(), 2);
-    drop(engine);
-    assert_eq!(read(&mut open(directory.path())), [operation(1), operation(2)]);
-}
+conforms!(InDirectory);
 
 #[test]
 fn a_store_with_many_tables_is_opened_again_without_a_rebuild() {
@@ -130,17 +47,6 @@ fn a_store_with_many_tables_is_opened_again_without_a_rebuild() {
 }
 
 #[test]
-fn nothing_comes_after_the_last_number_there_can_be() {
-    let directory = directory();
-    let mut engine = open(directory.path());
-    engine.append(&[operation(1)]).unwrap();
-    for after in [1, Seq::MAX - 1, Seq::MAX] {
-        assert_eq!(engine.reader().after(after, usize::MAX).unwrap(), [], "{after}");
-    }
-    assert_eq!(engine.reader().after(0, usize::MAX).unwrap().len(), 1);
-}
-
-#[test]
 fn a_reader_does_not_keep_a_store_open_whose_engine_is_gone() {
     let directory = directory();
     let mut engine = open(directory.path());
@@ -150,40 +56,6 @@ fn a_reader_does_not_keep_a_store_open_whose_engine_is_gone() {
     let error = reader.after(0, 1).unwrap_err().to_string();
     assert!(error.contains("it is closed"), "{error}");
     assert_eq!(read(&mut open(directory.path())), [operation(1)]);
-}
-
-#[test]
-fn a_reader_reads_while_others_write() {
-    let directory = directory();
-    let mut engine = open(directory.path());
-    let reader = engine.reader();
-    let follower = std::thread::spawn(move || {
-        let mut seen = Vec::new();
-        while seen.len() < 2_000 {
-            let last = seen.len() as u64;
-            for (seq, durable) in reader.after(last, 100).unwrap() {
-                assert!(seq <= reader.last());
-                assert_eq!((seq, number(&durable)), (seen.len() as u64 + 1, seq));
-                seen.push(durable);
-            }
-        }
-        assert!(reader.free().unwrap() > 0);
-        seen
-    });
-    let written: Vec<_> = (1..=2_000).map(operation).collect();
-    for batch in written.chunks(10) {
-        engine.append(batch).unwrap();
-    }
-    assert_eq!(follower.join().unwrap(), written);
-}
-
-#[test]
-fn an_empty_batch_changes_nothing() {
-    let directory = directory();
-    let mut engine = open(directory.path());
-    assert_eq!(engine.append(&[]).unwrap(), 0);
-    assert_eq!(engine.append(&[operation(1)]).unwrap(), 1);
-    assert_eq!(engine.append(&[]).unwrap(), 1);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use std::{
 };
 
 use cheops_agent::engine::{
-    Engine,
+    Engine, Opened as _,
     embedded::{Embedded, Options},
 };
 use storage::{PATIENCE, broken, memory, mount, number, open, operation, options, read, run};

@@ -8,7 +8,9 @@
 //!   silence, and never keeps the agent from starting;
 //! - a forgotten resource leaves nothing behind but the record that it was forgotten.
 
+pub mod couchdb;
 pub mod embedded;
+mod meaning;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,6 +41,32 @@ pub trait Engine: Send + 'static {
 
     /// Reads what was written, while others write.
     fn reader(&self) -> Arc<dyn Reader>;
+}
+
+/// An engine that was opened just now: what was written before comes first.
+pub trait Opened: Engine {
+    /// Reads all that was written, in order. To be read to its end before anything is appended:
+    /// only then is it known what was lost.
+    fn written(&mut self) -> Box<dyn Iterator<Item = Result<Durable, EngineError>> + '_>;
+
+    /// What was lost and is still to be dealt with, known once all was [read](Self::written).
+    ///
+    /// What was lost of a resource is reported at each start until a marker for that resource is
+    /// appended. What is not known to be of a resource is reported until something is appended.
+    fn damage(&self) -> &[Damage];
+
+    /// What was ever lost of resources that are not known, if anything was; known once all was
+    /// [read](Self::written). There may have been resources of which nothing is left.
+    fn lost_unknown(&self) -> Option<LostUnknown>;
+}
+
+/// What was lost of resources that are not known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LostUnknown {
+    /// When that was last found, in milliseconds since 1970.
+    pub found: u64,
+    /// How many records it was.
+    pub records: u64,
 }
 
 /// Reads what a site has written.

@@ -29,6 +29,7 @@ pub mod ledger;
 mod members;
 pub mod people;
 pub mod pki;
+pub(crate) mod roots;
 pub mod seal;
 mod sealer;
 pub mod sessions;

@@ -83,6 +83,11 @@ pub fn encode_record(record: &replica::Record) -> Result<Vec<u8>, WireError> {
     encode(&record::Record::of(record)?)
 }
 
+/// The record that such bytes stand for.
+pub fn decode_record(bytes: &[u8], names: &mut Names) -> Result<replica::Record, WireError> {
+    decode::<record::Record<'_>>(bytes)?.read(names)
+}
+
 fn encode(twin: &impl Serialize) -> Result<Vec<u8>, WireError> {
     let malformed = |error| WireError::at_byte(0, Problem::malformed(&error));
     let bytes = postcard::to_allocvec(&(VERSION, twin)).map_err(malformed)?;

@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use cheops_agent::engine::embedded::{Embedded, Options};
+use cheops_agent::engine::{
+    Opened as _,
+    embedded::{Embedded, Options},
+};
 use cheops_core::{
     id::{OpId, ResourceId},
     operation::{Action, Operation},

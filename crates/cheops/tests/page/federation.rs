@@ -20,7 +20,7 @@ use std::{
 };
 
 use cheops_agent::engine::{
-    Engine as _,
+    Engine as _, Opened as _,
     embedded::{Embedded, Options},
 };
 use cheops_core::{

@@ -1,7 +1,5 @@
 //! What stands in the index and among the gone: which resource something is about, and what became
 //! of numbers that are missing.
-//!
-//! This is the one place that knows what the variants of [`Durable`] mean to a store.
 
 use std::fmt;
 
@@ -12,43 +10,9 @@ use cheops_core::{
 
 use crate::engine::Seq;
 
-/// The resource of which all that was written before is forgotten, if it says so. Then nothing of
-/// it stays but this.
-pub(super) fn forgets(durable: &Durable) -> Option<&ResourceId> {
-    match durable {
-        Durable::Forgotten { resource, .. } => Some(resource),
-        Durable::Record(..)
-        | Durable::Intent { .. }
-        | Durable::Clearing(_)
-        | Durable::Cleared(_)
-        | Durable::Trimmed { .. }
-        | Durable::Withheld { .. }
-        | Durable::Held { .. }
-        | Durable::Aside(_)
-        | Durable::Decided { .. } => None,
-    }
-}
-
-/// The resource that is handed out again from here on, after something of it was lost, if it says
-/// so.
-pub(super) fn resumes(durable: &Durable) -> Option<&ResourceId> {
-    match durable {
-        Durable::Withheld { resource, .. } => Some(resource),
-        Durable::Record(..)
-        | Durable::Intent { .. }
-        | Durable::Clearing(_)
-        | Durable::Cleared(_)
-        | Durable::Forgotten { .. }
-        | Durable::Trimmed { .. }
-        | Durable::Held { .. }
-        | Durable::Aside(_)
-        | Durable::Decided { .. } => None,
-    }
-}
-
 /// What the index says of something in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(in crate::engine) struct Entry {
     pub(super) resource: ResourceId,
     what: What,
     /// The record that it is or is about.
@@ -72,7 +36,7 @@ enum What {
 }
 
 impl Entry {
-    pub(super) fn of(durable: &Durable) -> Self {
+    pub(in crate::engine) fn of(durable: &Durable) -> Self {
         let (what, id) = match durable {
             Durable::Record(Record::Operation(op), _) => (What::Operation, Some(&op.id)),
             Durable::Record(Record::Reply(reply), _) => (What::Reply, Some(&reply.id)),

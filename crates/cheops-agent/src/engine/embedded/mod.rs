@@ -11,7 +11,7 @@
 
 mod check;
 mod disk;
-mod entry;
+pub(in crate::engine) mod entry;
 mod frame;
 mod read;
 mod rebuild;
@@ -39,14 +39,14 @@ use cheops_core::{
     trust::Seal,
 };
 
-pub use self::read::Written;
 use self::{
     check::Verdict,
     disk::{About, Tail, error, explain},
     entry::{Entry, Gone, Loss, Why},
+    read::Written,
     store::{Items, Store, Trouble, io_error},
 };
-use super::{Damage, Engine, EngineError, Reader, Seq, free};
+use super::{Damage, Engine, EngineError, LostUnknown, Opened, Reader, Seq, free, meaning};
 use crate::wire::{self, Names};
 
 /// How long fjall may take to let go of its files.
@@ -152,18 +152,9 @@ impl Shared {
     }
 }
 
-/// What was lost of resources that are not known.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LostUnknown {
-    /// When that was last found, in milliseconds since 1970.
-    pub found: u64,
-    /// How many records it was.
-    pub records: u64,
-}
-
 impl Embedded {
     /// Opens the store in a directory, and makes one if there is none. What is broken is rebuilt:
-    /// [`damage`](Self::damage) says what was lost, once all was read.
+    /// [`damage`](Opened::damage) says what was lost, once all was read.
     pub fn open(directory: &Path, options: Options) -> Result<Self, EngineError> {
         let failed = |failure: io::Error| error(directory, explain(&failure));
         disk::create_directory(directory).map_err(failed)?;
@@ -189,26 +180,6 @@ impl Embedded {
         let (state, untold) = (State::Ready, Vec::new());
         let (next, lost_unknown) = (last + 1, None);
         Ok(Self { shared, options, tail, next, state, damage, untold, lost_unknown, _lock: lock })
-    }
-
-    /// Reads all that was written, in order. To be read to its end before anything is appended:
-    /// only then is it known what was lost.
-    pub fn written(&mut self) -> Written<'_> {
-        Written::new(self)
-    }
-
-    /// What was lost and is still to be dealt with, known once all was [read](Self::written).
-    ///
-    /// What was lost of a resource is reported at each start until a marker for that resource is
-    /// appended. What is not known to be of a resource is reported until something is appended.
-    pub fn damage(&self) -> &[Damage] {
-        &self.damage
-    }
-
-    /// What was ever lost of resources that are not known, if anything was; known once all was
-    /// [read](Self::written). There may have been resources of which nothing is left.
-    pub fn lost_unknown(&self) -> Option<LostUnknown> {
-        self.lost_unknown
     }
 
     /// Closes the store, rebuilds it, and opens it again. Says the last number that is there. Whether
@@ -253,7 +224,7 @@ impl Embedded {
         // Where each resource that the batch forgets is forgotten last.
         let forgotten: BTreeMap<_, _> = (first..)
             .zip(batch)
-            .filter_map(|(seq, durable)| Some((entry::forgets(durable)?, seq)))
+            .filter_map(|(seq, durable)| Some((meaning::forgets(durable)?, seq)))
             .collect();
         for (seq, durable) in (first..).zip(batch) {
             if forgotten.get(durable.resource()).is_some_and(|last| seq < *last) {
@@ -268,7 +239,7 @@ impl Embedded {
             })?;
             items.log(seq, (first, last), &body);
             items.index(seq, (first, last), &Entry::of(durable));
-            if let Some(resource) = entry::forgets(durable) {
+            if let Some(resource) = meaning::forgets(durable) {
                 rebuild::forget(store, resource, first, &mut items)
                     .map_err(|trouble| self.shared.fail(&trouble))?;
             }
@@ -318,6 +289,20 @@ impl Embedded {
         }
         self.shared.last.store(last, Ordering::Release);
         Ok(last)
+    }
+}
+
+impl Opened for Embedded {
+    fn written(&mut self) -> Box<dyn Iterator<Item = Result<Durable, EngineError>> + '_> {
+        Box::new(Written::new(self))
+    }
+
+    fn damage(&self) -> &[Damage] {
+        &self.damage
+    }
+
+    fn lost_unknown(&self) -> Option<LostUnknown> {
+        self.lost_unknown
     }
 }
 

@@ -10,12 +10,12 @@ use cheops_core::{id::ResourceId, replica::Durable};
 use super::{
     Acknowledged, Embedded,
     disk::error,
-    entry::{self, Gone, Loss, Why},
+    entry::{Gone, Loss, Why},
     rebuild::{self, Holes},
     store::{Store, Trouble},
 };
 use crate::{
-    engine::{Damage, EngineError, Seq},
+    engine::{Damage, EngineError, Seq, meaning},
     wire::Names,
 };
 
@@ -26,7 +26,7 @@ const CHUNK: usize = 1_024;
 ///
 /// What was lost is left out, and so is what came after it of the same resource, up to a marker. A
 /// failure ends it: the disk can't be read, or the store was written by another program.
-pub struct Written<'a> {
+pub(super) struct Written<'a> {
     engine: &'a mut Embedded,
     names: Names,
     /// The number that comes next.
@@ -145,7 +145,7 @@ impl<'a> Written<'a> {
     /// Whether something may be handed out. What was lost of its resource before it ends here if it
     /// says so.
     fn hands_out(&mut self, durable: &Durable) -> bool {
-        let ends = entry::resumes(durable).or_else(|| entry::forgets(durable));
+        let ends = meaning::resumes(durable).or_else(|| meaning::forgets(durable));
         if let Some(resource) = ends
             && self.withheld.remove(resource)
         {

@@ -19,12 +19,12 @@ use cheops_core::id::ResourceId;
 use super::{
     Acknowledged, Options,
     disk::{self, error, explain},
-    entry::{self, Entry, Gone, Loss, Why},
+    entry::{Entry, Gone, Loss, Why},
     frame::{self, HEADER, Kind},
     store::{Items, Store, Trouble, io_error},
 };
 use crate::{
-    engine::{EngineError, Seq},
+    engine::{EngineError, Seq, meaning},
     wire::{self, Names},
 };
 
@@ -250,7 +250,7 @@ impl Found {
             // What this program can't decode is kept; whoever reads it says so.
             if let Ok(durable) = wire::decode_durable(&body, &mut names) {
                 items.index(*seq, place.batch, &Entry::of(&durable));
-                if let Some(resource) = entry::forgets(&durable) {
+                if let Some(resource) = meaning::forgets(&durable) {
                     forgotten.insert(resource.clone(), *seq);
                 }
             }

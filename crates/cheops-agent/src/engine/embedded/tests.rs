@@ -10,12 +10,12 @@ use cheops_core::{
 
 use super::{
     Acknowledged, Embedded, Options, State,
-    entry::{self, Entry},
+    entry::Entry,
     frame::{self, Kind},
     rebuild,
     store::Items,
 };
-use crate::engine::{Engine, Seq};
+use crate::engine::{Engine, Opened as _, Seq, meaning};
 
 fn open(directory: &Path) -> Embedded {
     let options = Options { memtable: 16 << 10, ..Options::of("here".parse().unwrap()) };
@@ -155,8 +155,8 @@ fn nothing_that_is_written_down_forgets_or_resumes_a_resource() {
     for durable in
         [intent("r", 1), Durable::Clearing(resource("r")), Durable::Cleared(resource("r"))]
     {
-        assert_eq!(entry::forgets(&durable), None);
-        assert_eq!(entry::resumes(&durable), None);
+        assert_eq!(meaning::forgets(&durable), None);
+        assert_eq!(meaning::resumes(&durable), None);
         assert_eq!(durable.resource(), &resource("r"));
     }
 }

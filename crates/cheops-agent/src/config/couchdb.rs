@@ -1,0 +1,111 @@
+//! Where a site keeps what it must not lose: `engine`, and `[couchdb]` for the one that is not on its disk.
+//!
+//! What must stay true: a password is in a file, and never in an address, where it would get into logs.
+
+use std::path::{Path, PathBuf};
+
+use hyper::Uri;
+use serde::Deserialize;
+
+use super::hook::Secret;
+
+/// What keeps what a site must not lose.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Engine {
+    /// A store in the data directory.
+    #[default]
+    Embedded,
+    /// Two databases of a CouchDB server.
+    CouchDb(CouchDb),
+}
+
+/// A CouchDB server, and the database of a site in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CouchDb {
+    /// Where it is.
+    pub url: Uri,
+    /// Whom it knows the agent as.
+    pub user: Option<String>,
+    /// What proves that.
+    pub password: Option<Secret>,
+    /// The database of records. The one beside it, with `-local` at its end, is of this site alone.
+    pub database: String,
+    /// The certificates that the server's own is signed with, if it is not the system that trusts it.
+    pub ca: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CouchDbSection {
+    url: Option<String>,
+    user: Option<String>,
+    password_file: Option<PathBuf>,
+    database: Option<String>,
+    ca: Option<PathBuf>,
+}
+
+impl Engine {
+    pub(super) fn read(
+        engine: Option<&str>,
+        section: Option<CouchDbSection>,
+        beside: &Path,
+    ) -> Result<Self, String> {
+        match (engine.unwrap_or("embedded"), section) {
+            ("embedded", None) => Ok(Self::Embedded),
+            ("embedded", Some(_)) => {
+                Err("`engine` is embedded, and there is a section [couchdb]: write engine = 'couchdb', or take it out".into())
+            }
+            ("couchdb", Some(section)) => CouchDb::read(section, beside).map(Self::CouchDb),
+            ("couchdb", None) => {
+                Err("`engine` is couchdb, and there is no section [couchdb]: write where it is, like url = 'http://127.0.0.1:5984'".into())
+            }
+            (other, _) => Err(format!("`engine` is `{other}`: write embedded or couchdb")),
+        }
+    }
+}
+
+impl CouchDb {
+    fn read(section: CouchDbSection, beside: &Path) -> Result<Self, String> {
+        const URL: &str = "write it like http://127.0.0.1:5984";
+        let CouchDbSection { url, user, password_file, database, ca } = section;
+        let url = url.ok_or_else(|| format!("`[couchdb]` has no `couchdb.url`: {URL}"))?;
+        if url.contains('@') {
+            return Err(
+                "`couchdb.url` holds a name or a password: write `couchdb.user` and `couchdb.password_file` instead".into(),
+            );
+        }
+        let wrong = || format!("`couchdb.url` is `{url}`: {URL}");
+        if !super::is_web_address(&url) || url.contains(['?', '#']) {
+            return Err(wrong());
+        }
+        let url: Uri = url.parse().map_err(|_| wrong())?;
+        if ca.is_some() && url.scheme_str() != Some("https") {
+            return Err("`couchdb.ca` is for an address that begins with https".into());
+        }
+        if user.is_some() != password_file.is_some() {
+            return Err("`couchdb.user` and `couchdb.password_file` go together".into());
+        }
+        let database = database.unwrap_or_else(|| "cheops".to_owned());
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-".contains(c);
+        let begins = database.starts_with(|c: char| c.is_ascii_lowercase());
+        if !begins || !database.chars().all(plain) || database.len() > 200 {
+            return Err(format!(
+                "`couchdb.database` is `{database}`: a name begins with a letter from a to z, and has only these, digits, `_` and `-`"
+            ));
+        }
+        let password = password_file.map(|path| Secret::File(beside.join(path)));
+        Ok(Self { url, user, password, database, ca: ca.map(|path| beside.join(path)) })
+    }
+
+    /// The host and the port of the server.
+    pub fn place(&self) -> (&str, u16) {
+        let port = if self.url.scheme_str() == Some("https") { 443 } else { 80 };
+        let host = self.url.host().unwrap_or_default().trim_matches(['[', ']']);
+        (host, self.url.port_u16().unwrap_or(port))
+    }
+
+    /// The database of what is of this site alone, and never replicated.
+    pub fn local(&self) -> String {
+        format!("{}-local", self.database)
+    }
+}

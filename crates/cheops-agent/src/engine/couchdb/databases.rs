@@ -1,0 +1,310 @@
+//! The two databases of a site, and what is asked of them.
+//!
+//! One holds records, a document each, and is what replication carries. The other is of this site alone: the
+//! journal, and what the database is. What must stay true:
+//! - a document of a record is written with its revision, so that writing it again changes nothing;
+//! - a page is only ever made, never changed by making it again: who finds it there is told.
+
+use std::collections::BTreeMap;
+
+use hyper::{Method, StatusCode};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use super::{
+    client::{Client, Trouble, refused},
+    document::Document,
+    journal::{self, Page},
+};
+use crate::{config::CouchDb, engine::Seq};
+
+/// What the ids of documents of one sort end before.
+const END: char = '\u{fff0}';
+/// How many documents are asked for at once.
+const AT_ONCE: usize = 1_000;
+/// The oldest version of CouchDB that is used.
+const OLDEST: u64 = 3;
+
+pub(super) struct Databases {
+    client: Client,
+    records: String,
+    local: String,
+    /// Where they are, for people.
+    pub(super) place: String,
+    dialect: Dialect,
+}
+
+/// What a server that speaks the protocol can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dialect {
+    CouchDb,
+    /// `pouchdb-server`, which lacks some of it: see `docs/couchdb.md`.
+    PouchDb,
+}
+
+/// A document of the journal's database that says whose it is.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct About {
+    pub(super) format: u32,
+    pub(super) site: String,
+}
+
+#[derive(Deserialize)]
+struct Welcome {
+    couchdb: Option<String>,
+    #[serde(rename = "express-pouchdb")]
+    pouchdb: Option<String>,
+    version: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Rows<T> {
+    rows: Vec<Row<T>>,
+}
+
+#[derive(Deserialize)]
+struct Row<T> {
+    /// None where there is nothing of that name, or nothing any more.
+    doc: Option<T>,
+}
+
+/// What became of one document of many.
+#[derive(Deserialize)]
+struct Written {
+    #[serde(default)]
+    id: String,
+    error: Option<String>,
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+impl Databases {
+    /// The databases of a site, which are made if they are not there.
+    pub(super) fn open(config: &CouchDb) -> Result<Self, String> {
+        let client = Client::new(config)?;
+        let worded = |trouble: Trouble| trouble.to_string();
+        let welcome: Welcome = client.ask(Method::GET, "/", None::<&()>).map_err(worded)?;
+        let dialect = welcome.dialect()?;
+        let (records, local) = (format!("/{}", config.database), format!("/{}", config.local()));
+        let url = config.url.to_string();
+        let place = format!("{}{records}", url.trim_end_matches('/'));
+        let this = Self { client, records, local, place, dialect };
+        for database in [&this.records, &this.local] {
+            this.make(database).map_err(worded)?;
+        }
+        Ok(this)
+    }
+
+    /// Makes a database, unless it is there.
+    fn make(&self, database: &str) -> Result<(), Trouble> {
+        if self.client.find::<Value>(database)?.is_some() {
+            return Ok(());
+        }
+        match self.client.answer(Method::PUT, database, None::<&()>)? {
+            (status, _) if status.is_success() => Ok(()),
+            // Somebody else was faster.
+            (StatusCode::PRECONDITION_FAILED, _) => Ok(()),
+            (status, bytes) => Err(refused(status, &bytes)),
+        }
+    }
+
+    /// Whether they can be asked something.
+    pub(super) fn look(&self) -> Result<(), Trouble> {
+        for database in [&self.records, &self.local] {
+            let _: Value = self.client.ask(Method::GET, database, None::<&()>)?;
+        }
+        Ok(())
+    }
+
+    /// Whose they are; made so, if nobody's.
+    pub(super) fn about(&self, ours: &About) -> Result<About, Trouble> {
+        let path = format!("{}/about", self.local);
+        if let Some(about) = self.client.find(&path)? {
+            return Ok(about);
+        }
+        match self.client.answer(Method::PUT, &path, Some(ours))? {
+            (StatusCode::CONFLICT, _) => self.client.ask(Method::GET, &path, None::<&()>),
+            (status, bytes) if !status.is_success() => Err(refused(status, &bytes)),
+            _ => Ok(About { format: ours.format, site: ours.site.clone() }),
+        }
+    }
+
+    /// Writes the documents of records.
+    pub(super) fn put_records(&self, documents: &[Document]) -> Result<(), Trouble> {
+        if documents.is_empty() {
+            return Ok(());
+        }
+        let body = json!({"new_edits": false, "docs": documents});
+        let written: Vec<Written> =
+            self.client.ask(Method::POST, &format!("{}/_bulk_docs", self.records), Some(&body))?;
+        written.iter().try_for_each(Written::check)
+    }
+
+    /// Makes pages. Those that are there already have to say the same.
+    pub(super) fn make_pages(&self, pages: &[Page]) -> Result<(), Trouble> {
+        let body = json!({"docs": pages});
+        let written: Vec<Written> =
+            self.client.ask(Method::POST, &format!("{}/_bulk_docs", self.local), Some(&body))?;
+        for (page, written) in pages.iter().zip(&written) {
+            if written.error.as_deref() != Some("conflict") {
+                written.check()?;
+                continue;
+            }
+            let there: Option<Page> = self.client.find(&format!("{}/{}", self.local, page.id))?;
+            if !there.is_some_and(|there| Page { revision: None, ..there } == *page) {
+                return Err(Trouble::Taken(page.id.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes or removes pages, of which each says which revision it was.
+    pub(super) fn change_pages(&self, pages: &[Value]) -> Result<(), Trouble> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let body = json!({"docs": pages});
+        let written: Vec<Written> =
+            self.client.ask(Method::POST, &format!("{}/_bulk_docs", self.local), Some(&body))?;
+        written.iter().try_for_each(Written::check)
+    }
+
+    /// The pages from the one that begins with a number on, so many at most.
+    pub(super) fn pages(&self, from: Seq, most: usize) -> Result<Vec<Page>, Trouble> {
+        let (first, end) = (journal::id(from), format!("{}{END}", journal::PREFIX));
+        self.range(&[("startkey", &first), ("endkey", &end)], most, false)
+    }
+
+    /// The last page that begins with a number or before it.
+    pub(super) fn page_before(&self, upto: Seq) -> Result<Option<Page>, Trouble> {
+        let (first, end) = (journal::id(upto), journal::PREFIX);
+        let pages = self.range(&[("startkey", &first), ("endkey", end)], 1, true)?;
+        Ok(pages.into_iter().next())
+    }
+
+    fn range(
+        &self,
+        keys: &[(&str, &str)],
+        most: usize,
+        descending: bool,
+    ) -> Result<Vec<Page>, Trouble> {
+        let mut path = format!(
+            "{}/_all_docs?include_docs=true&limit={most}&descending={descending}",
+            self.local
+        );
+        for (name, key) in keys {
+            let key = Value::from(*key).to_string();
+            let key =
+                percent_encoding::utf8_percent_encode(&key, percent_encoding::NON_ALPHANUMERIC);
+            path.push_str(&format!("&{name}={key}"));
+        }
+        let rows: Rows<Value> = self.client.ask(Method::GET, &path, None::<&()>)?;
+        let read = |row: Row<Value>| serde_json::from_value::<Page>(row.doc?).ok();
+        // One that makes no sense is as good as none: what it held is found to be missing.
+        Ok(rows.rows.into_iter().filter_map(read).filter(Page::is_sound).collect())
+    }
+
+    /// Pages by their ids.
+    pub(super) fn pages_named(&self, ids: &[String]) -> Result<Vec<Page>, Trouble> {
+        Ok(self.named(&self.local, ids)?.into_iter().flatten().collect())
+    }
+
+    /// The documents of records by their ids, those that are there.
+    pub(super) fn documents(&self, ids: &[String]) -> Result<BTreeMap<String, Document>, Trouble> {
+        let found = self.named::<Document>(&self.records, ids)?.into_iter().flatten();
+        Ok(found.map(|document| (document.id.clone(), document)).collect())
+    }
+
+    fn named<T: DeserializeOwned>(
+        &self,
+        database: &str,
+        ids: &[String],
+    ) -> Result<Vec<Option<T>>, Trouble> {
+        let mut found = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(AT_ONCE) {
+            let path = format!("{database}/_all_docs?include_docs=true");
+            let rows: Rows<Value> =
+                self.client.ask(Method::POST, &path, Some(&json!({"keys": ids})))?;
+            // One that makes no sense is as good as none: it says nothing that could be used.
+            let read = |row: Row<Value>| serde_json::from_value(row.doc?).ok();
+            found.extend(rows.rows.into_iter().map(read));
+        }
+        Ok(found)
+    }
+
+    /// Removes documents for good, and so that nobody else hears of it, where the server can.
+    pub(super) fn purge(&self, documents: &BTreeMap<String, Document>) -> Result<(), Trouble> {
+        if self.dialect == Dialect::PouchDb || documents.is_empty() {
+            return Ok(());
+        }
+        let revisions: BTreeMap<_, _> =
+            documents.iter().map(|(id, document)| (id, [&document.revision])).collect();
+        let path = format!("{}/_purge", self.records);
+        self.client.ask::<Value>(Method::POST, &path, Some(&revisions)).map(drop)
+    }
+}
+
+impl Welcome {
+    fn dialect(&self) -> Result<Dialect, String> {
+        let version = self.version.as_deref().unwrap_or("none");
+        let major = version.split('.').next().and_then(|major| major.parse::<u64>().ok());
+        match (&self.couchdb, &self.pouchdb, major) {
+            (Some(_), _, Some(major)) if major >= OLDEST => Ok(Dialect::CouchDb),
+            (Some(_), _, _) => Err(format!(
+                "CouchDB there has the version {version}: {OLDEST}.0 or later is needed"
+            )),
+            (None, Some(_), _) => Ok(Dialect::PouchDb),
+            (None, None, _) => {
+                Err("what answers there is no CouchDB: is `couchdb.url` right?".to_owned())
+            }
+        }
+    }
+}
+
+impl Written {
+    fn check(&self) -> Result<(), Trouble> {
+        match &self.error {
+            None => Ok(()),
+            Some(error) => {
+                let reason = self.reason.as_deref().unwrap_or("without a reason");
+                let status = match error.as_str() {
+                    "unauthorized" => StatusCode::UNAUTHORIZED,
+                    "forbidden" => StatusCode::FORBIDDEN,
+                    "too_large" | "document_too_large" => StatusCode::PAYLOAD_TOO_LARGE,
+                    "conflict" => StatusCode::CONFLICT,
+                    _ => StatusCode::INTERNAL_SERVER_ERROR,
+                };
+                Err(Trouble::Refused { status, why: format!("{}: {error}: {reason}", self.id) })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_answers_is_recognised() {
+        for (said, expected) in [
+            (r#"{"couchdb":"Welcome","version":"3.3.3"}"#, Ok(Dialect::CouchDb)),
+            (r#"{"couchdb":"Welcome","version":"4.0"}"#, Ok(Dialect::CouchDb)),
+            (r#"{"couchdb":"Welcome","version":"2.3.1"}"#, Err("has the version 2.3.1: 3.0")),
+            (r#"{"couchdb":"Welcome"}"#, Err("has the version none")),
+            (r#"{"express-pouchdb":"Welcome!","version":"4.2.0"}"#, Ok(Dialect::PouchDb)),
+            (r#"{"version":{}}"#, Err("")),
+            (r"{}", Err("is no CouchDB")),
+        ] {
+            let Ok(welcome) = serde_json::from_str::<Welcome>(said) else {
+                assert!(expected.is_err(), "{said}");
+                continue;
+            };
+            match (welcome.dialect(), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{said}"),
+                (Err(found), Err(expected)) => assert!(found.contains(expected), "{found}"),
+                (found, _) => panic!("{said}: {found:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The journal: in which order a site has written what, page by page.
+//!
+//! A page is a document in the site's own database. It names records by their documents, which are in
+//! the other database, and holds all else itself. What must stay true:
+//! - a page has the number of its first entry in its id, so that pages are read in their order, and two that
+//!   begin alike can't both be written;
+//! - the pages of a batch count once all of them are there: the last one of a batch says that it is.
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use cheops_core::{id::ResourceId, replica::Durable};
+use serde::{Deserialize, Serialize};
+
+use super::document;
+use crate::{
+    engine::Seq,
+    wire::{self, Names, WireError},
+};
+
+/// What the ids of pages begin with.
+pub(super) const PREFIX: &str = "page:";
+/// How much a page holds: entries, and about how many bytes. CouchDB takes documents of 8 MB.
+const MOST: usize = 1_000;
+const MOST_BYTES: usize = 1 << 20;
+
+/// A part of a batch, or all of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Page {
+    #[serde(rename = "_id")]
+    pub(super) id: String,
+    #[serde(rename = "_rev", default, skip_serializing_if = "Option::is_none")]
+    pub(super) revision: Option<String>,
+    #[serde(rename = "First")]
+    pub(super) first: Seq,
+    /// The first number of the batch, and its last.
+    #[serde(rename = "Batch")]
+    pub(super) batch: (Seq, Seq),
+    #[serde(rename = "Entries")]
+    pub(super) entries: Vec<Entry>,
+}
+
+/// One thing that was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Entry {
+    /// A record, which has a document of this id.
+    Record(String),
+    /// Something of this site alone.
+    Local {
+        #[serde(rename = "Resource")]
+        resource: String,
+        #[serde(rename = "Local")]
+        bytes: String,
+    },
+    /// What was here is forgotten.
+    Gone(()),
+}
+
+impl Entry {
+    fn of(durable: &Durable) -> Result<Self, WireError> {
+        if let Durable::Record(record, _) = durable {
+            return Ok(Self::Record(document::id(record.resource(), record.id())));
+        }
+        let bytes = BASE64_STANDARD.encode(wire::encode_durable(durable)?);
+        Ok(Self::Local { resource: durable.resource().to_string(), bytes })
+    }
+
+    fn weight(&self) -> usize {
+        match self {
+            Self::Record(id) => id.len(),
+            Self::Local { resource, bytes } => resource.len() + bytes.len(),
+            Self::Gone(()) => 0,
+        }
+    }
+
+    /// The resource that it is about.
+    pub(super) fn resource(&self) -> Option<ResourceId> {
+        match self {
+            Self::Record(id) => document::resource_in(id),
+            Self::Local { resource, .. } => resource.parse().ok(),
+            Self::Gone(()) => None,
+        }
+    }
+
+    /// What it holds, if it holds it itself.
+    pub(super) fn local(&self, names: &mut Names) -> Option<Result<Durable, String>> {
+        let Self::Local { bytes, .. } = self else { return None };
+        let bytes = BASE64_STANDARD.decode(bytes).map_err(|error| error.to_string());
+        let read =
+            |bytes: Vec<u8>| wire::decode_durable(&bytes, names).map_err(|error| error.to_string());
+        Some(bytes.and_then(read))
+    }
+}
+
+/// The id of the page that begins with a number.
+pub(super) fn id(first: Seq) -> String {
+    format!("{PREFIX}{first:020}")
+}
+
+/// The pages of a batch that begins with a number.
+pub(super) fn pages(first: Seq, batch: &[Durable]) -> Result<Vec<Page>, (usize, WireError)> {
+    let last = first + batch.len() as Seq - 1;
+    let mut pages: Vec<Page> = Vec::new();
+    let mut bytes = 0;
+    for (n, durable) in batch.iter().enumerate() {
+        let entry = Entry::of(durable).map_err(|error| (n, error))?;
+        bytes += entry.weight();
+        let fits = |page: &Page| page.entries.len() < MOST && bytes <= MOST_BYTES;
+        if let Some(page) = pages.last_mut().filter(|page| fits(page)) {
+            page.entries.push(entry);
+            continue;
+        }
+        bytes = entry.weight();
+        let first_of_page = first + n as Seq;
+        pages.push(Page {
+            id: id(first_of_page),
+            revision: None,
+            first: first_of_page,
+            batch: (first, last),
+            entries: vec![entry],
+        });
+    }
+    Ok(pages)
+}
+
+impl Page {
+    /// The number of its last entry.
+    pub(super) fn last(&self) -> Seq {
+        (self.first + self.entries.len() as Seq).saturating_sub(1)
+    }
+
+    /// Its entries with their numbers.
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (Seq, &Entry)> {
+        (self.first..).zip(&self.entries)
+    }
+
+    /// Whether it says what a page says that has this id.
+    pub(super) fn is_sound(&self) -> bool {
+        let (first, last) = self.batch;
+        self.id == id(self.first)
+            && !self.entries.is_empty()
+            && first <= self.first
+            && self.last() <= last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clearing(name: &str) -> Durable {
+        Durable::Clearing(name.parse().unwrap())
+    }
+
+    #[test]
+    fn a_batch_is_as_many_pages_as_it_takes() {
+        for (count, expected) in [(1, vec![1]), (MOST, vec![MOST]), (MOST + 1, vec![MOST, 1])] {
+            let batch = vec![clearing("r"); count];
+            let pages = pages(5, &batch).unwrap();
+            let lengths: Vec<_> = pages.iter().map(|page| page.entries.len()).collect();
+            assert_eq!(lengths, expected);
+            assert!(pages.iter().all(Page::is_sound));
+            assert!(pages.iter().all(|page| page.batch == (5, 4 + count as Seq)));
+            assert_eq!(pages[0].first, 5);
+            assert_eq!(pages.last().unwrap().last(), 4 + count as Seq);
+        }
+    }
+
+    #[test]
+    fn entries_come_back_as_they_were_written() {
+        let batch = [clearing("a"), clearing("b")];
+        let [page] = &pages(1, &batch).unwrap()[..] else { panic!("one page") };
+        let text = serde_json::to_string(page).unwrap();
+        let read: Page = serde_json::from_str(&text).unwrap();
+        assert_eq!(&read, page);
+        let mut names = Names::default();
+        let locals: Vec<_> = read.entries.iter().filter_map(|e| e.local(&mut names)).collect();
+        assert_eq!(locals, batch.map(Ok));
+        let gone: Entry = serde_json::from_str("null").unwrap();
+        assert_eq!((gone.clone(), gone.resource()), (Entry::Gone(()), None));
+        let record: Entry = serde_json::from_str(r#""record:counter:site1:7""#).unwrap();
+        assert_eq!(record.resource(), "counter".parse().ok());
+    }
+
+    #[test]
+    fn pages_stand_in_the_order_of_their_numbers() {
+        let numbers = [1, 9, 10, 99, 1_000_000, Seq::MAX];
+        assert!(numbers.map(id).is_sorted());
+    }
+}

@@ -1,0 +1,227 @@
+//! Reads all that a site has written, in order, and finds what is missing.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use cheops_core::{id::ResourceId, replica::Durable, time::Millis};
+
+use super::{
+    CouchDb, PAGES, Shared,
+    client::Trouble,
+    document::Document,
+    journal::{Entry, Page},
+};
+use crate::{
+    engine::{Damage, EngineError, Seq, meaning},
+    wire::Names,
+};
+
+/// What stands under a number.
+enum Found {
+    Written(Durable),
+    /// Nothing that counts.
+    Forgotten,
+    /// Something that can't be read.
+    Lost {
+        resource: Option<ResourceId>,
+        what: String,
+        why: String,
+    },
+}
+
+impl Shared {
+    /// What a page holds, under its numbers.
+    fn open_page(&self, page: &Page, names: &mut Names) -> Result<Vec<(Seq, Found)>, Trouble> {
+        let is_forgotten = |seq: Seq, entry: &Entry| match entry.resource() {
+            Some(resource) => self.index().is_forgotten(&resource, seq),
+            None => *entry == Entry::Gone(()),
+        };
+        let wanted = page.numbered().filter_map(|(seq, entry)| match entry {
+            Entry::Record(id) if !is_forgotten(seq, entry) => Some(id.clone()),
+            _ => None,
+        });
+        let documents = self.databases.documents(&wanted.collect::<Vec<_>>())?;
+        let found = page.numbered().map(|(seq, entry)| {
+            let found = if is_forgotten(seq, entry) {
+                Found::Forgotten
+            } else {
+                found(entry, &documents, names)
+            };
+            (seq, found)
+        });
+        Ok(found.collect())
+    }
+
+    /// What was written after a number, so much at most. What can't be read is left out.
+    pub(super) fn read_after(&self, seq: Seq, most: usize) -> Result<Vec<(Seq, Durable)>, Trouble> {
+        let (mut read, mut names) = (Vec::new(), Names::default());
+        let Some(mut from) = seq.checked_add(1).filter(|from| *from <= self.last_number()) else {
+            return Ok(read);
+        };
+        if let Some(page) = self.databases.page_before(from)? {
+            from = page.first;
+        }
+        while read.len() < most && from <= self.last_number() {
+            // A page is most often one batch: few values. Those that are wanted may take many.
+            let pages = self.databases.pages(from, PAGES)?;
+            let Some(last) = pages.last() else { break };
+            from = last.last() + 1;
+            for page in &pages {
+                for (number, found) in self.open_page(page, &mut names)? {
+                    if let Found::Written(durable) = found
+                        && number > seq
+                        && number <= self.last_number()
+                        && read.len() < most
+                    {
+                        read.push((number, durable));
+                    }
+                }
+            }
+        }
+        Ok(read)
+    }
+
+    fn last_number(&self) -> Seq {
+        self.last.load(std::sync::atomic::Ordering::Acquire)
+    }
+}
+
+fn found(entry: &Entry, documents: &BTreeMap<String, Document>, names: &mut Names) -> Found {
+    let read = match entry {
+        Entry::Gone(()) => return Found::Forgotten,
+        Entry::Local { .. } => entry.local(names),
+        Entry::Record(id) => documents.get(id).map(|document| document.read(names)),
+    };
+    let why = match read {
+        Some(Ok(durable)) => return Found::Written(durable),
+        Some(Err(why)) => why,
+        None => "its document is not there any more".to_owned(),
+    };
+    let what = match entry {
+        Entry::Record(id) => format!("the document `{id}`"),
+        _ => "an entry of the journal".to_owned(),
+    };
+    Found::Lost { resource: entry.resource(), what, why }
+}
+
+/// All that was written, in order, some pages at a time in memory.
+///
+/// What was lost is left out, and so is what came after it of the same resource, up to a marker.
+pub(super) struct Written<'a> {
+    engine: &'a mut CouchDb,
+    names: Names,
+    /// The number that comes next.
+    expected: Seq,
+    found: VecDeque<(Seq, Found)>,
+    withheld: BTreeSet<ResourceId>,
+    ended: bool,
+}
+
+impl<'a> Written<'a> {
+    pub(super) fn new(engine: &'a mut CouchDb) -> Self {
+        engine.damage.clear();
+        engine.lost_unknown = None;
+        Self {
+            engine,
+            names: Names::default(),
+            expected: 1,
+            found: VecDeque::new(),
+            withheld: BTreeSet::new(),
+            ended: false,
+        }
+    }
+
+    /// Reads on. Whether there is more.
+    fn fill(&mut self) -> Result<bool, Trouble> {
+        let last = self.engine.next - 1;
+        if self.expected > last {
+            return Ok(false);
+        }
+        let shared = self.engine.shared.clone();
+        let pages = shared.databases.pages(self.expected, PAGES)?;
+        if pages.is_empty() {
+            self.missing(last);
+        }
+        for page in &pages {
+            if page.first > self.expected {
+                self.missing(page.first - 1);
+            }
+            self.expected = page.last() + 1;
+            self.found.extend(shared.open_page(page, &mut self.names)?);
+        }
+        Ok(true)
+    }
+
+    /// Pages up to a number are not there.
+    fn missing(&mut self, upto: Seq) {
+        let seqs = self.expected..=upto;
+        let unknown = self.engine.lost_unknown.get_or_insert_default();
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        unknown.found = Millis::from(now).0;
+        unknown.records += upto + 1 - self.expected;
+        self.engine.damage.push(Damage {
+            seqs,
+            resource: None,
+            what: "a part of the journal".to_owned(),
+            why: format!("its pages in {} are gone", self.engine.shared.databases.place),
+            floor: 0,
+        });
+        self.expected = upto + 1;
+    }
+
+    fn step(&mut self) -> Result<Option<Durable>, Trouble> {
+        loop {
+            let Some((seq, found)) = self.found.pop_front() else {
+                if self.fill()? {
+                    continue;
+                }
+                return Ok(None);
+            };
+            match found {
+                Found::Forgotten => {}
+                Found::Written(durable) => {
+                    if let Some(resource) =
+                        meaning::resumes(&durable).or_else(|| meaning::forgets(&durable))
+                        && self.withheld.remove(resource)
+                    {
+                        let other = |damage: &Damage| damage.resource.as_ref() != Some(resource);
+                        self.engine.damage.retain(other);
+                    }
+                    if !self.withheld.contains(durable.resource()) {
+                        self.engine.shared.index_mut().declare(&durable);
+                        return Ok(Some(durable));
+                    }
+                }
+                Found::Lost { resource, what, why } => {
+                    let floor = resource.as_ref().and_then(|resource| {
+                        self.engine.shared.index().of(resource).map(|known| known.own)
+                    });
+                    self.withheld.extend(resource.clone());
+                    let floor = floor.unwrap_or(0);
+                    let seqs = seq..=seq;
+                    self.engine.damage.push(Damage { seqs, resource, what, why, floor });
+                }
+            }
+        }
+    }
+}
+
+impl Iterator for Written<'_> {
+    type Item = Result<Durable, EngineError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        match self.step() {
+            Ok(Some(durable)) => Some(Ok(durable)),
+            Ok(None) => {
+                self.ended = true;
+                None
+            }
+            Err(trouble) => {
+                self.ended = true;
+                Some(Err(self.engine.shared.fail(&trouble)))
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! A server that speaks the protocol of `CouchDB`, for tests: a real one, or `pouchdb-server`.
+
+use std::{
+    io::Write as _,
+    net::{TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use cheops_agent::config::{self, Secret};
+
+/// How long a server may take to start.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A database of its own at a server.
+pub(crate) struct Couch {
+    pub(crate) config: config::CouchDb,
+    _server: Option<Arc<Pouch>>,
+}
+
+impl Couch {
+    /// An empty database, which nobody else has.
+    pub(crate) fn get() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let database = format!("test-{}-{number}-{:08x}", std::process::id(), fastrand::u32(..));
+        if let Ok(servers) = std::env::var("CHEOPS_TEST_COUCHDB") {
+            let url = servers.split(',').next().unwrap_or_default();
+            return Self { config: at(url, database), _server: None };
+        }
+        let server = Pouch::get();
+        let config = at(&format!("http://127.0.0.1:{}", server.port), database);
+        Self { config, _server: Some(server) }
+    }
+}
+
+/// A server by its address, in which there may be a name and a password.
+fn at(url: &str, database: String) -> config::CouchDb {
+    let (scheme, rest) = url.split_once("://").unwrap();
+    let (entry, place) = rest.rsplit_once('@').map_or((None, rest), |(e, p)| (Some(e), p));
+    let (user, password) = match entry.and_then(|entry| entry.split_once(':')) {
+        Some((user, password)) => (Some(user.to_owned()), Some(Secret::Text(password.to_owned()))),
+        None => (None, None),
+    };
+    let url = format!("{scheme}://{place}").parse().unwrap();
+    config::CouchDb { url, user, password, database, ca: None }
+}
+
+/// `pouchdb-server`, for as long as a test of this process uses it.
+pub(crate) struct Pouch {
+    child: Child,
+    port: u16,
+    _directory: tempfile::TempDir,
+}
+
+impl Pouch {
+    fn get() -> Arc<Self> {
+        static RUNNING: Mutex<Weak<Pouch>> = Mutex::new(Weak::new());
+        let mut running = RUNNING.lock().unwrap();
+        if let Some(server) = running.upgrade() {
+            return server;
+        }
+        let server = Arc::new(Self::start());
+        *running = Arc::downgrade(&server);
+        server
+    }
+
+    fn start() -> Self {
+        let program = std::env::var("CHEOPS_POUCHDB").expect(
+            "these tests need a server: install pouchdb-server with `make pouchdb` and name it in CHEOPS_POUCHDB, or a CouchDB in CHEOPS_TEST_COUCHDB",
+        );
+        let directory = tempfile::tempdir().unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let child = Command::new(program)
+            .args(["--port", &port.to_string(), "--host", "127.0.0.1", "--dir", "."])
+            .env("NODE_OPTIONS", "--unhandled-rejections=warn")
+            .current_dir(directory.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let server = Self { child, port, _directory: directory };
+        let start = Instant::now();
+        while !server.answers() {
+            assert!(start.elapsed() < PATIENCE, "pouchdb-server does not start");
+            thread::sleep(Duration::from_millis(50));
+        }
+        server
+    }
+
+    fn answers(&self) -> bool {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return false };
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").is_ok()
+    }
+}
+
+impl Drop for Pouch {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
