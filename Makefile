@@ -12,6 +12,7 @@ GUNICORN_VERSION := 27.0.0
 AIOSMTPD_VERSION := 1.4.6
 TOOLS := $(CURDIR)/target/tools
 AXE := $(TOOLS)/axe/files/axe_playwright_python/axe.min.js
+POUCHDB := $(TOOLS)/pouchdb/node_modules/.bin/pouchdb-server
 export PATH := $(TOOLS)/bin:$(PATH)
 
 CARGO ?= cargo
@@ -65,8 +66,8 @@ docs: tools
 no-std: tools
 	$(CARGO) clippy --package cheops-core --lib --locked -- -D warnings
 
-tests: tools hosts smtpd axe
-	@export CHEOPS_AXE=$(AXE); if $(CARGO) nextest --version >/dev/null 2>&1; then set -x; \
+tests: tools hosts smtpd axe pouchdb
+	@export CHEOPS_AXE=$(AXE) CHEOPS_POUCHDB=$(POUCHDB); if $(CARGO) nextest --version >/dev/null 2>&1; then set -x; \
 	  $(CARGO) nextest run --workspace --locked; \
 	else set -x; \
 	  $(CARGO) test --workspace --all-targets --locked; fi
@@ -84,7 +85,7 @@ fix: tools ## Format, and apply what the lints propose
 	$(CARGO) fmt --all
 
 bench: pouchdb proxies ## Measure, and print the numbers as a table
-	CHEOPS_POUCHDB=$(TOOLS)/pouchdb/node_modules/.bin/pouchdb-server CHEOPS_ENVOY=$(TOOLS)/bin/envoy \
+	CHEOPS_POUCHDB=$(POUCHDB) CHEOPS_ENVOY=$(TOOLS)/bin/envoy \
 	  $(CARGO) bench --workspace
 
 soak: ## Simulate one seed after the other, from SEED or anywhere on, until one fails or you stop it
@@ -127,7 +128,7 @@ tools:
 # Tests with hosts of their own, real applications and broken disks need these, and root.
 HOSTS = ip:iproute2 iptables:iptables redis-server:redis-server redis-cli:redis-tools faketime:faketime \
   curl:curl openssl:openssl pkill:procps strace:strace mkfs.ext4:e2fsprogs python3:python3 nginx:nginx \
-  h2load:nghttp2-client chromium:chromium chromedriver:chromium-driver
+  h2load:nghttp2-client chromium:chromium chromedriver:chromium-driver npm:npm
 hosts:
 	@missing=; for pair in $(HOSTS); do \
 	  command -v $${pair%%:*} >/dev/null || missing="$$missing $${pair##*:}"; done; \
@@ -150,7 +151,7 @@ axe:
 	  axe-playwright-python==$(AXE_VERSION); }
 
 pouchdb:
-	@test -x $(TOOLS)/pouchdb/node_modules/.bin/pouchdb-server || npm install --silent \
+	@test -x $(POUCHDB) || npm install --silent \
 	  --prefix $(TOOLS)/pouchdb pouchdb-server@$(POUCHDB_VERSION)
 
 # Proxies to compare with, and what puts load on them. The bench goes on without those that can't be had.

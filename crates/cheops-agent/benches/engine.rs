@@ -25,7 +25,7 @@ use std::{
 use cheops_agent::{
     config::Config,
     engine::{
-        Engine,
+        Engine, Opened as _,
         embedded::{Embedded, Options},
     },
     trust::{Identity, Inspector, Ledger, Members, Sealer},

@@ -21,7 +21,7 @@ use axum::{
 };
 use cheops_core::{
     id::SiteId,
-    replica::{Durable, Effect, Event, Message, Replica, Resource, Settings, Version},
+    replica::{Durable, Effect, Event, Message, Replica, Resource, Sent, Settings, Version},
     time::Millis,
 };
 use futures_util::{
@@ -60,7 +60,7 @@ use crate::{
     replicants::Replicants,
     run::{self, Runner, Setup},
     trust::{
-        Identity, IdentityError, Ledger, LedgerError, Members, Own, Sealer,
+        Identity, IdentityError, Inspector, Ledger, LedgerError, Members, Own, Sealer,
         certificate::CertificateError,
         kept::{Kept, KeptError},
         people,
@@ -181,7 +181,8 @@ impl Agent {
     ) -> Result<Self, StartError> {
         prepare(&mut config).await?;
         let noted = Noted::default();
-        let (mut replica, engine) = restore(&config, &noted).await?;
+        let members = members(&config)?;
+        let (mut replica, engine) = restore(&config, &members, &noted).await?;
         let wary = engine.lost_unknown().is_some();
         let entrances = Entrances::open(&config).await?;
         let (api, certificate) = (entrances.api, entrances.certificate.clone());
@@ -193,7 +194,6 @@ impl Agent {
             .map_err(|(address, error)| unheard(address, "a service of the application", error))?;
 
         let (handle, inbox) = node::channel(Clock::default());
-        let members = members(&config)?;
         replica.leave_out(members.removed());
         let pki = config.pki.as_ref().map(|files| Pki::open(&config.site, files)).transpose();
         let pki = pki.map_err(StartError::Links)?;
@@ -454,11 +454,16 @@ fn open_audit(config: &Config, own: Own) -> Result<Audit, StartError> {
 }
 
 /// Opens the store, and makes the replica as it was.
-async fn restore(config: &Config, noted: &Noted) -> Result<(Replica, Box<dyn Opened>), StartError> {
+async fn restore(
+    config: &Config,
+    members: &Members,
+    noted: &Noted,
+) -> Result<(Replica, Box<dyn Opened>), StartError> {
     let (config, noted) = (config.clone(), noted.clone());
+    let inspector = Inspector::new(Arc::new(members.clone()));
     let opened = tokio::task::spawn_blocking(move || {
         let engine = open(&config)?;
-        read(&config, engine, &noted)
+        read(&config, engine, inspector, &noted)
     });
     Ok(opened.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?)
 }
@@ -482,14 +487,25 @@ fn settings(config: &Config) -> Settings {
 fn read(
     config: &Config,
     mut engine: Box<dyn Opened>,
+    mut inspector: Inspector,
     noted: &Noted,
 ) -> Result<(Replica, Box<dyn Opened>), EngineError> {
+    let mut strays = engine.strays()?;
+    strays.retain(|stray| is_sealed(stray, &mut inspector));
     let mut failure = None;
     let written =
         engine.written().map_while(|read| read.map_err(|error| failure = Some(error)).ok());
+    let written = written.chain(strays.iter().cloned());
     let mut replica = Replica::restore(config.site.clone(), settings(config), written);
     if let Some(error) = failure {
         return Err(error);
+    }
+    if !strays.is_empty() {
+        let count = strays.len();
+        tracing::warn!(
+            "{count} records of this site were written, and not acknowledged: they count"
+        );
+        engine.append(&strays)?;
     }
     let markers: Vec<Durable> = engine.damage().iter().flat_map(|d| marked(&replica, d)).collect();
     for damage in engine.damage() {
@@ -508,6 +524,23 @@ fn read(
         replica.lose_unknown(Millis(found), records);
     }
     Ok((replica, engine))
+}
+
+/// Whether something is a record that its site has sealed.
+fn is_sealed(durable: &Durable, inspector: &mut Inspector) -> bool {
+    let Durable::Record(record, seal) = durable else { return false };
+    let sent = Sent { after: 0, record: record.clone(), seal: seal.clone() };
+    match inspector.inspect(&sent) {
+        Ok(()) => true,
+        Err(doubt) => {
+            let (id, resource) = (record.id(), record.resource());
+            tracing::error!(
+                "the record {id} of `{resource}` in the store does not count: {}",
+                doubt.word()
+            );
+            false
+        }
+    }
 }
 
 /// What is withheld because of a loss: the resource, or all of them if it is not known which.

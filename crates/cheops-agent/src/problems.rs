@@ -244,10 +244,15 @@ fn disk(site: &SiteId, health: &Health) -> Option<Trouble> {
             format!("the disk is full ({free} bytes are free): no operation is accepted"),
             "make room; the agent goes on by itself",
         ),
-        Health::Stalled { why } => (
+        Health::Stalled { why, away: false } => (
             format!("the agent can't write: {why}"),
             "look at the disk; it is tried again every second",
         ),
+        Health::Stalled { why, away: true } => {
+            let text = format!("the agent can't write: {why}");
+            let next = "no operation is accepted until CouchDB takes what the agent writes: it is tried again every second";
+            return Some(trouble(Urgency::High, site, None, "store", text, next));
+        }
     };
     Some(trouble(Urgency::High, site, None, "disk", text, next))
 }

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cheops_agent::engine::{Engine, Seq, embedded::Embedded};
+use cheops_agent::engine::{Engine, Opened, Seq, embedded::Embedded};
 use cheops_core::{
     id::ResourceId,
     replica::{Durable, Record},

@@ -187,6 +187,11 @@ impl From<Busy> for ApiError {
                 "cannot-write",
                 "look at the disk; it is tried again every second. Or ask another site",
             ),
+            Busy::Away(_) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "store-unreachable",
+                "see to it that CouchDB runs and takes what the agent writes; it is tried again every second. Or ask another site",
+            ),
             Busy::Stopping => return Stopping.into(),
         };
         Self::new(status, kind, busy.to_string(), hint)

@@ -27,7 +27,7 @@ pub(super) async fn readyz(State(context): State<Shared>) -> Response {
     let because = match context.node.health() {
         Health::Well => Vec::new(),
         Health::Full { free } => vec![format!("the disk is full: {free} bytes are free")],
-        Health::Stalled { why } => vec![format!("the agent can't write: {why}")],
+        Health::Stalled { why, .. } => vec![format!("the agent can't write: {why}")],
     };
     let ready = because.is_empty();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

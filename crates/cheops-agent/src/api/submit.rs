@@ -38,10 +38,7 @@ use super::{
     view,
     who::Who,
 };
-use crate::{
-    node::{Busy, Health, Stopping},
-    replicants::Replicant,
-};
+use crate::{node::Stopping, replicants::Replicant};
 
 /// How long other sites may take to say that they know a resource, before it is created.
 const CREATING: Duration = Duration::from_secs(1);
@@ -292,10 +289,10 @@ async fn begin(
             heard.map_err(Unheard::into_error)
         }
         Some(replica::Answer::Refused(refusal)) => Err(refusal.into()),
-        Some(_) | None => Err(match context.node.health() {
-            Health::Stalled { why } => Busy::Stalled(why).into(),
-            Health::Well | Health::Full { .. } => Stopping.into(),
-        }),
+        Some(_) | None => {
+            let stalled = context.node.health().stalled();
+            Err(stalled.map_or_else(|| Stopping.into(), ApiError::from))
+        }
     }
 }
 

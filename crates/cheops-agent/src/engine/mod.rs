@@ -49,6 +49,13 @@ pub trait Opened: Engine {
     /// only then is it known what was lost.
     fn written(&mut self) -> Box<dyn Iterator<Item = Result<Durable, EngineError>> + '_>;
 
+    /// Records of this site that others may have, since they were written where others read, and that were
+    /// not acknowledged. Anyone may have written them: those that this site has sealed are its own, and count
+    /// once they are appended; the numbers of all of them are taken.
+    fn strays(&mut self) -> Result<Vec<Durable>, EngineError> {
+        Ok(Vec::new())
+    }
+
     /// What was lost and is still to be dealt with, known once all was [read](Self::written).
     ///
     /// What was lost of a resource is reported at each start until a marker for that resource is
@@ -103,8 +110,19 @@ pub struct EngineError {
     pub place: String,
     /// What went wrong, and what to do.
     pub problem: String,
-    /// Whether the same would fail again, whatever happens to the disk.
-    pub permanent: bool,
+    /// What can be done about it.
+    pub sort: Sort,
+}
+
+/// What can be done about a failure of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sort {
+    /// The disk is to be looked at.
+    Disk,
+    /// The server is to be looked at that the engine writes to.
+    Server,
+    /// Nothing: the same would fail again, whatever happens to the disk.
+    Permanent,
 }
 
 impl EngineError {
@@ -114,7 +132,7 @@ impl EngineError {
     /// Whoever has decided by what is in the batch must not go on as if it were durable: see
     /// `docs/store.md`.
     pub fn is_permanent(&self) -> bool {
-        self.permanent
+        self.sort == Sort::Permanent
     }
 }
 

@@ -39,7 +39,7 @@ use super::{
 };
 use crate::{
     api::{self, ApiError},
-    node::{Busy, Health, Stopping},
+    node::Stopping,
     policy::MESH,
     replicants::{Name, Replicant},
     rest::{
@@ -288,10 +288,10 @@ impl Shared {
         match tokio::time::timeout(limit, answers.recv()).await {
             Ok(Some(replica::Answer::Accepted(op, _))) => Ok(Ok((op, answers))),
             Ok(Some(replica::Answer::Refused(refusal))) => Ok(Err(refusal)),
-            Ok(Some(_) | None) => Err(refused(&match self.node.health() {
-                Health::Stalled { why } => Busy::Stalled(why).into(),
-                Health::Well | Health::Full { .. } => Stopping.into(),
-            })),
+            Ok(Some(_) | None) => {
+                let stalled = self.node.health().stalled();
+                Err(refused(&stalled.map_or_else(|| Stopping.into(), ApiError::from)))
+            }
             Err(_) => Err(Problem::new(
                 StatusCode::INSUFFICIENT_STORAGE,
                 "not-confirmed",

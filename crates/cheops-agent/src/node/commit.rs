@@ -12,7 +12,7 @@ use super::{
     sealing::Sealing,
     tray::Tray,
 };
-use crate::engine::{Engine, Seq};
+use crate::engine::{Engine, Seq, Sort};
 
 /// How long to wait before a batch that could not be written is tried again, and how often to look
 /// at the room that is left.
@@ -84,7 +84,8 @@ impl Committer {
                     return None;
                 }
                 Err(error) => {
-                    let stalled = Health::Stalled { why: error.to_string() };
+                    let why = error.to_string();
+                    let stalled = Health::Stalled { why, away: error.sort == Sort::Server };
                     if *self.health.borrow() != stalled {
                         tracing::error!("{error}; it is tried again every second");
                         self.health.send_replace(stalled);

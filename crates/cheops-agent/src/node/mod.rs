@@ -81,7 +81,20 @@ pub enum Health {
     Stalled {
         /// Why.
         why: String,
+        /// It is a server that is to be looked at, and not the disk.
+        away: bool,
     },
+}
+
+impl Health {
+    /// What those are told who ask for something while writing fails.
+    pub fn stalled(&self) -> Option<Busy> {
+        match self {
+            Self::Stalled { why, away: false } => Some(Busy::Stalled(why.clone())),
+            Self::Stalled { why, away: true } => Some(Busy::Away(why.clone())),
+            Self::Well | Self::Full { .. } => None,
+        }
+    }
 }
 
 /// Why a request for an operation was not taken in.
@@ -93,6 +106,9 @@ pub enum Busy {
     /// Writing fails.
     #[error("the agent can't write: {0}")]
     Stalled(String),
+    /// What the agent writes to can't be reached, or does not take anything.
+    #[error("the agent can't write: {0}")]
+    Away(String),
     /// The agent is going down.
     #[error("the agent is stopping")]
     Stopping,
@@ -219,9 +235,8 @@ impl Handle {
         mut submission: Submission,
     ) -> Result<mpsc::UnboundedReceiver<Answer>, Busy> {
         match &*self.health.borrow() {
-            Health::Well => {}
             Health::Full { free } => return Err(Busy::Full(*free)),
-            Health::Stalled { why } => return Err(Busy::Stalled(why.clone())),
+            health => health.stalled().map_or(Ok(()), Err)?,
         }
         submission.ticket = Ticket(self.tickets.fetch_add(1, Ordering::Relaxed));
         // As many answers come as a resource has sites, and a few more.

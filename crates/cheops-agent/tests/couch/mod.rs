@@ -1,8 +1,9 @@
 //! A server that speaks the protocol of `CouchDB`, for tests: a real one, or `pouchdb-server`.
+#![allow(dead_code, reason = "each test uses what it needs")]
 
 use std::{
     io::Write as _,
-    net::{TcpListener, TcpStream},
+    net::{Shutdown, TcpListener, TcpStream},
     process::{Child, Command, Stdio},
     sync::{
         Arc, Mutex, Weak,
@@ -49,6 +50,58 @@ fn at(url: &str, database: String) -> config::CouchDb {
     };
     let url = format!("{scheme}://{place}").parse().unwrap();
     config::CouchDb { url, user, password, database, ca: None }
+}
+
+/// A way to a server that can be cut.
+pub(crate) struct Relay {
+    pub(crate) port: u16,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    cut: bool,
+    /// The connections that are open, both ends of each.
+    open: Vec<TcpStream>,
+}
+
+impl Relay {
+    pub(crate) fn to((host, port): (&str, u16)) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let here = listener.local_addr().unwrap().port();
+        let (state, host) = (Arc::new(Mutex::new(State::default())), host.to_owned());
+        let shared = state.clone();
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let mut state = shared.lock().unwrap();
+                let Ok(server) = TcpStream::connect((host.as_str(), port)) else { continue };
+                if state.cut {
+                    continue;
+                }
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    thread::spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+                state.open.extend([client, server]);
+            }
+        });
+        Self { port: here, state }
+    }
+
+    pub(crate) fn cut(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.cut = true;
+        for stream in state.open.drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    pub(crate) fn heal(&self) {
+        self.state.lock().unwrap().cut = false;
+    }
 }
 
 /// `pouchdb-server`, for as long as a test of this process uses it.

@@ -15,7 +15,7 @@ use std::{
 };
 
 use cheops_agent::{
-    engine::{Engine, EngineError, Reader, Seq},
+    engine::{Engine, EngineError, Reader, Seq, Sort},
     wire,
 };
 use cheops_core::{
@@ -111,7 +111,10 @@ impl Engine for Disk {
             return Err(EngineError {
                 place: "memory".into(),
                 problem: "it is broken".into(),
-                permanent: self.for_good.load(Ordering::SeqCst),
+                sort: match self.for_good.load(Ordering::SeqCst) {
+                    true => Sort::Permanent,
+                    false => Sort::Disk,
+                },
             });
         }
         self.appends.fetch_add(1, Ordering::SeqCst);

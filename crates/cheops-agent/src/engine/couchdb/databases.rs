@@ -50,6 +50,23 @@ pub(super) struct About {
     pub(super) site: String,
 }
 
+/// Up to where the changes of the database of records are dealt with.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Checkpoint {
+    #[serde(rename = "_rev", default, skip_serializing_if = "Option::is_none")]
+    revision: Option<String>,
+    /// As the server says it: a number, or a text that begins with one.
+    #[serde(rename = "Since")]
+    since: Value,
+}
+
+/// What has changed in the database of records, up to a point.
+#[derive(Deserialize)]
+struct Changes {
+    results: Vec<Row<Value>>,
+    last_seq: Value,
+}
+
 #[derive(Deserialize)]
 struct Welcome {
     couchdb: Option<String>,
@@ -233,6 +250,44 @@ impl Databases {
         Ok(found)
     }
 
+    /// Up to where changes are dealt with; from the start, if that is not known or further than there are any,
+    /// as in a database that was put back from a backup.
+    pub(super) fn checkpoint(&self) -> Result<Checkpoint, Trouble> {
+        let kept: Option<Checkpoint> = self.client.find(&self.checkpoint_path())?;
+        let Some(kept) = kept else { return Ok(Checkpoint { since: 0.into(), revision: None }) };
+        let info: Value = self.client.ask(Method::GET, &self.records, None::<&()>)?;
+        let reached = position(&info["update_seq"]) >= position(&kept.since);
+        Ok(if reached { kept } else { Checkpoint { since: 0.into(), ..kept } })
+    }
+
+    /// Takes note of up to where they are.
+    pub(super) fn keep(&self, checkpoint: &Checkpoint) -> Result<(), Trouble> {
+        let path = self.checkpoint_path();
+        self.client.ask::<Value>(Method::PUT, &path, Some(checkpoint)).map(drop)
+    }
+
+    fn checkpoint_path(&self) -> String {
+        format!("{}/_local/checkpoint", self.local)
+    }
+
+    /// The documents of records that have come since a checkpoint, which goes on; nothing once it has reached
+    /// the end.
+    pub(super) fn changes(&self, from: &mut Checkpoint) -> Result<Option<Vec<Document>>, Trouble> {
+        let since = match &from.since {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let path =
+            format!("{}/_changes?include_docs=true&limit={AT_ONCE}&since={since}", self.records);
+        let changes: Changes = self.client.ask(Method::GET, &path, None::<&()>)?;
+        from.since = changes.last_seq;
+        if changes.results.is_empty() {
+            return Ok(None);
+        }
+        let read = |row: Row<Value>| serde_json::from_value(row.doc?).ok();
+        Ok(Some(changes.results.into_iter().filter_map(read).collect()))
+    }
+
     /// Removes documents for good, and so that nobody else hears of it, where the server can.
     pub(super) fn purge(&self, documents: &BTreeMap<String, Document>) -> Result<(), Trouble> {
         if self.dialect == Dialect::PouchDb || documents.is_empty() {
@@ -242,6 +297,14 @@ impl Databases {
             documents.iter().map(|(id, document)| (id, [&document.revision])).collect();
         let path = format!("{}/_purge", self.records);
         self.client.ask::<Value>(Method::POST, &path, Some(&revisions)).map(drop)
+    }
+}
+
+/// How far a position in the changes is, as far as that can be told.
+fn position(since: &Value) -> u64 {
+    match since {
+        Value::String(text) => text.split('-').next().and_then(|n| n.parse().ok()).unwrap_or(0),
+        other => other.as_u64().unwrap_or(0),
     }
 }
 

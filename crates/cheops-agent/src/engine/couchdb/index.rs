@@ -98,7 +98,7 @@ impl Index {
 }
 
 /// The number of a record in the stream of this site, if it is one of its own.
-fn own_number(id: &str, here: &SiteId) -> Option<u64> {
+pub(super) fn own_number(id: &str, here: &SiteId) -> Option<u64> {
     let (rest, number) = id.rsplit_once(':')?;
     let (_, site) = rest.rsplit_once(':')?;
     (site == here.as_str()).then(|| number.parse().ok()).flatten()

@@ -33,14 +33,14 @@ use serde_json::json;
 
 use self::{
     client::Trouble,
-    databases::{About, Databases},
+    databases::{About, Checkpoint, Databases},
     document::Document,
     index::Index,
     journal::{Entry, Page},
 };
 use super::{
-    Damage, Engine, EngineError, LostUnknown, Opened, Reader, Seq, embedded::entry::Entry as What,
-    free,
+    Damage, Engine, EngineError, LostUnknown, Opened, Reader, Seq, Sort,
+    embedded::entry::Entry as What, free,
 };
 use crate::{config, wire::Names};
 
@@ -57,6 +57,9 @@ pub struct CouchDb {
     next: Seq,
     damage: Vec<Damage>,
     lost_unknown: Option<LostUnknown>,
+    /// Up to where strays were looked for: noted with the first batch, since those among them that are this
+    /// site's own are in it.
+    reached: Option<Checkpoint>,
 }
 
 /// What the engine and its readers share.
@@ -83,7 +86,7 @@ impl Shared {
 }
 
 fn error(place: &str, problem: impl Into<String>) -> EngineError {
-    EngineError { place: place.to_owned(), problem: problem.into(), permanent: false }
+    EngineError { place: place.to_owned(), problem: problem.into(), sort: Sort::Server }
 }
 
 impl CouchDb {
@@ -123,7 +126,7 @@ impl CouchDb {
             data: data.to_owned(),
         });
         let (damage, lost_unknown) = (Vec::new(), None);
-        let this = Self { shared, here, next: last + 1, damage, lost_unknown };
+        let this = Self { shared, here, next: last + 1, damage, lost_unknown, reached: None };
         // What a forgotten resource has left behind because the agent was stopped.
         let forgotten: Vec<_> = this.shared.index().forgotten().cloned().collect();
         for resource in forgotten {
@@ -149,7 +152,7 @@ impl CouchDb {
     fn unwritable(&self, durable: &Durable, problem: &dyn std::fmt::Display) -> EngineError {
         let (what, resource) = (What::of(durable), durable.resource());
         let problem = format!("{what} of resource {resource} can't be written: {problem}");
-        EngineError { permanent: true, ..error(&self.shared.databases.place, problem) }
+        EngineError { sort: Sort::Permanent, ..error(&self.shared.databases.place, problem) }
     }
 
     /// Removes what was written of a resource before it was forgotten. What can't be removed now is when the
@@ -239,6 +242,11 @@ impl Engine for CouchDb {
             let (mut index, mut names) = (self.shared.index_mut(), Names::default());
             pages.iter().for_each(|page| index.turn(page, &self.here, &mut names));
         }
+        if let Some(reached) = self.reached.take()
+            && let Err(trouble) = databases.keep(&reached)
+        {
+            tracing::debug!("changes are looked through again at the next start: {trouble}");
+        }
         self.next = last + 1;
         self.shared.last.store(last, Ordering::Release);
         for resource in batch.iter().filter_map(super::meaning::forgets) {
@@ -259,6 +267,26 @@ impl Engine for CouchDb {
 impl Opened for CouchDb {
     fn written(&mut self) -> Box<dyn Iterator<Item = Result<Durable, EngineError>> + '_> {
         Box::new(read::Written::new(self))
+    }
+
+    fn strays(&mut self) -> Result<Vec<Durable>, EngineError> {
+        let fail = |trouble: Trouble| self.shared.fail(&trouble);
+        let Shared { databases, .. } = &*self.shared;
+        let mut checkpoint = databases.checkpoint().map_err(fail)?;
+        let (mut strays, mut names) = (BTreeMap::new(), Names::default());
+        while let Some(documents) = databases.changes(&mut checkpoint).map_err(fail)? {
+            let index = self.shared.index();
+            for document in documents {
+                let Some(number) = index::own_number(&document.id, &self.here) else { continue };
+                let Ok(durable) = document.read(&mut names) else { continue };
+                let resource = durable.resource();
+                if index.of(resource).is_none_or(|known| number > known.own) {
+                    strays.insert((resource.clone(), number), durable);
+                }
+            }
+        }
+        self.reached = Some(checkpoint);
+        Ok(strays.into_values().collect())
     }
 
     fn damage(&self) -> &[Damage] {

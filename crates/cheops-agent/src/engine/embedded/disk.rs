@@ -10,13 +10,13 @@ use std::{
 
 use cheops_core::id::SiteId;
 
-use crate::engine::{EngineError, Seq};
+use crate::engine::{EngineError, Seq, Sort};
 
 /// The format that is written, and the only one that is read.
 pub(super) const FORMAT: u32 = 1;
 
 pub(super) fn error(place: &Path, problem: impl Into<String>) -> EngineError {
-    EngineError { place: place.display().to_string(), problem: problem.into(), permanent: false }
+    EngineError { place: place.display().to_string(), problem: problem.into(), sort: Sort::Disk }
 }
 
 /// What a failure of the disk means to an operator.

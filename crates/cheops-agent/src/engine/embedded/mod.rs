@@ -46,7 +46,7 @@ use self::{
     read::Written,
     store::{Items, Store, Trouble, io_error},
 };
-use super::{Damage, Engine, EngineError, LostUnknown, Opened, Reader, Seq, free, meaning};
+use super::{Damage, Engine, EngineError, LostUnknown, Opened, Reader, Seq, Sort, free, meaning};
 use crate::wire::{self, Names};
 
 /// How long fjall may take to let go of its files.
@@ -235,7 +235,7 @@ impl Embedded {
                 let what = Entry::of(durable);
                 let resource = durable.resource();
                 let problem = format!("{what} of resource {resource} can't be written: {problem}");
-                EngineError { permanent: true, ..error(place, problem) }
+                EngineError { sort: Sort::Permanent, ..error(place, problem) }
             })?;
             items.log(seq, (first, last), &body);
             items.index(seq, (first, last), &Entry::of(durable));
@@ -323,7 +323,8 @@ impl Engine for Embedded {
             return Err(error(&self.shared.directory, problem));
         }
         let appended = self.try_append(batch);
-        if appended.as_ref().is_err_and(|error| !error.permanent) && self.state == State::Ready {
+        if appended.as_ref().is_err_and(|error| !error.is_permanent()) && self.state == State::Ready
+        {
             self.state = State::Failed { disk: false };
         }
         let last = appended?;

@@ -1,0 +1,196 @@
+//! Agents that keep what they must not lose in CouchDB, as processes, with a real server.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+
+#[path = "../../cheops-agent/tests/couch/mod.rs"]
+mod couch;
+mod field;
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use cheops_agent::{
+    api::model::Submit,
+    config::{CouchDb, Secret},
+};
+use couch::{Couch, Relay};
+use field::{
+    agent::{Agent, peer},
+    all_ok, eventually, submit,
+};
+
+/// Settings of an agent that keeps its records in a database at this port.
+fn settings(couchdb: &CouchDb, port: u16, directory: &Path) -> String {
+    let CouchDb { database, user, password, .. } = couchdb;
+    let mut text = format!(
+        "work = 'work'\nengine = 'couchdb'\n[couchdb]\nurl = 'http://127.0.0.1:{port}'\ndatabase = '{database}'\n"
+    );
+    if let (Some(user), Some(Secret::Text(password))) = (user, password) {
+        fs::write(directory.join("password"), password).unwrap();
+        text.push_str(&format!("user = '{user}'\npassword_file = 'password'\n"));
+    }
+    text
+}
+
+/// Adds a line to a file: what is run twice is seen.
+fn line(number: usize) -> Submit {
+    submit(&format!("echo {number} >> lines"), "append")
+}
+
+fn lines(agent: &Agent) -> Vec<String> {
+    let text = fs::read_to_string(agent.work().join("lines")).unwrap_or_default();
+    text.lines().map(ToOwned::to_owned).collect()
+}
+
+fn operations(agent: &Agent) -> usize {
+    agent.resource("lines").map_or(0, |resource| resource.operations.len())
+}
+
+#[test]
+fn an_agent_that_is_killed_has_all_that_it_accepted_and_runs_nothing_twice() {
+    let couch = Couch::get();
+    let directory = tempfile::tempdir().unwrap();
+    let settings = settings(&couch.config, couch.config.place().1, directory.path());
+    let mut agent = Agent::alone_with(directory.path(), &settings);
+    let mut accepted = 0;
+    for round in 1..=3 {
+        for _ in 0..5 {
+            accepted += 1;
+            let sites = (accepted == 1).then(|| "site1".to_owned());
+            let submitted = agent.exec("lines", &Submit { sites, ..line(accepted) });
+            assert!(all_ok(&submitted, 1), "{submitted:?}");
+        }
+        agent.restart();
+        assert_eq!(operations(&agent), 5 * round);
+    }
+    let expected: Vec<_> = (1..=accepted).map(|number| number.to_string()).collect();
+    assert_eq!(lines(&agent), expected);
+    let changes = agent.ask("/api/v1/problems").unwrap().1;
+    assert!(!changes.contains("damaged"), "{changes}");
+}
+
+#[test]
+fn while_couchdb_is_down_nothing_is_accepted_and_then_all_goes_on() {
+    let couch = Couch::get();
+    let relay = Relay::to(couch.config.place());
+    let directory = tempfile::tempdir().unwrap();
+    let settings = settings(&couch.config, relay.port, directory.path());
+    let mut agent = Agent::alone_with(directory.path(), &settings);
+    agent.exec("lines", &Submit { sites: Some("site1".into()), ..line(1) });
+
+    relay.cut();
+    // The agent learns of it by the first that it can't write.
+    let mut asked = 1;
+    eventually("the agent says that it is not ready", || {
+        asked += 1;
+        let _ = agent.try_exec("lines", &Submit { wait: Some("0s".into()), ..line(asked) });
+        agent.ask("/readyz").unwrap().0 == 503
+    });
+    let problem = agent.try_exec("lines", &line(0)).unwrap_err();
+    assert_eq!(problem.status, 503, "{problem:?}");
+    assert!(problem.kind.ends_with("store-unreachable"), "{problem:?}");
+    assert!(problem.detail.contains("CouchDB can't be reached"), "{problem:?}");
+    let problems = agent.ask("/api/v1/problems").unwrap().1;
+    assert!(problems.contains("\"store\""), "{problems}");
+    assert!(operations(&agent) > 0, "what is known is told");
+
+    relay.heal();
+    eventually("the agent is ready", || agent.ask("/readyz").unwrap().0 == 200);
+    let submitted = agent.exec("lines", &line(1_000));
+    assert!(all_ok(&submitted, 1), "{submitted:?}");
+    let run = lines(&agent);
+    assert_eq!(run.len(), operations(&agent), "{run:?}");
+    let mut once = run.clone();
+    once.dedup();
+    assert_eq!(once, run, "something was run twice");
+    agent.restart();
+    assert_eq!((lines(&agent), operations(&agent)), (run.clone(), run.len()));
+}
+
+#[test]
+fn sites_on_couchdb_and_on_their_disks_work_together() {
+    let couches = [Couch::get(), Couch::get()];
+    let directories: [tempfile::TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let places: [_; 3] = std::array::from_fn(|_| (free(), free()));
+    let name = |n: usize| format!("site{}", n + 1);
+    let mut agents: Vec<Agent> = (0..3)
+        .map(|n| {
+            let directory = directories[n].path();
+            let (api, peers) = places[n];
+            let engine = couches.get(n).map_or_else(String::new, |couch| {
+                settings(&couch.config, couch.config.place().1, directory)
+            });
+            let others = (0..3).filter(|m| *m != n);
+            let others: String = others
+                .map(|m| peer(&name(m), &places[m].1.to_string(), directories[m].path()))
+                .collect();
+            let site = name(n);
+            let engine = if engine.is_empty() { "work = 'work'".to_owned() } else { engine };
+            let config = format!(
+                "site = '{site}'\n{engine}\n[listen]\napi = '{api}'\npeers = '{peers}'\n{others}"
+            );
+            fs::write(directory.join("site.toml"), config).unwrap();
+            let mut agent = Agent::on_loopback(&site, &api.to_string(), directory);
+            agent.start();
+            agent
+        })
+        .collect();
+    agents.iter().for_each(Agent::wait_until_ready);
+    for agent in &agents {
+        eventually("all are linked", || agent.reachable().len() == 2);
+    }
+    let everywhere = Some("site1 & site2 & site3".to_owned());
+    let submitted = agents[0].exec("lines", &Submit { sites: everywhere, ..line(1) });
+    assert!(all_ok(&submitted, 3), "{submitted:?}");
+    agents[1].kill();
+    for number in 2..=6 {
+        let from = if number % 2 == 0 { 0 } else { 2 };
+        agents[from].exec("lines", &Submit { wait: Some("0s".into()), ..line(number) });
+    }
+    agents[1].start();
+    for agent in &agents {
+        eventually("all has arrived and was run", || lines(agent).len() == 6);
+        let mut run = lines(agent);
+        run.sort();
+        assert_eq!(run, ["1", "2", "3", "4", "5", "6"], "{}", agent.name);
+    }
+}
+
+#[test]
+fn a_server_that_can_not_be_used_is_said_to_be_one_at_the_start() {
+    let couch = Couch::get();
+    let port = couch.config.place().1;
+    let start = |config: &str| {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("site.toml");
+        let head = "site = 'site1'\nengine = 'couchdb'\n[listen]\napi = '127.0.0.1:0'\npeers = '127.0.0.1:0'\n";
+        fs::write(&file, format!("{head}{config}")).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_cheops"))
+            .args(["agent", "--config"])
+            .arg(&file)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let other = tempfile::tempdir().unwrap();
+    let agent = Agent::alone(other.path());
+    let agents = agent.url.rsplit_once(':').unwrap().1.to_owned();
+    for (config, expected) in [
+        (String::new(), "there is no section [couchdb]"),
+        (format!("[couchdb]\nurl = 'http://127.0.0.1:{nobody}'\n"), "CouchDB can't be reached"),
+        (format!("[couchdb]\nurl = 'http://127.0.0.1:{agents}'\n"), "makes no sense"),
+        (format!("[couchdb]\nurl = 'http://a:b@127.0.0.1:{port}'\n"), "holds a name or a password"),
+    ] {
+        let (code, said) = start(&config);
+        assert_ne!(code, Some(0), "{said}");
+        assert!(said.contains(expected), "{config}: {said}");
+        assert!(!said.contains("a:b@"), "{said}");
+    }
+}
