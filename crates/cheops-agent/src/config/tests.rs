@@ -229,3 +229,36 @@ fn whoever_asks_needs_a_token_where_commands_are_confined() {
         assert_eq!(config.entry.tokens_required, required, "{text}");
     }
 }
+
+#[test]
+fn the_engine_is_the_embedded_one_unless_couchdb_is_named() {
+    let read = |text: &str| Config::from_toml(&format!("site = 's'\n{text}"), Path::new("/etc"));
+    assert_eq!(read("").unwrap().engine, Engine::Embedded);
+    assert_eq!(read("engine = 'embedded'").unwrap().engine, Engine::Embedded);
+    let text = "engine = 'couchdb'\n[couchdb]\nurl = 'https://db.example'\nuser = 'u'\npassword_file = 'p'\nca = 'ca.pem'";
+    let Engine::CouchDb(couchdb) = read(text).unwrap().engine else { panic!("{text}") };
+    assert_eq!(couchdb.place(), ("db.example", 443));
+    assert_eq!((couchdb.database.as_str(), couchdb.local()), ("cheops", "cheops-local".to_owned()));
+    assert_eq!(couchdb.password, Some(Secret::File("/etc/p".into())));
+    let text = "engine = 'couchdb'\n[couchdb]\nurl = 'http://[::1]:5984/'\ndatabase = 'a-1'";
+    let Engine::CouchDb(couchdb) = read(text).unwrap().engine else { panic!("{text}") };
+    assert_eq!((couchdb.place(), couchdb.local()), (("::1", 5984), "a-1-local".to_owned()));
+
+    let url = "url = 'http://db.example:5984'";
+    for (text, expected) in [
+        ("engine = 'couch'".to_owned(), "write embedded or couchdb"),
+        ("engine = 'couchdb'".to_owned(), "there is no section [couchdb]"),
+        (format!("[couchdb]\n{url}"), "write engine = 'couchdb'"),
+        ("engine = 'couchdb'\n[couchdb]".to_owned(), "has no `couchdb.url`"),
+        ("engine = 'couchdb'\n[couchdb]\nurl = 'db:5984'".to_owned(), "write it like http://"),
+        ("engine = 'couchdb'\n[couchdb]\nurl = 'http://u:p@db'".to_owned(), "holds a name or"),
+        (format!("engine = 'couchdb'\n[couchdb]\n{url}\nuser = 'u'"), "go together"),
+        (format!("engine = 'couchdb'\n[couchdb]\n{url}\nca = 'x'"), "begins with https"),
+        (format!("engine = 'couchdb'\n[couchdb]\n{url}\ndatabase = 'A/b'"), "a name begins with"),
+        (format!("engine = 'couchdb'\n[couchdb]\n{url}\nuri = 'x'"), "unknown field `uri`"),
+    ] {
+        let error = read(&text).unwrap_err();
+        assert!(error.contains(expected), "{text}: {error}");
+        assert!(!error.contains("u:p"), "{error}");
+    }
+}

@@ -40,6 +40,30 @@ impl Couch {
     }
 }
 
+impl Couch {
+    /// Removes a document, as somebody with the rights to do so can.
+    pub(crate) fn remove(&self, database: &str, id: &str) {
+        let url = self.config.url.to_string();
+        let path = format!("{}/{database}/{id}", url.trim_end_matches('/'));
+        let found: serde_json::Value = serde_json::from_str(&self.curl(&["-f", &path])).unwrap();
+        let revision = found["_rev"].as_str().unwrap();
+        self.curl(&["-f", "-X", "DELETE", &format!("{path}?rev={revision}")]);
+    }
+
+    fn curl(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("curl");
+        if let (Some(user), Some(Secret::Text(password))) =
+            (&self.config.user, &self.config.password)
+        {
+            command.args(["-u", &format!("{user}:{password}")]);
+        }
+        let output = command.arg("-sS").args(arguments).output().unwrap();
+        let (out, err) = (output.stdout, output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&err));
+        String::from_utf8(out).unwrap()
+    }
+}
+
 /// A server by its address, in which there may be a name and a password.
 fn at(url: &str, database: String) -> config::CouchDb {
     let (scheme, rest) = url.split_once("://").unwrap();

@@ -6,6 +6,8 @@
 //!   begin alike can't both be written;
 //! - the pages of a batch count once all of them are there: the last one of a batch says that it is.
 
+use std::ops::RangeInclusive;
+
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use cheops_core::{id::ResourceId, replica::Durable};
 use serde::{Deserialize, Serialize};
@@ -36,6 +38,9 @@ pub(super) struct Page {
     pub(super) batch: (Seq, Seq),
     #[serde(rename = "Entries")]
     pub(super) entries: Vec<Entry>,
+    /// It stands for pages that were lost, which was found at this time: milliseconds since 1970.
+    #[serde(rename = "Lost", default, skip_serializing_if = "Option::is_none")]
+    pub(super) lost: Option<u64>,
 }
 
 /// One thing that was written.
@@ -117,9 +122,26 @@ pub(super) fn pages(first: Seq, batch: &[Durable]) -> Result<Vec<Page>, (usize, 
             first: first_of_page,
             batch: (first, last),
             entries: vec![entry],
+            lost: None,
         });
     }
     Ok(pages)
+}
+
+/// The pages that stand for lost ones, of these numbers.
+pub(super) fn in_place_of(lost: RangeInclusive<Seq>, found: u64) -> Vec<Page> {
+    let numbers: Vec<Seq> = lost.collect();
+    let page = |numbers: &[Seq]| {
+        Some(Page {
+            id: id(*numbers.first()?),
+            revision: None,
+            first: *numbers.first()?,
+            batch: (*numbers.first()?, *numbers.last()?),
+            entries: vec![Entry::Gone(()); numbers.len()],
+            lost: Some(found),
+        })
+    };
+    numbers.chunks(MOST).filter_map(page).collect()
 }
 
 impl Page {
@@ -179,6 +201,14 @@ mod tests {
         assert_eq!((gone.clone(), gone.resource()), (Entry::Gone(()), None));
         let record: Entry = serde_json::from_str(r#""record:counter:site1:7""#).unwrap();
         assert_eq!(record.resource(), "counter".parse().ok());
+    }
+
+    #[test]
+    fn lost_pages_have_others_in_their_place() {
+        let pages = in_place_of(3..=MOST as Seq + 3, 9);
+        assert!(pages.iter().all(|page| page.is_sound() && page.lost == Some(9)));
+        let ends: Vec<_> = pages.iter().map(|page| (page.first, page.last())).collect();
+        assert_eq!(ends, [(3, MOST as Seq + 2), (MOST as Seq + 3, MOST as Seq + 3)]);
     }
 
     #[test]

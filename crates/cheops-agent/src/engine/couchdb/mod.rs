@@ -17,6 +17,7 @@ mod read;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     sync::{
         Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
@@ -57,6 +58,8 @@ pub struct CouchDb {
     next: Seq,
     damage: Vec<Damage>,
     lost_unknown: Option<LostUnknown>,
+    /// Pages that are gone: others take their place with the next batch.
+    untold: Vec<RangeInclusive<Seq>>,
     /// Up to where strays were looked for: noted with the first batch, since those among them that are this
     /// site's own are in it.
     reached: Option<Checkpoint>,
@@ -125,8 +128,15 @@ impl CouchDb {
             last: AtomicU64::new(last),
             data: data.to_owned(),
         });
-        let (damage, lost_unknown) = (Vec::new(), None);
-        let this = Self { shared, here, next: last + 1, damage, lost_unknown, reached: None };
+        let this = Self {
+            shared,
+            here,
+            next: last + 1,
+            damage: Vec::new(),
+            lost_unknown: None,
+            untold: Vec::new(),
+            reached: None,
+        };
         // What a forgotten resource has left behind because the agent was stopped.
         let forgotten: Vec<_> = this.shared.index().forgotten().cloned().collect();
         for resource in forgotten {
@@ -236,7 +246,11 @@ impl Engine for CouchDb {
         let Shared { databases, .. } = &*self.shared;
         let fail = |trouble: Trouble| self.shared.fail(&trouble);
         databases.put_records(&documents).map_err(fail)?;
-        databases.make_pages(&pages).map_err(fail)?;
+        let found = self.lost_unknown.map_or(0, |lost| lost.found);
+        let lost = self.untold.iter().flat_map(|lost| journal::in_place_of(lost.clone(), found));
+        let made: Vec<Page> = lost.chain(pages.iter().cloned()).collect();
+        databases.make_pages(&made).map_err(fail)?;
+        self.untold.clear();
         let last = self.next + batch.len() as Seq - 1;
         {
             let (mut index, mut names) = (self.shared.index_mut(), Names::default());

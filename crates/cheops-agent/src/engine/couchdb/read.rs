@@ -119,6 +119,7 @@ pub(super) struct Written<'a> {
 impl<'a> Written<'a> {
     pub(super) fn new(engine: &'a mut CouchDb) -> Self {
         engine.damage.clear();
+        engine.untold.clear();
         engine.lost_unknown = None;
         Self {
             engine,
@@ -146,6 +147,9 @@ impl<'a> Written<'a> {
                 self.missing(page.first - 1);
             }
             self.expected = page.last() + 1;
+            if let Some(found) = page.lost {
+                self.lost_unknown(found, page.entries.len() as u64);
+            }
             self.found.extend(shared.open_page(page, &mut self.names)?);
         }
         Ok(true)
@@ -154,10 +158,9 @@ impl<'a> Written<'a> {
     /// Pages up to a number are not there.
     fn missing(&mut self, upto: Seq) {
         let seqs = self.expected..=upto;
-        let unknown = self.engine.lost_unknown.get_or_insert_default();
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        unknown.found = Millis::from(now).0;
-        unknown.records += upto + 1 - self.expected;
+        self.lost_unknown(Millis::from(now).0, upto + 1 - self.expected);
+        self.engine.untold.push(seqs.clone());
         self.engine.damage.push(Damage {
             seqs,
             resource: None,
@@ -166,6 +169,12 @@ impl<'a> Written<'a> {
             floor: 0,
         });
         self.expected = upto + 1;
+    }
+
+    fn lost_unknown(&mut self, found: u64, records: u64) {
+        let unknown = self.engine.lost_unknown.get_or_insert_default();
+        unknown.found = unknown.found.max(found);
+        unknown.records += records;
     }
 
     fn step(&mut self) -> Result<Option<Durable>, Trouble> {
