@@ -31,7 +31,7 @@ fn settings(couchdb: &CouchDb, port: u16, directory: &Path) -> String {
     );
     if let (Some(user), Some(Secret::Text(password))) = (user, password) {
         fs::write(directory.join("password"), password).unwrap();
-        text.push_str(&format!("user = '{user}'\npassword_file = 'password'\n"));
+        text = format!("{text}user = '{user}'\npassword_file = 'password'\n");
     }
     text
 }

@@ -148,9 +148,11 @@ impl Pouch {
     }
 
     fn start() -> Self {
-        let program = std::env::var("CHEOPS_POUCHDB").expect(
-            "these tests need a server: install pouchdb-server with `make pouchdb` and name it in CHEOPS_POUCHDB, or a CouchDB in CHEOPS_TEST_COUCHDB",
-        );
+        let Ok(program) = std::env::var("CHEOPS_POUCHDB") else {
+            panic!(
+                "these tests need a server: install pouchdb-server with `make pouchdb` and name it in CHEOPS_POUCHDB, or a CouchDB in CHEOPS_TEST_COUCHDB"
+            );
+        };
         let directory = tempfile::tempdir().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let child = Command::new(program)

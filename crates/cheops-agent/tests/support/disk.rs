@@ -111,9 +111,10 @@ impl Engine for Disk {
             return Err(EngineError {
                 place: "memory".into(),
                 problem: "it is broken".into(),
-                sort: match self.for_good.load(Ordering::SeqCst) {
-                    true => Sort::Permanent,
-                    false => Sort::Disk,
+                sort: if self.for_good.load(Ordering::SeqCst) {
+                    Sort::Permanent
+                } else {
+                    Sort::Disk
                 },
             });
         }

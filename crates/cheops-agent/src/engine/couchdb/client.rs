@@ -32,7 +32,10 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use crate::{config::CouchDb, trust::roots};
+use crate::{
+    config::{CouchDb, Secret},
+    trust::roots,
+};
 
 /// How long a request may take, with its answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -116,7 +119,7 @@ impl Client {
     pub(super) fn new(config: &CouchDb) -> Result<Self, String> {
         let protected = config.url.scheme_str() == Some("https");
         let tls = protected.then(|| roots::client(config.ca.as_deref())).transpose()?;
-        let password = config.password.as_ref().map(|secret| secret.read()).transpose()?;
+        let password = config.password.as_ref().map(Secret::read).transpose()?;
         let authorization = config.user.as_ref().map(|user| {
             let pair = format!("{user}:{}", password.unwrap_or_default());
             format!("Basic {}", BASE64_STANDARD.encode(pair))

@@ -5,7 +5,7 @@
 //! - a document of a record is written with its revision, so that writing it again changes nothing;
 //! - a page is only ever made, never changed by making it again: who finds it there is told.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use hyper::{Method, StatusCode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -214,7 +214,7 @@ impl Databases {
             let key = Value::from(*key).to_string();
             let key =
                 percent_encoding::utf8_percent_encode(&key, percent_encoding::NON_ALPHANUMERIC);
-            path.push_str(&format!("&{name}={key}"));
+            let _ = write!(path, "&{name}={key}");
         }
         let rows: Rows<Value> = self.client.ask(Method::GET, &path, None::<&()>)?;
         let read = |row: Row<Value>| serde_json::from_value::<Page>(row.doc?).ok();

@@ -7,6 +7,8 @@
 //!   the selectors of replication; nothing is ever read back from them;
 //! - what is no such document, or one under another id than its record's, is none.
 
+use std::fmt::Write as _;
+
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use cheops_core::{
     id::{OpId, ResourceId, SiteId},
@@ -157,7 +159,7 @@ fn told(op: &Operation) -> String {
         match action {
             Action::Command { line, .. } => text.push_str(line),
             Action::Http(request) => {
-                text.push_str(&format!("{} {}", request.method, request.target));
+                let _ = write!(text, "{} {}", request.method, request.target);
             }
             Action::Steps(steps) => steps.iter().for_each(|step| tell(step, text)),
         }

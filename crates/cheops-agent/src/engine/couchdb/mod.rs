@@ -148,7 +148,9 @@ impl CouchDb {
     /// The documents of the records of a batch.
     fn documents(&self, batch: &[Durable]) -> Result<Vec<Document>, EngineError> {
         let mut index = self.shared.index_mut();
-        batch.iter().for_each(|durable| index.declare(durable));
+        for durable in batch {
+            index.declare(durable);
+        }
         let none = BTreeSet::new();
         let documents = batch.iter().filter_map(|durable| {
             let Durable::Record(record, seal) = durable else { return None };
@@ -231,7 +233,9 @@ fn read_index(databases: &Databases, here: &SiteId) -> Result<Index, Trouble> {
         let pages = databases.pages(from, PAGES)?;
         let Some(last) = pages.last() else { return Ok(index) };
         from = last.last() + 1;
-        pages.iter().for_each(|page| index.turn(page, here, &mut names));
+        for page in &pages {
+            index.turn(page, here, &mut names);
+        }
     }
 }
 
@@ -247,14 +251,17 @@ impl Engine for CouchDb {
         let fail = |trouble: Trouble| self.shared.fail(&trouble);
         databases.put_records(&documents).map_err(fail)?;
         let found = self.lost_unknown.map_or(0, |lost| lost.found);
-        let lost = self.untold.iter().flat_map(|lost| journal::in_place_of(lost.clone(), found));
-        let made: Vec<Page> = lost.chain(pages.iter().cloned()).collect();
+        let in_place = |lost: &RangeInclusive<Seq>| journal::in_place_of(lost.clone(), found);
+        let made: Vec<Page> =
+            self.untold.iter().flat_map(in_place).chain(pages.iter().cloned()).collect();
         databases.make_pages(&made).map_err(fail)?;
         self.untold.clear();
         let last = self.next + batch.len() as Seq - 1;
         {
             let (mut index, mut names) = (self.shared.index_mut(), Names::default());
-            pages.iter().for_each(|page| index.turn(page, &self.here, &mut names));
+            for page in &pages {
+                index.turn(page, &self.here, &mut names);
+            }
         }
         if let Some(reached) = self.reached.take()
             && let Err(trouble) = databases.keep(&reached)
