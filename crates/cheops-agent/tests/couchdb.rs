@@ -4,7 +4,6 @@
 
 mod conformance;
 mod couch;
-#[allow(dead_code, reason = "not every sort is written down")]
 mod storage;
 #[allow(dead_code, reason = "not every sort is written down")]
 mod support;
@@ -84,7 +83,7 @@ fn a_document_that_is_gone_is_reported_until_a_marker_and_the_rest_is_read() {
         assert!(damage.to_string().contains("its document is not there any more"), "{damage}");
     }
     let marker = Durable::Withheld { resource: lost.clone(), floor: 18 };
-    engine.append(&[marker.clone()]).unwrap();
+    engine.append(std::slice::from_ref(&marker)).unwrap();
     drop(engine);
     let mut engine = place.open();
     assert_eq!(read(&mut *engine).last(), Some(&marker));

@@ -215,7 +215,7 @@ pub(crate) fn what_is_forgotten_is_not_read_back_and_lives_again<P: Place>() {
     let place = P::new();
     let mut engine = place.open();
     engine.append(&[op(1, &gone), op(1, &other), op(2, &gone)]).unwrap();
-    engine.append(&[forgotten.clone()]).unwrap();
+    engine.append(std::slice::from_ref(&forgotten)).unwrap();
     engine.append(&[op(3, &gone)]).unwrap();
     let expected = [op(1, &other), forgotten, op(3, &gone)];
     for _ in 0..2 {
