@@ -70,7 +70,7 @@ fn a_document_that_is_gone_is_reported_until_a_marker_and_the_rest_is_read() {
     let written = own(1..=21);
     place.open().append(&written).unwrap();
     let lost = resource(4);
-    place.0.remove(&place.0.config.database, &format!("record:{lost}:here:4"));
+    place.0.remove_like(&place.0.config.database, &format!("record:{lost}:here:4:"));
     let mut engine = place.open();
     let others = |durable: &&Durable| *durable.resource() != lost;
     for _ in 0..2 {
@@ -88,6 +88,23 @@ fn a_document_that_is_gone_is_reported_until_a_marker_and_the_rest_is_read() {
     let mut engine = place.open();
     assert_eq!(read(&mut *engine).last(), Some(&marker));
     assert_eq!(engine.damage(), []);
+}
+
+#[test]
+fn what_is_forgotten_is_no_stray() {
+    let place = InCouch::new();
+    let (gone, here) = (resource(1), "here".parse::<cheops_core::id::SiteId>().unwrap());
+    let forgotten = Durable::Forgotten {
+        resource: gone.clone(),
+        version: [(here.clone(), 1)].into(),
+        by: cheops_core::id::OpId { site: here, number: 1 },
+        at: cheops_core::time::Timestamp::at(cheops_core::time::Millis(1)),
+    };
+    place.open().append(&own(1..=2)).unwrap();
+    place.open().append(std::slice::from_ref(&forgotten)).unwrap();
+    let mut engine = place.open();
+    assert_eq!(engine.strays().unwrap(), []);
+    assert_eq!(read(&mut *engine), [own(2..=2), vec![forgotten]].concat());
 }
 
 #[test]

@@ -50,6 +50,17 @@ impl Couch {
         self.curl(&["-f", "-X", "DELETE", &format!("{path}?rev={revision}")]);
     }
 
+    /// Removes the document whose id begins like this.
+    pub(crate) fn remove_like(&self, database: &str, id: &str) {
+        let url = self.config.url.to_string();
+        let path = format!("{}/{database}/_all_docs", url.trim_end_matches('/'));
+        let found: serde_json::Value = serde_json::from_str(&self.curl(&["-f", &path])).unwrap();
+        let ids = found["rows"].as_array().unwrap().iter().filter_map(|row| row["id"].as_str());
+        let ids: Vec<_> = ids.filter(|found| found.starts_with(id)).collect();
+        let [id] = ids[..] else { panic!("{id}: {ids:?}") };
+        self.remove(database, id);
+    }
+
     fn curl(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("curl");
         if let (Some(user), Some(Secret::Text(password))) =

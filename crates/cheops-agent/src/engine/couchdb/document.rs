@@ -1,13 +1,14 @@
 //! The documents of records: what CouchDB stores and carries, one for each.
 //!
 //! What must stay true:
-//! - a record has one document, under an id that follows from the record, and in one revision, which follows
-//!   from the record and its seal. Whoever writes it, it is the same: CouchDB never has a conflict to show;
+//! - a record has one document, whose id ends with a hash of the record and its seal, and which is there in one
+//!   revision. Whoever writes it, it is the same: CouchDB never has a conflict to show, and nobody can put
+//!   something else in its place;
 //! - `Record` and `Seal` are all that counts. The other fields are for people, for tools of the original, and for
 //!   the selectors of replication; nothing is ever read back from them;
 //! - what is no such document, or one under another id than its record's, is none.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use cheops_core::{
@@ -72,14 +73,46 @@ struct Command {
     command: String,
 }
 
-/// The id of the document of a record. The names of a resource and of a site have no colon.
-pub(super) fn id(resource: &ResourceId, record: &OpId) -> String {
-    format!("{PREFIX}{resource}:{}:{}", record.site, record.number)
+/// The id of a document, in its parts. Names of resources and sites have no colon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Name<'a> {
+    pub(super) resource: &'a str,
+    pub(super) site: &'a str,
+    pub(super) number: u64,
+    pub(super) hash: u128,
 }
 
-/// The resource of which a document of this id would be.
-pub(super) fn resource_in(id: &str) -> Option<ResourceId> {
-    id.strip_prefix(PREFIX)?.split_once(':')?.0.parse().ok()
+impl<'a> Name<'a> {
+    /// The name of the document of a record of which the hash is known.
+    pub(super) fn of(resource: &'a ResourceId, record: &'a OpId, hash: u128) -> Self {
+        let (resource, site) = (resource.as_str(), record.site.as_str());
+        Self { resource, site, number: record.number, hash }
+    }
+
+    pub(super) fn read(id: &'a str) -> Option<Self> {
+        let mut parts = id.strip_prefix(PREFIX)?.splitn(4, ':');
+        let (resource, site) = (parts.next()?, parts.next()?);
+        let number = parts.next()?.parse().ok()?;
+        let hash = u128::from_str_radix(parts.next()?, 16).ok()?;
+        Some(Self { resource, site, number, hash })
+    }
+}
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { resource, site, number, hash } = self;
+        write!(f, "{PREFIX}{resource}:{site}:{number}:{hash:032x}")
+    }
+}
+
+/// What a record and its seal are known by.
+fn hash(record: &[u8], seal: Option<&Seal>) -> u128 {
+    let mut hash = blake3::Hasher::new();
+    hash.update(record);
+    hash.update(seal.map_or(&[], |seal| seal.as_bytes()));
+    let mut first = [0; 16];
+    hash.finalize_xof().fill(&mut first);
+    u128::from_be_bytes(first)
 }
 
 impl Document {
@@ -90,13 +123,10 @@ impl Document {
         sites: impl IntoIterator<Item = &'a SiteId>,
     ) -> Result<Self, WireError> {
         let bytes = wire::encode_record(record)?;
-        let mut hash = blake3::Hasher::new();
-        hash.update(&bytes);
-        hash.update(seal.map_or(&[], |seal| seal.as_bytes()));
-        let hash = hash.finalize().to_hex();
+        let hash = hash(&bytes, seal);
         Ok(Self {
-            id: id(record.resource(), record.id()),
-            revision: format!("1-{}", &hash[..32]),
+            id: Name::of(record.resource(), record.id(), hash).to_string(),
+            revision: format!("1-{hash:032x}"),
             record: BASE64_STANDARD.encode(&bytes),
             seal: seal.map(|seal| BASE64_STANDARD.encode(seal.as_bytes())),
             words: Words {
@@ -111,13 +141,14 @@ impl Document {
     /// The record that it is of, with its seal.
     pub(super) fn read(&self, names: &mut Names) -> Result<Durable, String> {
         let bytes = |text: &str| BASE64_STANDARD.decode(text).map_err(|error| error.to_string());
-        let record = wire::decode_record(&bytes(&self.record)?, names);
-        let record = record.map_err(|error| error.to_string())?;
-        if id(record.resource(), record.id()) != self.id {
-            return Err(format!("it holds the record {} of {}", record.id(), record.resource()));
-        }
+        let written = bytes(&self.record)?;
+        let record = wire::decode_record(&written, names).map_err(|error| error.to_string())?;
         let seal = self.seal.as_deref().map(bytes).transpose()?;
         let seal = seal.map(|seal| Seal::new(&seal).ok_or("its seal is too long")).transpose()?;
+        let hash = hash(&written, seal.as_ref());
+        if Name::of(record.resource(), record.id(), hash).to_string() != self.id {
+            return Err("it was changed, or is not what it is called".to_owned());
+        }
         Ok(Durable::Record(record, seal))
     }
 }
@@ -171,4 +202,90 @@ fn told(op: &Operation) -> String {
 
 fn short(text: &str) -> String {
     text[..text.floor_char_boundary(SHOWN)].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use cheops_core::{replica::Reply, time::Millis};
+
+    use super::*;
+
+    fn reply(output: &str) -> Record {
+        Record::Reply(Arc::new(Reply {
+            id: OpId { site: "site 1".parse().unwrap(), number: 7 },
+            resource: "counter".parse().unwrap(),
+            op: OpId { site: "site2".parse().unwrap(), number: 3 },
+            attempt: 1,
+            outcome: Outcome::Ko,
+            era: 0,
+            took: Millis(12),
+            output: output.into(),
+            made: None,
+        }))
+    }
+
+    #[test]
+    fn a_document_has_words_for_people_and_is_read_by_its_record_alone() {
+        let (record, seal) = (reply("no"), Seal::new(b"sealed"));
+        let sites: [SiteId; 2] = ["site 1", "site2"].map(|site| site.parse().unwrap());
+        let document = Document::of(&record, seal.as_ref(), &sites).unwrap();
+        let mut json = serde_json::to_value(&document).unwrap();
+        for (field, expected) in [
+            ("Type", "REPLY".into()),
+            ("Locations", ["site 1", "site2"].into()),
+            ("ResourceId", "counter".into()),
+            ("Site", "site 1".into()),
+            ("RequestId", "site2:3".into()),
+            ("Status", "KO".into()),
+            ("Output", "no".into()),
+            ("ExecutionTime", "12ms".into()),
+            ("Command", serde_json::Value::Null),
+        ] {
+            assert_eq!(json[field], expected, "{field}");
+        }
+        json["Output"] = "yes".into();
+        json["Locations"] = serde_json::Value::Null;
+        let read: Document = serde_json::from_value(json).unwrap();
+        assert_eq!(read.read(&mut Names::default()), Ok(Durable::Record(record, seal)));
+    }
+
+    #[test]
+    fn what_was_changed_or_has_another_name_is_no_record() {
+        let document = Document::of(&reply("no"), None, []).unwrap();
+        let other = Document::of(&reply("yes"), None, []).unwrap();
+        assert_ne!(document.id, other.id);
+        let mut names = Names::default();
+        for wrong in [
+            Document { record: other.record.clone(), ..document.clone() },
+            Document { id: other.id, ..document.clone() },
+            Document { seal: Some(BASE64_STANDARD.encode("made up")), ..document.clone() },
+            Document { record: "?".into(), ..document.clone() },
+            Document { record: String::new(), ..document.clone() },
+            Document { id: "record:x".into(), ..document.clone() },
+        ] {
+            assert!(wrong.read(&mut names).is_err(), "{wrong:?}");
+        }
+        assert!(document.read(&mut names).is_ok());
+    }
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        let name = Name { resource: "a~b.c", site: "site 1", number: 7, hash: 0xff };
+        let id = name.to_string();
+        assert_eq!(id, "record:a~b.c:site 1:7:000000000000000000000000000000ff");
+        assert_eq!(Name::read(&id), Some(name));
+        for odd in ["", "record:", "record:a:b", "record:a:b:7", "record:a:b:x:ff", "page:a:b:7:ff"]
+        {
+            assert_eq!(Name::read(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn people_are_shown_the_beginning() {
+        let document = Document::of(&reply(&"é".repeat(SHOWN)), None, []).unwrap();
+        let json = serde_json::to_value(&document).unwrap();
+        assert_eq!(json["Output"].as_str().unwrap().len(), SHOWN);
+    }
 }

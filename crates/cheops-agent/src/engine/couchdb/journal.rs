@@ -12,7 +12,7 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use cheops_core::{id::ResourceId, replica::Durable};
 use serde::{Deserialize, Serialize};
 
-use super::document;
+use super::document::{Document, Name};
 use crate::{
     engine::Seq,
     wire::{self, Names, WireError},
@@ -61,9 +61,10 @@ pub(super) enum Entry {
 }
 
 impl Entry {
-    fn of(durable: &Durable) -> Result<Self, WireError> {
-        if let Durable::Record(record, _) = durable {
-            return Ok(Self::Record(document::id(record.resource(), record.id())));
+    /// What stands in the journal for something, which has a document if it is a record.
+    fn of(durable: &Durable, document: Option<&Document>) -> Result<Self, WireError> {
+        if let Some(document) = document {
+            return Ok(Self::Record(document.id.clone()));
         }
         let bytes = BASE64_STANDARD.encode(wire::encode_durable(durable)?);
         Ok(Self::Local { resource: durable.resource().to_string(), bytes })
@@ -80,7 +81,7 @@ impl Entry {
     /// The resource that it is about.
     pub(super) fn resource(&self) -> Option<ResourceId> {
         match self {
-            Self::Record(id) => document::resource_in(id),
+            Self::Record(id) => Name::read(id)?.resource.parse().ok(),
             Self::Local { resource, .. } => resource.parse().ok(),
             Self::Gone(()) => None,
         }
@@ -101,13 +102,16 @@ pub(super) fn id(first: Seq) -> String {
     format!("{PREFIX}{first:020}")
 }
 
-/// The pages of a batch that begins with a number.
-pub(super) fn pages(first: Seq, batch: &[Durable]) -> Result<Vec<Page>, (usize, WireError)> {
+/// The pages of a batch that begins with a number, of which the records have documents.
+pub(super) fn pages(
+    first: Seq,
+    batch: &[(&Durable, Option<Document>)],
+) -> Result<Vec<Page>, (usize, WireError)> {
     let last = first + batch.len() as Seq - 1;
     let mut pages: Vec<Page> = Vec::new();
     let mut bytes = 0;
-    for (n, durable) in batch.iter().enumerate() {
-        let entry = Entry::of(durable).map_err(|error| (n, error))?;
+    for (n, (durable, document)) in batch.iter().enumerate() {
+        let entry = Entry::of(durable, document.as_ref()).map_err(|error| (n, error))?;
         bytes += entry.weight();
         let fits = |page: &Page| page.entries.len() < MOST && bytes <= MOST_BYTES;
         if let Some(page) = pages.last_mut().filter(|page| fits(page)) {
@@ -176,8 +180,8 @@ mod tests {
     #[test]
     fn a_batch_is_as_many_pages_as_it_takes() {
         for (count, expected) in [(1, vec![1]), (MOST, vec![MOST]), (MOST + 1, vec![MOST, 1])] {
-            let batch = vec![clearing("r"); count];
-            let pages = pages(5, &batch).unwrap();
+            let clearing = clearing("r");
+            let pages = pages(5, &vec![(&clearing, None); count]).unwrap();
             let lengths: Vec<_> = pages.iter().map(|page| page.entries.len()).collect();
             assert_eq!(lengths, expected);
             assert!(pages.iter().all(Page::is_sound));
@@ -190,7 +194,8 @@ mod tests {
     #[test]
     fn entries_come_back_as_they_were_written() {
         let batch = [clearing("a"), clearing("b")];
-        let [page] = &pages(1, &batch).unwrap()[..] else { panic!("one page") };
+        let both = [(&batch[0], None), (&batch[1], None)];
+        let [page] = &pages(1, &both).unwrap()[..] else { panic!("one page") };
         let text = serde_json::to_string(page).unwrap();
         let read: Page = serde_json::from_str(&text).unwrap();
         assert_eq!(&read, page);
@@ -199,7 +204,7 @@ mod tests {
         assert_eq!(locals, batch.map(Ok));
         let gone: Entry = serde_json::from_str("null").unwrap();
         assert_eq!((gone.clone(), gone.resource()), (Entry::Gone(()), None));
-        let record: Entry = serde_json::from_str(r#""record:counter:site1:7""#).unwrap();
+        let record: Entry = serde_json::from_str(r#""record:counter:site1:7:ff""#).unwrap();
         assert_eq!(record.resource(), "counter".parse().ok());
     }
 

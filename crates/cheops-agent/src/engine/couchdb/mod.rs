@@ -35,7 +35,7 @@ use serde_json::json;
 use self::{
     client::Trouble,
     databases::{About, Checkpoint, Databases},
-    document::Document,
+    document::{Document, Name},
     index::Index,
     journal::{Entry, Page},
 };
@@ -121,7 +121,7 @@ impl CouchDb {
             return Err(error(&databases.place, problem));
         }
         let last = cut_off(&databases).map_err(fail)?;
-        let index = read_index(&databases, &here).map_err(fail)?;
+        let index = read_index(&databases).map_err(fail)?;
         let shared = Arc::new(Shared {
             databases,
             index: RwLock::new(index),
@@ -145,18 +145,22 @@ impl CouchDb {
         Ok(this)
     }
 
-    /// The documents of the records of a batch.
-    fn documents(&self, batch: &[Durable]) -> Result<Vec<Document>, EngineError> {
+    /// A batch with the documents of its records.
+    fn documents<'a>(
+        &self,
+        batch: &'a [Durable],
+    ) -> Result<Vec<(&'a Durable, Option<Document>)>, EngineError> {
         let mut index = self.shared.index_mut();
         for durable in batch {
             index.declare(durable);
         }
         let none = BTreeSet::new();
-        let documents = batch.iter().filter_map(|durable| {
-            let Durable::Record(record, seal) = durable else { return None };
+        let documents = batch.iter().map(|durable| {
+            let Durable::Record(record, seal) = durable else { return Ok((durable, None)) };
             let sites = index.of(record.resource()).map_or(&none, |known| &known.sites);
-            let document = Document::of(record, seal.as_ref(), sites);
-            Some(document.map_err(|problem| self.unwritable(durable, &problem)))
+            let document = Document::of(record, seal.as_ref(), sites)
+                .map_err(|problem| self.unwritable(durable, &problem))?;
+            Ok((durable, Some(document)))
         });
         documents.collect()
     }
@@ -227,14 +231,14 @@ fn cut_off(databases: &Databases) -> Result<Seq, Trouble> {
     Ok(first - 1)
 }
 
-fn read_index(databases: &Databases, here: &SiteId) -> Result<Index, Trouble> {
+fn read_index(databases: &Databases) -> Result<Index, Trouble> {
     let (mut index, mut names, mut from) = (Index::default(), Names::default(), 1);
     loop {
         let pages = databases.pages(from, PAGES)?;
         let Some(last) = pages.last() else { return Ok(index) };
         from = last.last() + 1;
         for page in &pages {
-            index.turn(page, here, &mut names);
+            index.turn(page, &mut names);
         }
     }
 }
@@ -244,9 +248,10 @@ impl Engine for CouchDb {
         if batch.is_empty() {
             return Ok(self.next - 1);
         }
-        let pages = journal::pages(self.next, batch)
-            .map_err(|(n, problem)| self.unwritable(&batch[n], &problem))?;
         let documents = self.documents(batch)?;
+        let pages = journal::pages(self.next, &documents)
+            .map_err(|(n, problem)| self.unwritable(&batch[n], &problem))?;
+        let documents: Vec<Document> = documents.into_iter().filter_map(|(_, d)| d).collect();
         let Shared { databases, .. } = &*self.shared;
         let fail = |trouble: Trouble| self.shared.fail(&trouble);
         databases.put_records(&documents).map_err(fail)?;
@@ -260,7 +265,7 @@ impl Engine for CouchDb {
         {
             let (mut index, mut names) = (self.shared.index_mut(), Names::default());
             for page in &pages {
-                index.turn(page, &self.here, &mut names);
+                index.turn(page, &mut names);
             }
         }
         if let Some(reached) = self.reached.take()
@@ -298,11 +303,12 @@ impl Opened for CouchDb {
         while let Some(documents) = databases.changes(&mut checkpoint).map_err(fail)? {
             let index = self.shared.index();
             for document in documents {
-                let Some(number) = index::own_number(&document.id, &self.here) else { continue };
                 let Ok(durable) = document.read(&mut names) else { continue };
-                let resource = durable.resource();
-                if index.of(resource).is_none_or(|known| number > known.own) {
-                    strays.insert((resource.clone(), number), durable);
+                let Durable::Record(record, _) = &durable else { continue };
+                let (resource, id) = (record.resource().clone(), record.id().clone());
+                let known = index.of(&resource).map_or(0, |known| known.last_of(&self.here));
+                if id.site == self.here && id.number > known {
+                    strays.insert((resource, id.number, document.id), durable);
                 }
             }
         }
@@ -329,7 +335,14 @@ impl Reader for Shared {
         resource: &ResourceId,
         records: &BTreeSet<OpId>,
     ) -> Result<BTreeMap<OpId, Seal>, EngineError> {
-        let ids: Vec<_> = records.iter().map(|record| document::id(resource, record)).collect();
+        let ids: Vec<String> = match self.index().of(resource) {
+            None => return Ok(BTreeMap::new()),
+            Some(known) => {
+                let name =
+                    |record| Some(Name::of(resource, record, known.hash(record)?).to_string());
+                records.iter().filter_map(name).collect()
+            }
+        };
         let found = self.databases.documents(&ids).map_err(|trouble| self.fail(&trouble))?;
         let mut names = Names::default();
         let sealed = found.values().filter_map(|document| match document.read(&mut names) {

@@ -202,7 +202,11 @@ impl<'a> Written<'a> {
                 }
                 Found::Lost { resource, what, why } => {
                     let floor = resource.as_ref().and_then(|resource| {
-                        self.engine.shared.index().of(resource).map(|known| known.own)
+                        self.engine
+                            .shared
+                            .index()
+                            .of(resource)
+                            .map(|known| known.last_of(&self.engine.here))
                     });
                     self.withheld.extend(resource.clone());
                     let floor = floor.unwrap_or(0);
