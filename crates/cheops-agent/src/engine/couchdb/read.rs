@@ -29,18 +29,19 @@ enum Found {
 }
 
 impl Shared {
-    /// What a page holds, under its numbers.
-    fn open_page(&self, page: &Page, names: &mut Names) -> Result<Vec<(Seq, Found)>, Trouble> {
+    /// What pages hold, under their numbers. All documents are asked for at once: most pages name few.
+    fn open_pages(&self, pages: &[Page], names: &mut Names) -> Result<Vec<(Seq, Found)>, Trouble> {
         let is_forgotten = |seq: Seq, entry: &Entry| match entry.resource() {
             Some(resource) => self.index().is_forgotten(&resource, seq),
             None => *entry == Entry::Gone(()),
         };
-        let wanted = page.numbered().filter_map(|(seq, entry)| match entry {
+        let entries = || pages.iter().flat_map(Page::numbered);
+        let wanted = entries().filter_map(|(seq, entry)| match entry {
             Entry::Record(id) if !is_forgotten(seq, entry) => Some(id.clone()),
             _ => None,
         });
         let documents = self.databases.documents(&wanted.collect::<Vec<_>>())?;
-        let found = page.numbered().map(|(seq, entry)| {
+        let found = entries().map(|(seq, entry)| {
             let found = if is_forgotten(seq, entry) {
                 Found::Forgotten
             } else {
@@ -61,19 +62,16 @@ impl Shared {
             from = page.first;
         }
         while read.len() < most && from <= self.last_number() {
-            // A page is most often one batch: few values. Those that are wanted may take many.
             let pages = self.databases.pages(from, PAGES)?;
             let Some(last) = pages.last() else { break };
             from = last.last() + 1;
-            for page in &pages {
-                for (number, found) in self.open_page(page, &mut names)? {
-                    if let Found::Written(durable) = found
-                        && number > seq
-                        && number <= self.last_number()
-                        && read.len() < most
-                    {
-                        read.push((number, durable));
-                    }
+            for (number, found) in self.open_pages(&pages, &mut names)? {
+                if let Found::Written(durable) = found
+                    && number > seq
+                    && number <= self.last_number()
+                    && read.len() < most
+                {
+                    read.push((number, durable));
                 }
             }
         }
@@ -150,8 +148,8 @@ impl<'a> Written<'a> {
             if let Some(found) = page.lost {
                 self.lost_unknown(found, page.entries.len() as u64);
             }
-            self.found.extend(shared.open_page(page, &mut self.names)?);
         }
+        self.found.extend(shared.open_pages(&pages, &mut self.names)?);
         Ok(true)
     }
 
