@@ -1,9 +1,10 @@
 //! The catalogue: which services each site has, and how far the sites are from each other.
 //!
 //! Each agent measures its own links. Two that are linked tell each other what they have measured when
-//! the link is made and then now and then, in one call, which is up to the one that has dialled. What must stay
-//! true: of a site that can't be asked stays what it last said; a round trip over a link that is cut is kept, since scopes by distance go by it, and is told from one
-//! of now; nothing that others say makes a site known, or reachable.
+//! the link is made and then now and then, in one call, which is up to the one that has dialled. What
+//! must stay true: of a site that can't be asked, what it last said stays; a round trip over a link that is
+//! cut is kept, since scopes by distance go by it, and is told from one of now; nothing that others say
+//! makes a site known, or reachable.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -51,7 +51,7 @@ pub trait Opened: Engine {
 
     /// Records of this site that others may have, since they were written where others read, and that were
     /// not acknowledged. Anyone may have written them: those that this site has sealed are its own, and count
-    /// once they are appended; the numbers of all of them are taken.
+    /// once they are appended.
     fn strays(&mut self) -> Result<Vec<Durable>, EngineError> {
         Ok(Vec::new())
     }

@@ -1,8 +1,9 @@
 //! Tells the other sites what is new about who belongs, and hears it from them.
 //!
-//! Two sites exchange what each lacks when they are linked and now and then, as the one that has dialled
-//! sees fit, and when one of them has heard something. A site whose key is not known at another, because it has a new one, brings the news itself,
-//! as a guest. What must stay true: a site that can't be told delays no other.
+//! Two sites exchange what each lacks when they are linked and now and then, which is up to the one that
+//! has dialled, and when one of them has heard something. A site whose key is not known at another, because
+//! it has a new one, brings the news itself, as a guest. What must stay true: a site that can't be told
+//! delays no other.
 
 use std::time::Duration;
 
