@@ -21,7 +21,7 @@ use axum::{
 };
 use cheops_core::{
     id::SiteId,
-    replica::{Durable, Effect, Event, Message, Replica, Resource, Sent, Settings, Version},
+    replica::{Durable, Effect, Event, Message, Replica, Resource, Settings, Version},
     time::Millis,
 };
 use futures_util::{
@@ -37,6 +37,7 @@ use tokio::{
 
 use crate::{
     api::{self, Access, Context, Shared},
+    arrivals,
     audit::{self, Audit},
     config::{self, Config},
     engine::{
@@ -58,6 +59,7 @@ use crate::{
     private,
     problems::Noted,
     replicants::Replicants,
+    replication::{self, Replication},
     run::{self, Runner, Setup},
     trust::{
         Identity, IdentityError, Inspector, Ledger, LedgerError, Members, Own, Sealer,
@@ -184,6 +186,7 @@ impl Agent {
         let members = members(&config)?;
         let (mut replica, engine) = restore(&config, &members, &noted).await?;
         let wary = engine.lost_unknown().is_some();
+        let arrivals = engine.arrivals();
         let entrances = Entrances::open(&config).await?;
         let (api, certificate) = (entrances.api, entrances.certificate.clone());
         let kept = Kept::open(&config.data, people::now())?;
@@ -224,6 +227,7 @@ impl Agent {
         let node = node::start(inbox, replica, engine, Box::new(hands), sealer, reserve)
             .map_err(StartError::Thread)?;
 
+        let replication = Replication::open(&config, &members, &peers, &handle).await;
         let place = config.data.join("hooks");
         let hooks = Hooks::open(&config).map_err(directory(place))?;
         let teller = hooks.start(handle.clone(), peers.clone());
@@ -249,6 +253,7 @@ impl Agent {
             hooks,
             access: access.clone(),
             certificate: certificate.clone(),
+            replication: replication.clone(),
             noted,
             metrics,
             feeds,
@@ -265,6 +270,7 @@ impl Agent {
             mesh: mesh.clone(),
             audit,
             federation: federation.clone(),
+            replication: replication.clone(),
         });
         let socket = entrances.socket();
         let servers = entrances.serve(&dress(router), &context);
@@ -272,8 +278,13 @@ impl Agent {
         let learner = tokio::spawn(api::learn(context.clone()));
         let renewer = certificate.map(|certificate| tokio::spawn(certificate.follow()));
         let spreader = tokio::spawn(federation.serve());
+        let inspector = Inspector::new(Arc::new(members.clone()));
+        let arrivals = arrivals.map(|arrivals| {
+            tokio::spawn(arrivals::take_in(arrivals, inspector, context.node.clone()))
+        });
+        let replicating = replication.iter().flat_map(Replication::start);
         let aside = [follower, sweeper, learner, teller, spreader];
-        let aside = aside.into_iter().chain(renewer).collect();
+        let aside = aside.into_iter().chain(renewer).chain(arrivals).chain(replicating).collect();
         let (site, peers) = (context.here(), context.peers.address());
         let key = members.identity().public();
         tracing::info!(%site, %api, %peers, %key, "the agent is at work");
@@ -491,7 +502,7 @@ fn read(
     noted: &Noted,
 ) -> Result<(Replica, Box<dyn Opened>), EngineError> {
     let mut strays = engine.strays()?;
-    strays.retain(|stray| is_sealed(stray, &mut inspector));
+    strays.retain(|stray| arrivals::sealed(stray.clone(), &mut inspector).is_some());
     let mut failure = None;
     let written =
         engine.written().map_while(|read| read.map_err(|error| failure = Some(error)).ok());
@@ -526,23 +537,6 @@ fn read(
     Ok((replica, engine))
 }
 
-/// Whether something is a record that its site has sealed.
-fn is_sealed(durable: &Durable, inspector: &mut Inspector) -> bool {
-    let Durable::Record(record, seal) = durable else { return false };
-    let sent = Sent { after: 0, record: record.clone(), seal: seal.clone() };
-    match inspector.inspect(&sent) {
-        Ok(()) => true,
-        Err(doubt) => {
-            let (id, resource) = (record.id(), record.resource());
-            tracing::error!(
-                "the record {id} of `{resource}` in the store does not count: {}",
-                doubt.word()
-            );
-            false
-        }
-    }
-}
-
 /// What is withheld because of a loss: the resource, or all of them if it is not known which.
 fn marked(replica: &Replica, damage: &Damage) -> Vec<Durable> {
     if let Some(resource) = &damage.resource {
@@ -566,6 +560,7 @@ struct Answers {
     context: api::Shared,
     mesh: Mesh,
     federation: Federation,
+    replication: Option<Replication>,
     audit: Audit,
 }
 
@@ -577,6 +572,11 @@ impl Calls for Answers {
         }
         if Federation::is_for(&request) {
             return Box::pin(self.federation.clone().answer(request));
+        }
+        if replication::is_for(&request)
+            && let Some(replication) = &self.replication
+        {
+            return Box::pin(replication.clone().answer(request));
         }
         if api::is_offer(&request) {
             return Box::pin(api::answer_offer(self.context.clone(), request));

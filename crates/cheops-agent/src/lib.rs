@@ -3,6 +3,7 @@
 
 mod agent;
 pub mod api;
+mod arrivals;
 pub mod audit;
 pub mod config;
 pub mod engine;
@@ -23,6 +24,7 @@ pub mod policy;
 mod private;
 pub mod problems;
 pub mod replicants;
+mod replication;
 pub mod rest;
 pub mod run;
 pub mod shell;

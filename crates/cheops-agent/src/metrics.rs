@@ -38,6 +38,9 @@ struct Inner {
     durations: Histogram,
     passed: Family<Passed, Counter>,
     refused: Family<Refused, Counter>,
+    /// There are none where CouchDB does not replicate.
+    replicated: Family<Replicated, Gauge>,
+    asleep: Family<Vec<(String, String)>, Gauge>,
     audit: AuditGauges,
     gauges: Gauges,
     links: Links,
@@ -74,6 +77,11 @@ struct AuditGauges {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Refused {
     limit: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Replicated {
+    documents: &'static str,
 }
 
 /// Of each hook.
@@ -157,6 +165,12 @@ impl Default for Metrics {
         registry.register("mesh_requests", help, passed.clone());
         let refused = Family::<Refused, Counter>::default();
         registry.register("refused", "Requests over a limit, by limit", refused.clone());
+        let replicated = Family::<Replicated, Gauge>::default();
+        let help = "Documents that the CouchDB of other sites brought, by what became of them";
+        registry.register("replicated", help, replicated.clone());
+        let asleep = Family::<Vec<(String, String)>, Gauge>::default();
+        let help = "Jobs of CouchDB's replication that have failed, and are woken when that helps";
+        registry.register("replication_failing", help, asleep.clone());
         let audit = AuditGauges::default();
         for (name, help, gauge) in [
             ("audit_written", "Lines of the audit that were written", &audit.written),
@@ -217,6 +231,8 @@ impl Default for Metrics {
             durations,
             passed,
             refused,
+            replicated,
+            asleep,
             audit,
             gauges,
             links,
@@ -271,6 +287,12 @@ impl Metrics {
         gauges.lost.set(count(how.lost));
         gauges.unwritten.set(count(how.unwritten));
         gauges.failing.set((how.failing.is_some() || how.unsigned.is_some()).into());
+        if let Some(replication) = &context.replication {
+            for (documents, brought) in replication.brought() {
+                self.0.replicated.get_or_create(&Replicated { documents }).set(count(brought));
+            }
+            self.0.asleep.get_or_create(&Vec::new()).set(signed(replication.asleep()));
+        }
         for peer in context.peers.view() {
             self.link(&peer);
         }

@@ -8,7 +8,7 @@ mod storage;
 #[allow(dead_code, reason = "not every sort is written down")]
 mod support;
 
-use cheops_agent::engine::{EngineError, LostUnknown, Opened, couchdb::CouchDb};
+use cheops_agent::engine::{Arrivals, EngineError, LostUnknown, Opened, couchdb::CouchDb};
 use cheops_core::replica::Durable;
 use conformance::Place as _;
 use couch::Couch;
@@ -132,4 +132,48 @@ fn pages_that_are_gone_are_reported_with_their_numbers() {
     assert_eq!(read(&mut *engine), [own(1..=3), own(7..=10)].concat());
     assert_eq!(engine.damage(), []);
     assert!(lost(&*engine), "there may have been resources of which nothing is left");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_replication_brings_is_handed_out_until_it_is_written() {
+    let (here, there) = (InCouch::new(), InCouch::new());
+    let theirs = |numbers: std::ops::RangeInclusive<u64>| -> Vec<Durable> {
+        numbers.map(|number| operation_of(number, "there", &resource(1))).collect()
+    };
+    let mut other = there.open_as("there").unwrap();
+    let mut bring = async |records: &[Durable]| {
+        other.append(records).unwrap();
+        there.0.copy_to(&here.0);
+    };
+    let mut engine = here.open();
+    engine.append(&own(1..=2)).unwrap();
+    let mut arrivals = engine.arrivals().unwrap();
+    bring(&theirs(1..=3)).await;
+    assert_eq!(arrived(&mut *arrivals, 3).await, theirs(1..=3), "and none of this site's own");
+    drop((arrivals, engine));
+
+    // The agent was killed before they were written: they are found again, and then no more.
+    let mut engine = here.open();
+    assert_eq!((read(&mut *engine), engine.strays().unwrap()), (own(1..=2), vec![]));
+    let mut arrivals = engine.arrivals().unwrap();
+    assert_eq!(arrived(&mut *arrivals, 3).await, theirs(1..=3));
+    engine.append(&theirs(1..=3)).unwrap();
+    drop((arrivals, engine));
+    let mut engine = here.open();
+    assert_eq!(read(&mut *engine), [own(1..=2), theirs(1..=3)].concat());
+    assert_eq!(engine.damage(), []);
+    let mut arrivals = engine.arrivals().unwrap();
+    bring(&theirs(4..=4)).await;
+    assert_eq!(arrived(&mut *arrivals, 1).await, theirs(4..=4));
+}
+
+/// So many records that have arrived, in the order of their numbers.
+async fn arrived(arrivals: &mut dyn Arrivals, count: usize) -> Vec<Durable> {
+    let mut arrived = Vec::new();
+    while arrived.len() < count {
+        let next = tokio::time::timeout(std::time::Duration::from_secs(20), arrivals.next());
+        arrived.extend(next.await.expect("nothing arrives"));
+    }
+    arrived.sort_by_key(storage::number);
+    arrived
 }

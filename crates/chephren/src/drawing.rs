@@ -267,6 +267,7 @@ mod tests {
                     round_trips_ms: [(other.to_owned(), 3.0), ("a".to_owned(), 1.0)].into(),
                     cut: cut.then(|| other.to_owned()).into_iter().collect(),
                     page: None,
+                    replicates: false,
                 });
             }
             let drawn = drawing(&seen).into_string();

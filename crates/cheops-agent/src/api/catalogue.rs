@@ -55,6 +55,7 @@ pub(super) async fn get(
             round_trips_ms: learned.round_trips.into_iter().map(said).collect(),
             cut: learned.cut.iter().map(ToString::to_string).collect(),
             page: learned.page,
+            replicates: learned.replicates,
         }));
         sites.sort_by(|a, b| a.site.cmp(&b.site));
     }
@@ -75,6 +76,7 @@ fn own(context: &Context) -> Offer {
             .filter_map(|peer| Some(said((peer.site, peer.round_trip?))))
             .collect(),
         page: context.config.page(),
+        replicates: context.replication.is_some(),
     }
 }
 
@@ -148,7 +150,8 @@ fn take(context: &Context, site: &SiteId, offer: Offer) {
     let services: BTreeSet<String> = offer.services.into_iter().collect();
     // A browser is sent there: nothing else that an address can be is taken from another site.
     let page = offer.page.filter(|page| is_web_address(page));
-    context.peers.learn(site, Learned { round_trips, cut, services, page });
+    let replicates = offer.replicates;
+    context.peers.learn(site, Learned { round_trips, cut, services, page, replicates });
 }
 
 #[cfg(test)]

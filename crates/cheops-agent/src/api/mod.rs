@@ -84,6 +84,7 @@ use crate::{
     policy::Gate,
     problems::Noted,
     replicants::Replicants,
+    replication::Replication,
     run::Runner,
     trust::certificate::Certificate,
 };
@@ -115,6 +116,8 @@ pub struct Context {
     pub access: Arc<Access>,
     /// What the API proves with that it is this agent, where it listens for others than this machine.
     pub certificate: Option<Arc<Certificate>>,
+    /// What CouchDB's own replication asks of this agent, if records are kept there.
+    pub(crate) replication: Option<Replication>,
     /// What was noted for an operator.
     pub noted: Noted,
     /// What is counted.

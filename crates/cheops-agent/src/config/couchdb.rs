@@ -2,7 +2,10 @@
 //!
 //! What must stay true: a password is in a file, and never in an address, where it would get into logs.
 
-use std::path::{Path, PathBuf};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+};
 
 use hyper::Uri;
 use serde::Deserialize;
@@ -32,6 +35,10 @@ pub struct CouchDb {
     pub database: String,
     /// The certificates that the server's own is signed with, if it is not the system that trusts it.
     pub ca: Option<PathBuf>,
+    /// Whether CouchDB's own replication carries records, too.
+    pub replicate: bool,
+    /// Where the agent listens for the server's replication. A port of its choice on loopback without this.
+    pub relay: Option<SocketAddr>,
 }
 
 #[derive(Deserialize)]
@@ -42,6 +49,8 @@ pub(super) struct CouchDbSection {
     password_file: Option<PathBuf>,
     database: Option<String>,
     ca: Option<PathBuf>,
+    replicate: Option<bool>,
+    relay: Option<String>,
 }
 
 impl Engine {
@@ -67,7 +76,7 @@ impl Engine {
 impl CouchDb {
     fn read(section: CouchDbSection, beside: &Path) -> Result<Self, String> {
         const URL: &str = "write it like http://127.0.0.1:5984";
-        let CouchDbSection { url, user, password_file, database, ca } = section;
+        let CouchDbSection { url, user, password_file, database, ca, replicate, relay } = section;
         let url = url.ok_or_else(|| format!("`[couchdb]` has no `couchdb.url`: {URL}"))?;
         if url.contains('@') {
             return Err(
@@ -93,8 +102,15 @@ impl CouchDb {
                 "`couchdb.database` is `{database}`: a name begins with a letter from a to z, and has only these, digits, `_` and `-`"
             ));
         }
+        let relay = relay.map(|relay| {
+            let wrong = || format!("`couchdb.relay` is `{relay}`: write it like 192.0.2.7:5990");
+            relay.parse::<SocketAddr>().map_err(|_| wrong())
+        });
+        let relay = relay.transpose()?;
+        let replicate = replicate.unwrap_or(true);
         let password = password_file.map(|path| Secret::File(beside.join(path)));
-        Ok(Self { url, user, password, database, ca: ca.map(|path| beside.join(path)) })
+        let ca = ca.map(|path| beside.join(path));
+        Ok(Self { url, user, password, database, ca, replicate, relay })
     }
 
     /// The host and the port of the server.
@@ -102,6 +118,12 @@ impl CouchDb {
         let port = if self.url.scheme_str() == Some("https") { 443 } else { 80 };
         let host = self.url.host().unwrap_or_default().trim_matches(['[', ']']);
         (host, self.url.port_u16().unwrap_or(port))
+    }
+
+    /// Whether the server is on this machine, as far as its address tells.
+    pub fn is_near(&self) -> bool {
+        let (host, _) = self.place();
+        host == "localhost" || host.parse().is_ok_and(|host: IpAddr| host.is_loopback())
     }
 
     /// The database of what is of this site alone, and never replicated.

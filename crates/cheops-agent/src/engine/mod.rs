@@ -25,6 +25,7 @@ use cheops_core::{
     replica::Durable,
     trust::Seal,
 };
+use futures_util::future::BoxFuture;
 
 /// The place of something in what a site has written, from 1.
 pub type Seq = u64;
@@ -56,6 +57,11 @@ pub trait Opened: Engine {
         Ok(Vec::new())
     }
 
+    /// What others bring into the store from now on, if they can.
+    fn arrivals(&self) -> Option<Box<dyn Arrivals>> {
+        None
+    }
+
     /// What was lost and is still to be dealt with, known once all was [read](Self::written).
     ///
     /// What was lost of a resource is reported at each start until a marker for that resource is
@@ -65,6 +71,13 @@ pub trait Opened: Engine {
     /// What was ever lost of resources that are not known, if anything was; known once all was
     /// [read](Self::written). There may have been resources of which nothing is left.
     fn lost_unknown(&self) -> Option<LostUnknown>;
+}
+
+/// What others bring into a store.
+pub trait Arrivals: Send + 'static {
+    /// The next records that came, once there are some. They are not written down by that: whoever wants them
+    /// appends them. Anyone may have brought them, and they may come more than once.
+    fn next(&mut self) -> BoxFuture<'_, Vec<Durable>>;
 }
 
 /// What was lost of resources that are not known.

@@ -173,6 +173,8 @@ pub struct Learned {
     pub services: BTreeSet<String>,
     /// Where people reach its page.
     pub page: Option<String>,
+    /// Whether it takes in what another site's CouchDB replicates.
+    pub replicates: bool,
 }
 
 /// Whether a site can be reached.

@@ -61,6 +61,33 @@ impl Couch {
         self.remove(database, id);
     }
 
+    /// Has the server copy all documents to another database, once, as replication would.
+    pub(crate) fn copy_to(&self, other: &Self) {
+        let job = format!(r#"{{"source":"{}","target":"{}"}}"#, self.address(), other.address());
+        let url = self.config.url.to_string();
+        let path = format!("{}/_replicate", url.trim_end_matches('/'));
+        let json = "content-type: application/json";
+        self.curl(&["-f", "-X", "POST", "-H", json, "-d", &job, &path]);
+    }
+
+    /// What is at a path of the server.
+    pub(crate) fn look(&self, path: &str) -> serde_json::Value {
+        let url = self.config.url.to_string();
+        let path = format!("{}{path}", url.trim_end_matches('/'));
+        serde_json::from_str(&self.curl(&["-g", &path])).unwrap()
+    }
+
+    /// The address of the database, with what lets one in.
+    fn address(&self) -> String {
+        let url = self.config.url.to_string();
+        let (scheme, place) = url.trim_end_matches('/').split_once("://").unwrap();
+        let entry = match (&self.config.user, &self.config.password) {
+            (Some(user), Some(Secret::Text(password))) => format!("{user}:{password}@"),
+            _ => String::new(),
+        };
+        format!("{scheme}://{entry}{place}/{}", self.config.database)
+    }
+
     fn curl(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("curl");
         if let (Some(user), Some(Secret::Text(password))) =
@@ -84,7 +111,7 @@ fn at(url: &str, database: String) -> config::CouchDb {
         None => (None, None),
     };
     let url = format!("{scheme}://{place}").parse().unwrap();
-    config::CouchDb { url, user, password, database, ca: None }
+    config::CouchDb { url, user, password, database, ca: None, replicate: true, relay: None }
 }
 
 /// A way to a server that can be cut.

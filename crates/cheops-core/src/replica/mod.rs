@@ -317,6 +317,11 @@ impl Replica {
         self.shared.get(site).copied().unwrap_or(0)
     }
 
+    /// The sites that share something with this one.
+    pub fn sharing(&self) -> impl Iterator<Item = &SiteId> {
+        self.shared.iter().filter(|(_, digest)| **digest != 0).map(|(site, _)| site)
+    }
+
     /// The resources that exist here.
     pub fn resources(&self) -> impl Iterator<Item = &Resource> {
         self.resources.values()

@@ -32,6 +32,9 @@ pub struct Offer {
     /// Where people reach its page, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page: Option<String>,
+    /// Whether it keeps its records in CouchDB and takes in what another site's CouchDB replicates.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replicates: bool,
 }
 
 /// Whose part of the catalogue to show.

@@ -5,16 +5,18 @@
 //! - a document of a record is written with its revision, so that writing it again changes nothing;
 //! - a page is only ever made, never changed by making it again: who finds it there is told.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{collections::BTreeMap, fmt::Write as _, sync::Arc, time::Duration};
 
 use hyper::{Method, StatusCode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
-    client::{Client, Trouble, refused},
+    client::Client,
+    dialect::Dialect,
     document::Document,
     journal::{self, Page},
+    server::{Server, Trouble, refused},
 };
 use crate::{config::CouchDb, engine::Seq};
 
@@ -22,8 +24,6 @@ use crate::{config::CouchDb, engine::Seq};
 const END: char = '\u{fff0}';
 /// How many documents are asked for at once.
 const AT_ONCE: usize = 1_000;
-/// The oldest version of CouchDB that is used.
-const OLDEST: u64 = 3;
 
 pub(super) struct Databases {
     client: Client,
@@ -32,14 +32,6 @@ pub(super) struct Databases {
     /// Where they are, for people.
     pub(super) place: String,
     dialect: Dialect,
-}
-
-/// What a server that speaks the protocol can do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dialect {
-    CouchDb,
-    /// `pouchdb-server`, which lacks some of it: see `docs/couchdb.md`.
-    PouchDb,
 }
 
 /// A document of the journal's database that says whose it is.
@@ -57,7 +49,14 @@ pub(super) struct Checkpoint {
     revision: Option<String>,
     /// As the server says it: a number, or a text that begins with one.
     #[serde(rename = "Since")]
-    since: Value,
+    pub(super) since: Value,
+}
+
+impl Checkpoint {
+    /// The same, at another position.
+    pub(super) fn at(&self, since: Value) -> Self {
+        Self { since, revision: self.revision.clone() }
+    }
 }
 
 /// What has changed in the database of records, up to a point.
@@ -65,14 +64,6 @@ pub(super) struct Checkpoint {
 struct Changes {
     results: Vec<Row<Value>>,
     last_seq: Value,
-}
-
-#[derive(Deserialize)]
-struct Welcome {
-    couchdb: Option<String>,
-    #[serde(rename = "express-pouchdb")]
-    pouchdb: Option<String>,
-    version: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -101,8 +92,8 @@ impl Databases {
     pub(super) fn open(config: &CouchDb) -> Result<Self, String> {
         let client = Client::new(config)?;
         let worded = |trouble: Trouble| trouble.to_string();
-        let welcome: Welcome = client.ask(Method::GET, "/", None::<&()>).map_err(worded)?;
-        let dialect = welcome.dialect()?;
+        let welcome: Value = client.ask(Method::GET, "/", None::<&()>).map_err(worded)?;
+        let dialect = Dialect::of(welcome)?;
         let (records, local) = (format!("/{}", config.database), format!("/{}", config.local()));
         let url = config.url.to_string();
         let place = format!("{}{records}", url.trim_end_matches('/'));
@@ -148,7 +139,7 @@ impl Databases {
     }
 
     /// Writes the documents of records.
-    pub(super) fn put_records(&self, documents: &[Document]) -> Result<(), Trouble> {
+    pub(super) fn put_records(&self, documents: &[&Document]) -> Result<(), Trouble> {
         if documents.is_empty() {
             return Ok(());
         }
@@ -211,9 +202,7 @@ impl Databases {
             self.local
         );
         for (name, key) in keys {
-            let key = Value::from(*key).to_string();
-            let key =
-                percent_encoding::utf8_percent_encode(&key, percent_encoding::NON_ALPHANUMERIC);
+            let key = encoded(&Value::from(*key).to_string());
             let _ = write!(path, "&{name}={key}");
         }
         let rows: Rows<Value> = self.client.ask(Method::GET, &path, None::<&()>)?;
@@ -260,10 +249,26 @@ impl Databases {
         Ok(if reached { kept } else { Checkpoint { since: 0.into(), ..kept } })
     }
 
-    /// Takes note of up to where they are.
-    pub(super) fn keep(&self, checkpoint: &Checkpoint) -> Result<(), Trouble> {
+    /// Takes note of up to where they are, and says what that is from now on.
+    pub(super) fn keep(&self, checkpoint: Checkpoint) -> Result<Checkpoint, Trouble> {
+        #[derive(Deserialize)]
+        struct Kept {
+            rev: String,
+        }
         let path = self.checkpoint_path();
-        self.client.ask::<Value>(Method::PUT, &path, Some(checkpoint)).map(drop)
+        let kept: Kept = self.client.ask(Method::PUT, &path, Some(&checkpoint))?;
+        Ok(Checkpoint { revision: Some(kept.rev), ..checkpoint })
+    }
+
+    /// What names all changes since a position, as they come.
+    pub(super) fn feed(&self, since: &Value, heartbeat: Duration) -> String {
+        let (since, heartbeat) = (text(since), heartbeat.as_millis());
+        format!("{}/_changes?feed=continuous&heartbeat={heartbeat}&since={since}", self.records)
+    }
+
+    /// The server, for those who do not wait.
+    pub(super) fn server(&self) -> &Arc<Server> {
+        self.client.server()
     }
 
     fn checkpoint_path(&self) -> String {
@@ -273,10 +278,7 @@ impl Databases {
     /// The documents of records that have come since a checkpoint, which goes on; nothing once it has reached
     /// the end.
     pub(super) fn changes(&self, from: &mut Checkpoint) -> Result<Option<Vec<Document>>, Trouble> {
-        let since = match &from.since {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
+        let since = text(&from.since);
         let path =
             format!("{}/_changes?include_docs=true&limit={AT_ONCE}&since={since}", self.records);
         let changes: Changes = self.client.ask(Method::GET, &path, None::<&()>)?;
@@ -290,7 +292,7 @@ impl Databases {
 
     /// Removes documents for good, and so that nobody else hears of it, where the server can.
     pub(super) fn purge(&self, documents: &BTreeMap<String, Document>) -> Result<(), Trouble> {
-        if self.dialect == Dialect::PouchDb || documents.is_empty() {
+        if !self.dialect.purges() || documents.is_empty() {
             return Ok(());
         }
         let revisions: BTreeMap<_, _> =
@@ -300,28 +302,23 @@ impl Databases {
     }
 }
 
+/// A position in the changes, as a part of an address.
+fn text(since: &Value) -> String {
+    match since {
+        Value::String(text) => encoded(text),
+        other => other.to_string(),
+    }
+}
+
+fn encoded(text: &str) -> String {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+}
+
 /// How far a position in the changes is, as far as that can be told.
 fn position(since: &Value) -> u64 {
     match since {
         Value::String(text) => text.split('-').next().and_then(|n| n.parse().ok()).unwrap_or(0),
         other => other.as_u64().unwrap_or(0),
-    }
-}
-
-impl Welcome {
-    fn dialect(&self) -> Result<Dialect, String> {
-        let version = self.version.as_deref().unwrap_or("none");
-        let major = version.split('.').next().and_then(|major| major.parse::<u64>().ok());
-        match (&self.couchdb, &self.pouchdb, major) {
-            (Some(_), _, Some(major)) if major >= OLDEST => Ok(Dialect::CouchDb),
-            (Some(_), _, _) => Err(format!(
-                "CouchDB there has the version {version}: {OLDEST}.0 or later is needed"
-            )),
-            (None, Some(_), _) => Ok(Dialect::PouchDb),
-            (None, None, _) => {
-                Err("what answers there is no CouchDB: is `couchdb.url` right?".to_owned())
-            }
-        }
     }
 }
 
@@ -339,34 +336,6 @@ impl Written {
                     _ => StatusCode::INTERNAL_SERVER_ERROR,
                 };
                 Err(Trouble::Refused { status, why: format!("{}: {error}: {reason}", self.id) })
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_answers_is_recognised() {
-        for (said, expected) in [
-            (r#"{"couchdb":"Welcome","version":"3.3.3"}"#, Ok(Dialect::CouchDb)),
-            (r#"{"couchdb":"Welcome","version":"4.0"}"#, Ok(Dialect::CouchDb)),
-            (r#"{"couchdb":"Welcome","version":"2.3.1"}"#, Err("has the version 2.3.1: 3.0")),
-            (r#"{"couchdb":"Welcome"}"#, Err("has the version none")),
-            (r#"{"express-pouchdb":"Welcome!","version":"4.2.0"}"#, Ok(Dialect::PouchDb)),
-            (r#"{"version":{}}"#, Err("")),
-            (r"{}", Err("is no CouchDB")),
-        ] {
-            let Ok(welcome) = serde_json::from_str::<Welcome>(said) else {
-                assert!(expected.is_err(), "{said}");
-                continue;
-            };
-            match (welcome.dialect(), expected) {
-                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{said}"),
-                (Err(found), Err(expected)) => assert!(found.contains(expected), "{found}"),
-                (found, _) => panic!("{said}: {found:?}"),
             }
         }
     }

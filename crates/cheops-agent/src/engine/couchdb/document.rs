@@ -29,11 +29,11 @@ const SHOWN: usize = 1_000;
 
 /// The document of a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Document {
+pub(crate) struct Document {
     #[serde(rename = "_id")]
-    pub(super) id: String,
+    pub(crate) id: String,
     #[serde(rename = "_rev")]
-    pub(super) revision: String,
+    pub(crate) revision: String,
     #[serde(rename = "Record")]
     record: String,
     #[serde(rename = "Seal", default, skip_serializing_if = "Option::is_none")]
@@ -75,21 +75,21 @@ struct Command {
 
 /// The id of a document, in its parts. Names of resources and sites have no colon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Name<'a> {
-    pub(super) resource: &'a str,
-    pub(super) site: &'a str,
-    pub(super) number: u64,
-    pub(super) hash: u128,
+pub(crate) struct Name<'a> {
+    pub(crate) resource: &'a str,
+    pub(crate) site: &'a str,
+    pub(crate) number: u64,
+    pub(crate) hash: u128,
 }
 
 impl<'a> Name<'a> {
     /// The name of the document of a record of which the hash is known.
-    pub(super) fn of(resource: &'a ResourceId, record: &'a OpId, hash: u128) -> Self {
+    pub(crate) fn of(resource: &'a ResourceId, record: &'a OpId, hash: u128) -> Self {
         let (resource, site) = (resource.as_str(), record.site.as_str());
         Self { resource, site, number: record.number, hash }
     }
 
-    pub(super) fn read(id: &'a str) -> Option<Self> {
+    pub(crate) fn read(id: &'a str) -> Option<Self> {
         let mut parts = id.strip_prefix(PREFIX)?.splitn(4, ':');
         let (resource, site) = (parts.next()?, parts.next()?);
         let number = parts.next()?.parse().ok()?;
@@ -117,7 +117,7 @@ fn hash(record: &[u8], seal: Option<&Seal>) -> u128 {
 
 impl Document {
     /// The document of a record of a resource that is at these sites.
-    pub(super) fn of<'a>(
+    pub(crate) fn of<'a>(
         record: &Record,
         seal: Option<&Seal>,
         sites: impl IntoIterator<Item = &'a SiteId>,
@@ -139,7 +139,7 @@ impl Document {
     }
 
     /// The record that it is of, with its seal.
-    pub(super) fn read(&self, names: &mut Names) -> Result<Durable, String> {
+    pub(crate) fn read(&self, names: &mut Names) -> Result<Durable, String> {
         let bytes = |text: &str| BASE64_STANDARD.decode(text).map_err(|error| error.to_string());
         let written = bytes(&self.record)?;
         let record = wire::decode_record(&written, names).map_err(|error| error.to_string())?;

@@ -52,6 +52,11 @@ impl Known {
         self.records.get(record.site.as_str())?.get(&record.number).copied()
     }
 
+    /// Whether a record is one of those that are forgotten.
+    pub(super) fn is_over(&self, site: &SiteId, number: u64) -> bool {
+        self.over.get(site).is_some_and(|over| number <= *over)
+    }
+
     fn note(&mut self, name: &Name<'_>) {
         if !self.records.contains_key(name.site) {
             self.records.insert(name.site.into(), BTreeMap::new());

@@ -9,10 +9,13 @@
 
 mod client;
 mod databases;
+mod dialect;
 mod document;
+mod follow;
 mod index;
 mod journal;
 mod read;
+mod server;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +23,7 @@ use std::{
     ops::RangeInclusive,
     path::{Path, PathBuf},
     sync::{
-        Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -33,14 +36,17 @@ use cheops_core::{
 use serde_json::json;
 
 use self::{
-    client::Trouble,
-    databases::{About, Checkpoint, Databases},
-    document::{Document, Name},
+    databases::{About, Databases},
     index::Index,
     journal::{Entry, Page},
 };
+pub(crate) use self::{
+    dialect::Dialect,
+    document::{Document, Name},
+    server::{Server, Trouble, refused},
+};
 use super::{
-    Damage, Engine, EngineError, LostUnknown, Opened, Reader, Seq, Sort,
+    Arrivals, Damage, Engine, EngineError, LostUnknown, Opened, Reader, Seq, Sort,
     embedded::entry::Entry as What, free,
 };
 use crate::{config, wire::Names};
@@ -60,15 +66,22 @@ pub struct CouchDb {
     lost_unknown: Option<LostUnknown>,
     /// Pages that are gone: others take their place with the next batch.
     untold: Vec<RangeInclusive<Seq>>,
-    /// Up to where strays were looked for: noted with the first batch, since those among them that are this
-    /// site's own are in it.
-    reached: Option<Checkpoint>,
+}
+
+/// Documents that are not in the journal yet, by their hashes.
+#[derive(Default)]
+struct Afoot {
+    /// Others have brought them: they need not be written again.
+    brought: BTreeSet<u128>,
+    /// They are about to be written here: nobody needs to be told of them.
+    ours: BTreeSet<u128>,
 }
 
 /// What the engine and its readers share.
 struct Shared {
     databases: Databases,
     index: RwLock<Index>,
+    afoot: Mutex<Afoot>,
     /// The number of the last value that is durable.
     last: AtomicU64,
     data: PathBuf,
@@ -81,6 +94,10 @@ impl Shared {
 
     fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn afoot(&self) -> MutexGuard<'_, Afoot> {
+        self.afoot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn fail(&self, trouble: &Trouble) -> EngineError {
@@ -125,6 +142,7 @@ impl CouchDb {
         let shared = Arc::new(Shared {
             databases,
             index: RwLock::new(index),
+            afoot: Mutex::default(),
             last: AtomicU64::new(last),
             data: data.to_owned(),
         });
@@ -135,7 +153,6 @@ impl CouchDb {
             damage: Vec::new(),
             lost_unknown: None,
             untold: Vec::new(),
-            reached: None,
         };
         // What a forgotten resource has left behind because the agent was stopped.
         let forgotten: Vec<_> = this.shared.index().forgotten().cloned().collect();
@@ -163,6 +180,20 @@ impl CouchDb {
             Ok((durable, Some(document)))
         });
         documents.collect()
+    }
+
+    /// Writes documents, unless others have brought them.
+    fn put(&self, documents: &[Document]) -> Result<(), Trouble> {
+        let hash = |document: &Document| Name::read(&document.id).map(|name| name.hash);
+        let missing: Vec<&Document> = {
+            let mut afoot = self.shared.afoot();
+            afoot.ours = documents.iter().filter_map(hash).collect();
+            let brought = |document: &&Document| {
+                hash(document).is_some_and(|hash| afoot.brought.contains(&hash))
+            };
+            documents.iter().filter(|document| !brought(document)).collect()
+        };
+        self.shared.databases.put_records(&missing)
     }
 
     fn unwritable(&self, durable: &Durable, problem: &dyn std::fmt::Display) -> EngineError {
@@ -254,7 +285,7 @@ impl Engine for CouchDb {
         let documents: Vec<Document> = documents.into_iter().filter_map(|(_, d)| d).collect();
         let Shared { databases, .. } = &*self.shared;
         let fail = |trouble: Trouble| self.shared.fail(&trouble);
-        databases.put_records(&documents).map_err(fail)?;
+        self.put(&documents).map_err(fail)?;
         let found = self.lost_unknown.map_or(0, |lost| lost.found);
         let in_place = |lost: &RangeInclusive<Seq>| journal::in_place_of(lost.clone(), found);
         let made: Vec<Page> =
@@ -268,10 +299,11 @@ impl Engine for CouchDb {
                 index.turn(page, &mut names);
             }
         }
-        if let Some(reached) = self.reached.take()
-            && let Err(trouble) = databases.keep(&reached)
         {
-            tracing::debug!("changes are looked through again at the next start: {trouble}");
+            let Afoot { brought, ours } = &mut *self.shared.afoot();
+            for hash in std::mem::take(ours) {
+                brought.remove(&hash);
+            }
         }
         self.next = last + 1;
         self.shared.last.store(last, Ordering::Release);
@@ -312,8 +344,11 @@ impl Opened for CouchDb {
                 }
             }
         }
-        self.reached = Some(checkpoint);
         Ok(strays.into_values().collect())
+    }
+
+    fn arrivals(&self) -> Option<Box<dyn Arrivals>> {
+        Some(Box::new(follow::Follower::new(self.shared.clone(), self.here.clone())))
     }
 
     fn damage(&self) -> &[Damage] {

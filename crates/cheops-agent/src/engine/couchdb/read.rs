@@ -6,9 +6,9 @@ use cheops_core::{id::ResourceId, replica::Durable, time::Millis};
 
 use super::{
     CouchDb, PAGES, Shared,
-    client::Trouble,
     document::Document,
     journal::{Entry, Page},
+    server::Trouble,
 };
 use crate::{
     engine::{Damage, EngineError, Seq, meaning},

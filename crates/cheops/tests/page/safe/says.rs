@@ -186,6 +186,7 @@ impl Says {
             round_trips_ms: round_trips_ms.clone(),
             cut: [sites[1].clone()].into(),
             page: Some(page),
+            replicates: false,
         };
         let offers = sites.iter().zip(pages).map(offer).collect();
         Catalogue { here: "site1".to_owned(), sites: self.all(offers) }

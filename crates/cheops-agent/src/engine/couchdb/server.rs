@@ -1,0 +1,236 @@
+//! The HTTP of one CouchDB server: a request, its answer, and what went wrong in words.
+//!
+//! What must stay true:
+//! - every request can be sent twice: one that got no answer is, once, over a new connection, since a
+//!   server may close an old one at any time;
+//! - whoever waits for an answer waits no longer than [`PATIENCE`];
+//! - what names the server to people never holds a password.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::Incoming,
+    client::conn::http1::{self, SendRequest},
+    header,
+};
+use hyper_util::rt::TokioIo;
+use rustls::{ClientConfig, pki_types::ServerName};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::TlsConnector;
+
+use crate::{
+    config::{CouchDb, Secret},
+    trust::roots,
+};
+
+/// How long a request may take, with its answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest answer that is read, in bytes.
+const LONGEST: usize = 256 << 20;
+/// How many connections are kept for later.
+const KEPT: usize = 4;
+
+/// Why there is no answer that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Nobody answers.
+    Silent(String),
+    /// It answers that something is wrong.
+    Refused {
+        status: StatusCode,
+        /// In its own words.
+        why: String,
+    },
+    /// It answers something else.
+    Odd(String),
+    /// Another has written a page of the journal meanwhile.
+    Taken(String),
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Silent(why) => {
+                write!(
+                    f,
+                    "CouchDB can't be reached ({why}): is it running, and is `couchdb.url` right?"
+                )
+            }
+            Self::Refused { status: StatusCode::UNAUTHORIZED, why } => write!(
+                f,
+                "CouchDB does not take the name and the password ({why}): correct `couchdb.user` and `couchdb.password_file`"
+            ),
+            Self::Refused { status: StatusCode::FORBIDDEN, why } => write!(
+                f,
+                "CouchDB does not let `couchdb.user` do that ({why}): make it an admin of both databases, or of the server"
+            ),
+            Self::Refused { status: StatusCode::PAYLOAD_TOO_LARGE, why } => write!(
+                f,
+                "a document is too large for CouchDB ({why}): raise `max_document_size` in its section [couchdb]; see docs/couchdb.md"
+            ),
+            Self::Refused { status, why } => write!(f, "CouchDB answers {status} ({why})"),
+            Self::Taken(page) => write!(
+                f,
+                "another agent has written `{page}` of the journal: one site has one agent at work on its databases"
+            ),
+            Self::Odd(why) => write!(f, "CouchDB answers something that makes no sense ({why})"),
+        }
+    }
+}
+
+/// One server.
+pub(crate) struct Server {
+    config: CouchDb,
+    tls: Option<Arc<ClientConfig>>,
+    authorization: Option<String>,
+    kept: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+}
+
+/// A refusal in the words of the server.
+pub(crate) fn refused(status: StatusCode, bytes: &[u8]) -> Trouble {
+    #[derive(serde::Deserialize)]
+    struct Said {
+        error: String,
+        #[serde(default)]
+        reason: Option<String>,
+    }
+    let why = match serde_json::from_slice(bytes) {
+        Ok(Said { error, reason: Some(reason) }) => format!("{error}: {reason}"),
+        Ok(Said { error, reason: None }) => error,
+        Err(_) => "without saying why".to_owned(),
+    };
+    Trouble::Refused { status, why }
+}
+
+impl Server {
+    /// The server that a configuration names. Reads files.
+    pub(crate) fn new(config: &CouchDb) -> Result<Self, String> {
+        let protected = config.url.scheme_str() == Some("https");
+        let tls = protected.then(|| roots::client(config.ca.as_deref())).transpose()?;
+        let password = config.password.as_ref().map(Secret::read).transpose()?;
+        let authorization = config.user.as_ref().map(|user| {
+            let pair = format!("{user}:{}", password.unwrap_or_default());
+            format!("Basic {}", BASE64_STANDARD.encode(pair))
+        });
+        Ok(Self { config: config.clone(), tls, authorization, kept: Mutex::default() })
+    }
+
+    /// What proves who asks, as a header has it.
+    pub(crate) fn authorization(&self) -> Option<&str> {
+        self.authorization.as_deref()
+    }
+
+    /// Asks, and reads the answer, whatever its status is.
+    pub(crate) async fn answer(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes), Trouble> {
+        let late = || Trouble::Silent(format!("no answer within {} s", PATIENCE.as_secs()));
+        timeout(PATIENCE, self.exchange(method, path, body)).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Asks for something that goes on for as long as somebody reads it.
+    pub(crate) async fn listen(&self, path: &str) -> Result<Response<Incoming>, Trouble> {
+        let listening = async {
+            let mut requests = self.connect().await.map_err(|error| silent(&error))?;
+            let request = self.request(&Method::GET, path, Bytes::new());
+            let request = request.map_err(|error| silent(&error))?;
+            requests.send_request(request).await.map_err(|error| silent(&error))
+        };
+        let late = || Trouble::Silent(format!("no answer within {} s", PATIENCE.as_secs()));
+        timeout(PATIENCE, listening).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    async fn exchange(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes), Trouble> {
+        loop {
+            let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let fresh = kept.is_none();
+            let mut requests = match kept {
+                Some(kept) => kept,
+                None => self.connect().await.map_err(|error| silent(&error))?,
+            };
+            let request = self.request(method, path, body.clone()).map_err(|e| silent(&e))?;
+            let response = match requests.send_request(request).await {
+                Ok(response) => response,
+                Err(_) if !fresh => continue,
+                Err(error) => return Err(silent(&error)),
+            };
+            let status = response.status();
+            let body = Limited::new(response.into_body(), LONGEST).collect().await;
+            let body = body.map_err(|error| silent(&error))?.to_bytes();
+            if requests.ready().await.is_ok() {
+                let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+                if kept.len() < KEPT {
+                    kept.push(requests);
+                }
+            }
+            return Ok((status, body));
+        }
+    }
+
+    fn request(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Bytes,
+    ) -> hyper::http::Result<Request<Full<Bytes>>> {
+        let host = self.config.url.authority().map_or("", |authority| authority.as_str());
+        let base = self.config.url.path().trim_end_matches('/');
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{base}{path}"))
+            .header(header::HOST, host)
+            .header(header::ACCEPT, "application/json")
+            .header(header::USER_AGENT, concat!("cheops/", env!("CARGO_PKG_VERSION")));
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        if !body.is_empty() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        request.body(Full::new(body))
+    }
+
+    async fn connect(&self) -> io::Result<SendRequest<Full<Bytes>>> {
+        let (host, port) = self.config.place();
+        let tcp = TcpStream::connect((host, port)).await?;
+        // Small requests wait for nobody.
+        tcp.set_nodelay(true)?;
+        let Some(tls) = self.tls.clone() else { return shake(tcp).await };
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        shake(TlsConnector::from(tls).connect(name, tcp).await?).await
+    }
+}
+
+fn silent(error: &dyn std::fmt::Display) -> Trouble {
+    Trouble::Silent(error.to_string())
+}
+
+async fn shake(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> io::Result<SendRequest<Full<Bytes>>> {
+    let (requests, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    // It ends with the last request over it.
+    tokio::spawn(connection);
+    Ok(requests)
+}

@@ -1,0 +1,392 @@
+//! The jobs of replication at this site's server: one for each site that it shares a resource with.
+//!
+//! A job that fails is put to sleep by CouchDB, for hours in the end. What must stay true:
+//! - the jobs that are there are those that are wanted, and no other of this site's;
+//! - a job that failed is made anew when its site can be reached, at once the first time and then less and less often;
+//! - a site of which it is not known yet whether it takes part keeps the job that it has;
+//! - no password is in an address.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use cheops_core::{id::SiteId, replica::Replica};
+use hyper::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::{select, time::sleep};
+
+use super::Shared;
+use crate::engine::couchdb::{Trouble, refused};
+
+/// How often it is looked who shares something, and how often what jobs there are.
+const LOOK: Duration = Duration::from_secs(2);
+const CHECK: Duration = Duration::from_secs(30);
+/// How long to wait before a job is made anew that fails again, at first and at most.
+const FIRST: Duration = Duration::from_secs(2);
+const LONGEST: Duration = Duration::from_mins(1);
+/// Where the server has its jobs.
+const JOBS: &str = "/_replicator";
+/// How a job is that CouchDB does not try now, or no more.
+const ASLEEP: [&str; 3] = ["crashing", "error", "failed"];
+
+/// A job that fails, and how often it did since it last went well.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Failing {
+    times: u32,
+    /// When it was last made anew.
+    woken: Option<Instant>,
+    /// Whether it has failed since.
+    asleep: bool,
+}
+
+impl Failing {
+    pub(super) fn failed(&mut self, now: Instant) {
+        // Requests that were under way when the job was made anew fail once more.
+        if !self.asleep && self.woken.is_none_or(|woken| now >= woken) {
+            self.asleep = true;
+            self.times += 1;
+        }
+    }
+
+    pub(super) fn is_asleep(&self) -> bool {
+        self.asleep
+    }
+
+    /// Whether it is to be made anew now.
+    fn is_due(&self, now: Instant) -> bool {
+        let pause = FIRST.saturating_mul(1 << self.times.saturating_sub(1).min(10)).min(LONGEST);
+        self.asleep && self.woken.is_none_or(|woken| now.duration_since(woken) >= pause)
+    }
+
+    fn woke(&mut self, now: Instant) {
+        (self.woken, self.asleep) = (Some(now), false);
+    }
+
+    /// Whether it goes well by now.
+    fn is_over(&self, now: Instant) -> bool {
+        !self.asleep && self.woken.is_none_or(|woken| now.duration_since(woken) > 2 * LONGEST)
+    }
+}
+
+/// What is there of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct There {
+    revision: String,
+    fields: Map<String, Value>,
+}
+
+/// What is done to a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    Make(Value),
+    /// Removed, and made again.
+    Anew {
+        revision: String,
+        job: Value,
+    },
+    Remove {
+        revision: String,
+    },
+}
+
+/// What makes the jobs that are there those that are wanted.
+fn steps(
+    wanted: &BTreeMap<String, Value>,
+    there: &BTreeMap<String, There>,
+    asleep: &BTreeSet<String>,
+    unknown: &BTreeSet<String>,
+) -> BTreeMap<String, Step> {
+    let mut steps = BTreeMap::new();
+    for (id, job) in wanted {
+        let step = match there.get(id) {
+            None => Step::Make(job.clone()),
+            Some(there) if asleep.contains(id) || !there.is(job) => {
+                Step::Anew { revision: there.revision.clone(), job: job.clone() }
+            }
+            Some(_) => continue,
+        };
+        steps.insert(id.clone(), step);
+    }
+    for (id, there) in there {
+        if !wanted.contains_key(id) && !unknown.contains(id) {
+            steps.insert(id.clone(), Step::Remove { revision: there.revision.clone() });
+        }
+    }
+    steps
+}
+
+impl There {
+    /// Whether it says the same as a job. The server adds fields of its own.
+    fn is(&self, job: &Value) -> bool {
+        let same = |(name, value): (&String, &Value)| self.fields.get(name) == Some(value);
+        job.as_object().is_some_and(|job| job.iter().all(same))
+            && self.fields.contains_key("selector") == job.get("selector").is_some()
+    }
+}
+
+/// Keeps the jobs right, for ever.
+pub(super) async fn keep(shared: Arc<Shared>) {
+    let (mut last, mut checked, mut silent) = (BTreeSet::new(), None::<Instant>, false);
+    let mut links = shared.peers.links();
+    loop {
+        let Ok(sharing) = shared.node.read(sharing).await else { return };
+        let now = Instant::now();
+        let linked: BTreeSet<SiteId> = shared.peers.reachable().into_iter().collect();
+        let wanted = Wanted::of(&shared, &sharing);
+        let due: BTreeSet<SiteId> = {
+            let mut failing = shared.failing();
+            failing.retain(|_, failing| !failing.is_over(now));
+            let due = failing.iter().filter(|(site, f)| linked.contains(*site) && f.is_due(now));
+            due.map(|(site, _)| site.clone()).collect()
+        };
+        let late = checked.is_none_or(|at| now.duration_since(at) >= CHECK);
+        if late || !due.is_empty() || wanted.yes != last {
+            match shared.reconcile(&wanted, &due).await {
+                Ok(()) => (last, checked, silent) = (wanted.yes, Some(now), false),
+                Err(trouble) => {
+                    if !silent {
+                        tracing::warn!(
+                            "jobs of CouchDB's replication can't be kept right: {trouble}; the links carry all records meanwhile"
+                        );
+                    }
+                    (silent, checked) = (true, Some(now));
+                }
+            }
+        }
+        select! {
+            () = sleep(LOOK) => {}
+            _ = links.changed() => {}
+        }
+    }
+}
+
+/// The sites that this one shares something with.
+fn sharing(replica: &Replica) -> BTreeSet<SiteId> {
+    replica.sharing().cloned().collect()
+}
+
+/// Which sites are to have a job.
+struct Wanted {
+    yes: BTreeSet<SiteId>,
+    /// Those that may turn out to be.
+    unknown: BTreeSet<SiteId>,
+}
+
+impl Wanted {
+    fn of(shared: &Shared, sharing: &BTreeSet<SiteId>) -> Self {
+        let learned = shared.peers.learned();
+        let of = |known: Option<bool>| {
+            let sites = shared.peers.sites().into_iter().filter(|site| sharing.contains(site));
+            let said = |site: &SiteId| learned.get(site).map(|learned| learned.replicates);
+            sites.filter(|site| said(site) == known).collect()
+        };
+        Self { yes: of(Some(true)), unknown: of(None) }
+    }
+}
+
+impl Shared {
+    /// Makes, wakes and removes jobs as is due.
+    async fn reconcile(&self, wanted: &Wanted, due: &BTreeSet<SiteId>) -> Result<(), Trouble> {
+        let there = self.there().await?;
+        let mut asleep: BTreeSet<String> = due.iter().map(|site| self.id(site)).collect();
+        if self.dialect.schedules() {
+            let names = self.asleep().await?;
+            let mut failing = self.failing();
+            let now = Instant::now();
+            for site in wanted.yes.iter().filter(|site| names.contains(&self.id(site))) {
+                let failing = failing.entry(site.clone()).or_default();
+                failing.failed(now);
+                if failing.is_due(now) && self.peers.linked(site).is_ok() {
+                    asleep.insert(self.id(site));
+                }
+            }
+        }
+        let jobs = wanted.yes.iter().map(|site| (self.id(site), self.job(site))).collect();
+        let unknown = wanted.unknown.iter().map(|site| self.id(site)).collect();
+        for (id, step) in steps(&jobs, &there, &asleep, &unknown) {
+            let path = format!("{JOBS}/{}", encoded(&id));
+            let site = wanted.yes.iter().find(|site| self.id(site) == id);
+            let (revision, job) = match step {
+                Step::Make(job) => (None, Some(job)),
+                Step::Anew { revision, job } => (Some(revision), Some(job)),
+                Step::Remove { revision } => (Some(revision), None),
+            };
+            if let Some(revision) = revision {
+                let path = format!("{path}?rev={}", encoded(&revision));
+                self.ask::<Value>(&Method::DELETE, &path, Bytes::new()).await?;
+            }
+            if let Some(job) = job {
+                self.ask::<Value>(&Method::PUT, &path, job.to_string().into()).await?;
+                tracing::debug!("the job `{id}` is made");
+            }
+            if let Some(site) = site
+                && let Some(failing) = self.failing().get_mut(site)
+            {
+                failing.woke(Instant::now());
+            }
+        }
+        Ok(())
+    }
+
+    /// What the ids of this site's jobs begin with: several sites may have databases at one server.
+    fn prefix(&self) -> String {
+        format!("cheops:{}:", self.config.database)
+    }
+
+    fn id(&self, site: &SiteId) -> String {
+        format!("{}{site}", self.prefix())
+    }
+
+    /// The job that carries documents to a site.
+    fn job(&self, site: &SiteId) -> Value {
+        let url = self.config.url.to_string();
+        let source = format!("{}/{}", url.trim_end_matches('/'), self.config.database);
+        let mut headers = json!({});
+        if let Some(authorization) = self.server.authorization() {
+            headers["Authorization"] = authorization.into();
+        }
+        let target = format!("http://{}/{}", self.relay, encoded(site.as_str()));
+        let mut job = json!({
+            "source": {"url": source, "headers": headers},
+            "target": {"url": target, "headers": {"Authorization": self.entry}},
+            "continuous": true,
+            "create_target": false,
+        });
+        if self.dialect.selects() {
+            job["selector"] = json!({"Locations": {"$elemMatch": {"$eq": site.as_str()}}});
+        }
+        job
+    }
+
+    /// The jobs of this site that are there.
+    async fn there(&self) -> Result<BTreeMap<String, There>, Trouble> {
+        #[derive(Deserialize)]
+        struct Rows {
+            rows: Vec<Row>,
+        }
+        #[derive(Deserialize)]
+        struct Row {
+            doc: Option<Map<String, Value>>,
+        }
+        let (from, to) = (self.prefix(), format!("{}\u{fff0}", self.prefix()));
+        let path = format!(
+            "{JOBS}/_all_docs?include_docs=true&startkey={}&endkey={}",
+            encoded(&json!(from).to_string()),
+            encoded(&json!(to).to_string()),
+        );
+        let found = match self.ask::<Rows>(&Method::GET, &path, Bytes::new()).await {
+            Err(Trouble::Refused { status: StatusCode::NOT_FOUND, .. }) => {
+                self.make_database().await?;
+                return Ok(BTreeMap::new());
+            }
+            found => found?,
+        };
+        let there = found.rows.into_iter().filter_map(|row| {
+            let fields = row.doc?;
+            let text = |name: &str| fields.get(name)?.as_str().map(ToOwned::to_owned);
+            Some((text("_id")?, There { revision: text("_rev")?, fields }))
+        });
+        Ok(there.collect())
+    }
+
+    async fn make_database(&self) -> Result<(), Trouble> {
+        match self.server.answer(&Method::PUT, JOBS, Bytes::new()).await? {
+            (status, _) if status.is_success() => Ok(()),
+            // Somebody else was faster.
+            (StatusCode::PRECONDITION_FAILED, _) => Ok(()),
+            (status, bytes) => Err(refused(status, &bytes)),
+        }
+    }
+
+    /// The jobs that CouchDB does not try now, or no more.
+    async fn asleep(&self) -> Result<BTreeSet<String>, Trouble> {
+        #[derive(Deserialize)]
+        struct Listed {
+            docs: Vec<Job>,
+        }
+        #[derive(Deserialize)]
+        struct Job {
+            doc_id: String,
+            state: Option<String>,
+        }
+        let path = format!("/_scheduler/docs{JOBS}?limit=100000");
+        let listed: Listed = self.ask(&Method::GET, &path, Bytes::new()).await?;
+        let asleep = |job: &Job| job.state.as_deref().is_some_and(|s| ASLEEP.contains(&s));
+        Ok(listed.docs.into_iter().filter(asleep).map(|job| job.doc_id).collect())
+    }
+}
+
+fn encoded(text: &str) -> String {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn there(revision: &str, fields: Value) -> There {
+        let Value::Object(fields) = fields else { panic!("no fields") };
+        There { revision: revision.to_owned(), fields }
+    }
+
+    #[test]
+    fn jobs_are_made_woken_and_removed_as_is_due() {
+        let job = |target: &str| json!({"target": target, "continuous": true});
+        let wanted = ["new", "same", "moved", "asleep", "selects"];
+        let wanted = wanted.map(|name| (name.to_owned(), job(name))).into();
+        let kept = |name: &str| json!({"target": name, "continuous": true, "_replication_id": "x"});
+        let there = [
+            ("same", there("1-a", kept("same"))),
+            ("moved", there("1-b", kept("elsewhere"))),
+            ("asleep", there("1-c", kept("asleep"))),
+            ("gone", there("1-d", kept("gone"))),
+            ("unknown", there("1-e", kept("unknown"))),
+            (
+                "selects",
+                there("1-f", json!({"target": "selects", "continuous": true, "selector": {}})),
+            ),
+        ];
+        let there = there.map(|(name, there)| (name.to_owned(), there)).into();
+        let names = |name: &str| [name.to_owned()].into();
+        let found = steps(&wanted, &there, &names("asleep"), &names("unknown"));
+        let anew = |revision: &str, name: &str| Step::Anew {
+            revision: revision.to_owned(),
+            job: job(name),
+        };
+        let expected = [
+            ("new", Step::Make(job("new"))),
+            ("moved", anew("1-b", "moved")),
+            ("asleep", anew("1-c", "asleep")),
+            ("selects", anew("1-f", "selects")),
+            ("gone", Step::Remove { revision: "1-d".to_owned() }),
+        ];
+        assert_eq!(found, expected.map(|(name, step)| (name.to_owned(), step)).into());
+    }
+
+    #[test]
+    fn a_job_that_fails_again_is_left_alone_for_longer() {
+        let start = Instant::now();
+        let mut failing = Failing::default();
+        assert!(!failing.is_due(start));
+        failing.failed(start);
+        assert!(failing.is_due(start), "the first time at once");
+        failing.woke(start);
+        let (mut now, mut pauses) = (start, Vec::new());
+        for _ in 0..8 {
+            failing.failed(now);
+            failing.failed(now);
+            let since = now;
+            while !failing.is_due(now) {
+                now += Duration::from_secs(1);
+            }
+            pauses.push(now.duration_since(since).as_secs());
+            failing.woke(now);
+        }
+        assert_eq!(pauses, [4, 8, 16, 32, 60, 60, 60, 60]);
+        assert!(!failing.is_over(now) && failing.is_over(now + 3 * LONGEST));
+    }
+}

@@ -1,0 +1,186 @@
+//! Sites on CouchDB whose servers replicate, as processes, with a real server.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+
+#[path = "../../cheops-agent/tests/couch/mod.rs"]
+mod couch;
+mod field;
+
+use std::{fs, net::TcpListener};
+
+use cheops_agent::{api::model::Submit, config::Secret};
+use couch::Couch;
+use field::{
+    agent::{Agent, peer},
+    all_ok, eventually, submit,
+};
+
+/// Three sites, each with a database of its own.
+struct Sites {
+    agents: Vec<Agent>,
+    couches: Vec<Couch>,
+    directories: Vec<tempfile::TempDir>,
+}
+
+impl Sites {
+    fn start() -> Self {
+        let couches: Vec<Couch> = (0..3).map(|_| Couch::get()).collect();
+        let directories: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let places: Vec<_> = (0..3).map(|_| (free(), free())).collect();
+        let name = |n: usize| format!("site{}", n + 1);
+        let agent = |n: usize| {
+            let (directory, (api, peers)) = (directories[n].path(), places[n]);
+            let others: String = (0..3)
+                .filter(|m| *m != n)
+                .map(|m| peer(&name(m), &places[m].1.to_string(), directories[m].path()))
+                .collect();
+            let config = &couches[n].config;
+            let mut couchdb = format!("url = '{}'\ndatabase = '{}'\n", config.url, config.database);
+            if let (Some(user), Some(Secret::Text(password))) = (&config.user, &config.password) {
+                fs::write(directory.join("password"), password).unwrap();
+                couchdb += &format!("user = '{user}'\npassword_file = 'password'\n");
+            }
+            let site = name(n);
+            let config = format!(
+                "site = '{site}'\nwork = 'work'\nengine = 'couchdb'\n[couchdb]\n{couchdb}\n[listen]\napi = '{api}'\npeers = '{peers}'\n{others}"
+            );
+            fs::write(directory.join("site.toml"), config).unwrap();
+            let mut agent = Agent::on_loopback(&site, &api.to_string(), directory);
+            agent.start();
+            agent
+        };
+        let agents: Vec<Agent> = (0..3).map(agent).collect();
+        agents.iter().for_each(Agent::wait_until_ready);
+        for agent in &agents {
+            eventually("all are linked", || agent.reachable().len() == 2);
+        }
+        Self { agents, couches, directories }
+    }
+
+    /// The job at a site's server that carries documents to another.
+    fn job(&self, from: usize, to: usize) -> Option<serde_json::Value> {
+        let database = &self.couches[from].config.database;
+        let path = format!("/_replicator/cheops%3A{database}%3Asite{}", to + 1);
+        Some(self.couches[from].look(&path)).filter(|job| job.get("target").is_some())
+    }
+
+    /// The names of the records in a site's database.
+    fn records(&self, site: usize) -> Vec<String> {
+        let couch = &self.couches[site];
+        let found = couch.look(&format!("/{}/_all_docs", couch.config.database));
+        let rows = found["rows"].as_array().cloned().unwrap_or_default();
+        let ids = rows.iter().filter_map(|row| row["id"].as_str());
+        ids.filter(|id| id.starts_with("record:")).map(ToOwned::to_owned).collect()
+    }
+
+    fn lines(&self, site: usize) -> Vec<String> {
+        let text = fs::read_to_string(self.agents[site].work().join("lines"));
+        let mut lines: Vec<_> = text.unwrap_or_default().lines().map(ToOwned::to_owned).collect();
+        lines.sort();
+        lines
+    }
+
+    /// How many documents a site's agent has let in for another's server.
+    fn taken(&self, site: usize) -> u64 {
+        let (_, text) = self.agents[site].ask("/metrics").unwrap();
+        let line = text.lines().find(|l| l.starts_with("cheops_replicated{documents=\"taken\"}"));
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
+    }
+}
+
+fn line(number: usize) -> Submit {
+    submit(&format!("echo {number} >> lines"), "append")
+}
+
+fn at(sites: &str, submit: Submit) -> Submit {
+    Submit { sites: Some(sites.to_owned()), ..submit }
+}
+
+#[test]
+fn what_the_links_do_not_carry_the_servers_do_and_only_to_the_sites_of_a_resource() {
+    let sites = Sites::start();
+    let everywhere = at("site1 & site2 & site3", line(1));
+    assert!(all_ok(&sites.agents[0].exec("lines", &everywhere), 3));
+    for (from, to) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
+        eventually("there is a job for each site", || sites.job(from, to).is_some());
+        let job = sites.job(from, to).unwrap();
+        assert_eq!(job["continuous"], true, "{job}");
+        assert!(!job["source"]["url"].as_str().unwrap().contains('@'), "{job}");
+        assert!(!job["target"]["url"].as_str().unwrap().contains('@'), "{job}");
+        assert!(job["target"]["headers"]["Authorization"].as_str().unwrap().len() > 80);
+    }
+    // Two sites share something that the third has nothing to do with.
+    assert!(all_ok(
+        &sites.agents[0].exec("secret", &at("site1 & site3", submit("true", "set"))),
+        2
+    ));
+
+    // Site 3 is cut off by hand. What it records gets into the database of site 1 by its server alone, and from
+    // there to site 2.
+    for other in ["site1", "site2"] {
+        let path = format!("/api/v1/sites/{other}/pause");
+        assert_eq!(sites.agents[2].post(&path, &()).unwrap().0, 204);
+    }
+    eventually("site 3 is cut off", || sites.agents[0].reachable() == ["site2"]);
+    let cut_off = Submit { wait: Some("0s".into()), ..line(2) };
+    sites.agents[2].exec("lines", &cut_off);
+    eventually("site 3 has run it", || sites.lines(2) == ["1", "2"]);
+    sites.couches[2].copy_to(&sites.couches[0]);
+    for site in [0, 1] {
+        eventually("what replication brought is run", || sites.lines(site) == ["1", "2"]);
+    }
+    eventually("the server of site 1 has brought it to site 2", || {
+        let all = sites.records(0).into_iter().filter(|id| !id.starts_with("record:secret:"));
+        sites.records(1) == all.collect::<Vec<_>>()
+    });
+    assert!(sites.records(0).iter().any(|id| id.starts_with("record:secret:")));
+    assert!(sites.taken(1) > 0, "some of them came through the door");
+
+    for other in ["site1", "site2"] {
+        let path = format!("/api/v1/sites/{other}/resume");
+        assert_eq!(sites.agents[2].post(&path, &()).unwrap().0, 204);
+    }
+    eventually("all is known everywhere", || {
+        let known = |n: usize| sites.agents[n].resource("lines").map(|r| r.operations.len());
+        (0..3).all(|n| known(n) == Some(2))
+    });
+    for site in 0..3 {
+        assert_eq!(sites.lines(site), ["1", "2"], "nothing is run twice");
+    }
+}
+
+#[test]
+fn a_job_that_fell_asleep_is_woken_and_one_of_a_site_that_is_no_more_goes() {
+    let mut sites = Sites::start();
+    let everywhere = at("site1 & site2 & site3", line(1));
+    assert!(all_ok(&sites.agents[0].exec("lines", &everywhere), 3));
+    eventually("there is a job", || sites.job(0, 1).is_some());
+    let revision = |sites: &Sites| sites.job(0, 1).map(|job| job["_rev"].to_string());
+
+    sites.agents[1].kill();
+    eventually("site 2 is gone", || sites.agents[0].reachable() == ["site3"]);
+    let before = revision(&sites);
+    let unheard = Submit { wait: Some("0s".into()), ..line(2) };
+    sites.agents[0].exec("lines", &unheard);
+    // The job finds nobody, and is not tried again by the server before long.
+    eventually("it has been tried", || {
+        let (_, text) = sites.agents[0].ask("/metrics").unwrap();
+        text.lines()
+            .any(|line| line.starts_with("cheops_replication_failing") && line.ends_with(" 1"))
+    });
+    sites.agents[1].start();
+    sites.agents[1].wait_until_ready();
+    eventually("it is woken", || revision(&sites).is_some_and(|now| Some(now) != before));
+    eventually("all is there", || {
+        sites.lines(1) == ["1", "2"] && sites.records(1) == sites.records(0)
+    });
+
+    let file = sites.directories[0].path().join("site.toml");
+    let config = fs::read_to_string(&file).unwrap();
+    let (without, _) = config.split_once("[[peer]]\nname = 'site3'").unwrap();
+    fs::write(file, without).unwrap();
+    sites.agents[0].restart();
+    eventually("the job of a site that is no more is removed", || sites.job(0, 2).is_none());
+    assert!(sites.job(0, 1).is_some());
+}
