@@ -42,7 +42,7 @@ use crate::{
     config::{self, Config},
     engine::{
         Damage, EngineError, LostUnknown, Opened,
-        couchdb::CouchDb,
+        couchdb::{CouchDb, Fence},
         embedded::{Embedded, Options},
     },
     entrances::Entrances,
@@ -61,6 +61,7 @@ use crate::{
     replicants::Replicants,
     replication::{self, Replication},
     run::{self, Runner, Setup},
+    standby::{self, AtWork},
     trust::{
         Identity, IdentityError, Inspector, Ledger, LedgerError, Members, Own, Sealer,
         certificate::CertificateError,
@@ -168,6 +169,7 @@ pub struct Agent {
     /// Tasks that go on until the agent stops.
     aside: Vec<JoinHandle<()>>,
     stop: watch::Sender<bool>,
+    at_work: AtWork,
 }
 
 impl Agent {
@@ -183,6 +185,7 @@ impl Agent {
     ) -> Result<Self, StartError> {
         prepare(&mut config).await?;
         let noted = Noted::default();
+        let at_work = standby::stand_by(&config).await?;
         let members = members(&config)?;
         let (mut replica, engine) = restore(&config, &members, &noted).await?;
         let wary = engine.lost_unknown().is_some();
@@ -215,7 +218,7 @@ impl Agent {
         let files = Files::open(store.clone(), config.store.clone()).map_err(directory(store))?;
         let gate = gate(&config, members.clone())?;
         let audit = open_audit(&config, members.own())?;
-        let runner = runner(&config, (&gate, &audit), &files, &peers, &handle)?;
+        let runner = runner(&config, (&gate, &audit, &at_work.fence), &files, &peers, &handle)?;
         let hands = AgentHands {
             peers: peers.clone(),
             runner: runner.clone(),
@@ -288,7 +291,7 @@ impl Agent {
         let (site, peers) = (context.here(), context.peers.address());
         let key = members.identity().public();
         tracing::info!(%site, %api, %peers, %key, "the agent is at work");
-        Ok(Self { context, api, mesh, node, servers, socket, aside, stop })
+        Ok(Self { context, api, mesh, node, servers, socket, aside, stop, at_work })
     }
 
     /// Where its API listens.
@@ -311,9 +314,13 @@ impl Agent {
         &self.mesh
     }
 
-    /// Waits until the agent has come to an end by itself: only a fault makes it.
+    /// Waits until the agent has come to an end by itself: by a fault, or since another agent of the site has
+    /// taken over.
     pub async fn ended(&mut self) {
-        self.node.ended().await;
+        tokio::select! {
+            () = self.node.ended() => {}
+            () = self.at_work.lost.cancelled() => {}
+        }
     }
 
     /// Stops the agent. Commands that run go on; their results are found when it starts again.
@@ -334,6 +341,7 @@ impl Agent {
                 "the audit did not come to its end in time: its last lines may be lost"
             );
         }
+        self.at_work.release().await;
     }
 }
 
@@ -360,7 +368,7 @@ fn unheard(address: SocketAddr, what: &'static str, error: io::Error) -> StartEr
 /// What runs commands, as far as the gate lets them through.
 fn runner(
     config: &Config,
-    (gate, audit): (&Gate, &Audit),
+    (gate, audit, fence): (&Gate, &Audit, &Fence),
     files: &Files,
     peers: &Peers,
     node: &node::Handle,
@@ -369,10 +377,10 @@ fn runner(
     let setup =
         Setup::new(config.runs.clone(), config.site.clone(), config.work.clone(), scratch.clone());
     let services = config.mesh.services.clone();
-    let (gate, audit) = (gate.clone(), Some(audit.clone()));
+    let (gate, audit, fence) = (gate.clone(), Some(audit.clone()), fence.clone());
     let fetch = Arc::new(FromPeers(peers.clone()));
     setup
-        .map(|setup| Setup { services, gate, audit, ..setup })
+        .map(|setup| Setup { services, gate, audit, fence, ..setup })
         .and_then(|setup| Runner::start(setup, files.clone(), fetch, node.clone()))
         .map_err(directory(scratch))
 }

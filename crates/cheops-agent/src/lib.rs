@@ -29,6 +29,7 @@ pub mod rest;
 pub mod run;
 pub mod shell;
 mod socket;
+mod standby;
 pub mod trust;
 pub mod wire;
 

@@ -497,6 +497,10 @@ impl Inner {
                 Err(io::Error::other("the one before has not ended yet"))
             };
         };
+        // Looked at while the lock is held: whoever takes over waits for that, and finds what was started.
+        if !self.fence.holds() {
+            return Err(io::Error::other("another agent of this site may have taken over"));
+        }
         place.wipe()?;
         if task.link(&self.files, &place.files())?.is_some() {
             return Ok(Begun::FileMissing);

@@ -83,6 +83,7 @@ use self::{
 use crate::{
     audit::Audit,
     config,
+    engine::couchdb::Fence,
     files::{Fetch, Files},
     node,
     policy::{Asker, Gate},
@@ -109,6 +110,8 @@ pub struct Setup {
     pub gate: Gate,
     /// Where it is written down that something was not let run.
     pub audit: Option<Audit>,
+    /// Whether this agent may start anything.
+    pub fence: Fence,
 }
 
 impl Setup {
@@ -126,7 +129,8 @@ impl Setup {
         let services = BTreeMap::new();
         let gate = Gate::open(here.clone());
         let audit = None;
-        Ok(Self { runs, here, work, scratch, program, boot_id, services, gate, audit })
+        let fence = Fence::open();
+        Ok(Self { runs, here, work, scratch, program, boot_id, services, gate, audit, fence })
     }
 }
 
@@ -194,6 +198,7 @@ struct Inner {
     services: BTreeMap<ServiceName, config::Service>,
     gate: Gate,
     audit: Option<Audit>,
+    fence: Fence,
     watch: OnceLock<Box<dyn Watch>>,
     /// How many commands may run at the same time, how many runs may send requests, how many commands
     /// only show something, and how many of those are such that nobody waits for.
@@ -221,8 +226,18 @@ impl Runner {
         fetch: Arc<dyn Fetch>,
         node: node::Handle,
     ) -> io::Result<Self> {
-        let Setup { runs: settings, here, work, scratch, program, boot_id, services, gate, audit } =
-            setup;
+        let Setup {
+            runs: settings,
+            here,
+            work,
+            scratch,
+            program,
+            boot_id,
+            services,
+            gate,
+            audit,
+            fence,
+        } = setup;
         let (work, scratch) = (std::path::absolute(work)?, std::path::absolute(scratch)?);
         fs::create_dir_all(&work)?;
         fs::create_dir_all(&scratch)?;
@@ -255,6 +270,7 @@ impl Runner {
             services,
             gate,
             audit,
+            fence,
             watch: OnceLock::new(),
         }));
         let inner = runner.0.clone();

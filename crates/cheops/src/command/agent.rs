@@ -101,7 +101,12 @@ fn serve(config: &Config) -> Result<(), Failure> {
     let runtime = runtime.map_err(|error| failed(error.to_string()))?;
     runtime.block_on(async {
         let mut end = signal(SignalKind::terminate()).map_err(|error| failed(error.to_string()))?;
-        let agent = Agent::start_with(config.clone(), chephren::page).await;
+        let agent = tokio::select! {
+            agent = Agent::start_with(config.clone(), chephren::page) => agent,
+            // An agent that stands by has nothing to bring to an end.
+            _ = end.recv() => return Ok(()),
+            _ = tokio::signal::ctrl_c() => return Ok(()),
+        };
         let mut agent = agent.map_err(|error| failed(error.to_string()))?;
         tracing::info!("its page is at {}", page(config, agent.api()));
         tokio::select! {

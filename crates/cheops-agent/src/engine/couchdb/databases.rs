@@ -16,6 +16,7 @@ use super::{
     dialect::Dialect,
     document::Document,
     journal::{self, Page},
+    lease,
     server::{Server, Trouble, refused},
 };
 use crate::{config::CouchDb, engine::Seq};
@@ -135,6 +136,31 @@ impl Databases {
             (StatusCode::CONFLICT, _) => self.client.ask(Method::GET, &path, None::<&()>),
             (status, bytes) if !status.is_success() => Err(refused(status, &bytes)),
             _ => Ok(About { format: ours.format, site: ours.site.clone() }),
+        }
+    }
+
+    /// Who is at work on the databases.
+    pub(super) fn lease(&self) -> Result<Option<lease::Written>, Trouble> {
+        self.client.find(&format!("{}/lease", self.local))
+    }
+
+    /// Writes who is, and says its new revision; nothing if it has changed meanwhile.
+    pub(super) fn put_lease(&self, lease: &lease::Written) -> Result<Option<String>, Trouble> {
+        #[derive(Deserialize)]
+        struct Put {
+            rev: String,
+        }
+        let path = format!("{}/lease", self.local);
+        match self.client.answer(Method::PUT, &path, Some(lease))? {
+            (StatusCode::CONFLICT, _) => Ok(None),
+            (StatusCode::CREATED, bytes) => {
+                let put: Result<Put, _> = serde_json::from_slice(&bytes);
+                put.map(|put| Some(put.rev)).map_err(|error| Trouble::Odd(error.to_string()))
+            }
+            (StatusCode::ACCEPTED, _) => {
+                Err(Trouble::Odd("it is not written on enough of its nodes".to_owned()))
+            }
+            (status, bytes) => Err(refused(status, &bytes)),
         }
     }
 

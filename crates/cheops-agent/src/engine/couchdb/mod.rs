@@ -14,6 +14,7 @@ mod document;
 mod follow;
 mod index;
 mod journal;
+mod lease;
 mod read;
 mod server;
 
@@ -35,6 +36,7 @@ use cheops_core::{
 };
 use serde_json::json;
 
+pub use self::lease::Fence;
 use self::{
     databases::{About, Databases},
     index::Index,
@@ -43,6 +45,7 @@ use self::{
 pub(crate) use self::{
     dialect::Dialect,
     document::{Document, Name},
+    lease::{Attempt, BEAT, Held, Holder, Lease},
     server::{Server, Trouble, refused},
 };
 use super::{
@@ -101,7 +104,12 @@ impl Shared {
     }
 
     fn fail(&self, trouble: &Trouble) -> EngineError {
-        error(&self.databases.place, trouble.to_string())
+        let failure = error(&self.databases.place, trouble.to_string());
+        match trouble {
+            // Another agent has gone on from here: what this one knows counts no more.
+            Trouble::Taken(_) => EngineError { sort: Sort::Permanent, ..failure },
+            _ => failure,
+        }
     }
 }
 

@@ -1,0 +1,239 @@
+//! Several agents at one site: one is at work, the others stand by.
+//!
+//! They share the databases and the data directory of the site. Who holds the lease (`engine::couchdb::lease`) is at work;
+//! whoever comes to another of them, by whichever of its doors, is passed on to that one, byte by byte. What must stay
+//! true:
+//! - an agent that stands by changes nothing, neither in the databases nor in the data directory;
+//! - one that has lost the lease ends: nothing is written or run by it any more.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    task::{JoinSet, spawn_blocking},
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    agent::StartError,
+    config::{self, Config},
+    engine::{
+        EngineError, Sort,
+        couchdb::{Attempt, BEAT, Fence, Held, Holder, Lease},
+    },
+    trust::Identity,
+};
+
+/// How often the lease is looked at by those that stand by.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long the agent at work may take to answer the phone.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long the server may take to hear that the lease is given up.
+const FAREWELL: Duration = Duration::from_secs(2);
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+
+/// This agent is the one at work.
+pub(crate) struct AtWork {
+    pub(crate) fence: Fence,
+    /// Another has taken over.
+    pub(crate) lost: CancellationToken,
+    stop: CancellationToken,
+    renewing: tokio::task::JoinHandle<()>,
+}
+
+impl AtWork {
+    /// One that shares nothing with others.
+    fn alone() -> Self {
+        let (lost, stop) = (CancellationToken::new(), CancellationToken::new());
+        Self { fence: Fence::open(), lost, stop, renewing: tokio::spawn(async {}) }
+    }
+
+    fn with(held: Held) -> Self {
+        let (lost, stop) = (CancellationToken::new(), CancellationToken::new());
+        let fence = held.fence();
+        let renewing = tokio::spawn(renew(held, lost.clone(), stop.clone()));
+        Self { fence, lost, stop, renewing }
+    }
+
+    /// Lets another take over at once.
+    pub(crate) async fn release(self) {
+        self.stop.cancel();
+        let _ = timeout(FAREWELL, self.renewing).await;
+    }
+}
+
+/// Waits until this agent is the one at work. Until then, it passes on whoever comes.
+pub(crate) async fn stand_by(config: &Config) -> Result<AtWork, StartError> {
+    let config::Engine::CouchDb(couchdb) = &config.engine else { return Ok(AtWork::alone()) };
+    let place = couchdb.url.to_string();
+    let failed = |problem: String| {
+        StartError::Store(EngineError { place: place.clone(), problem, sort: Sort::Server })
+    };
+    let me = Holder {
+        life: format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..)),
+        key: String::new(),
+        boot: fs::read_to_string(BOOT).unwrap_or_default().trim().to_owned(),
+        process: std::process::id(),
+        alone: false,
+        doors: doors(config),
+    };
+    let couchdb = couchdb.clone();
+    let opened = blocking(move || Lease::open(&couchdb, me)).await;
+    let mut lease = opened.map_err(&failed)?;
+    let mut passing: Option<Passing> = None;
+    loop {
+        // The agent at work may have got the site a new one.
+        let key = Identity::open(&config.data)?.public().to_string();
+        let ours = key.clone();
+        let tried = blocking(move || {
+            let attempt = lease.try_take(ours);
+            (lease, attempt)
+        });
+        let attempt;
+        (lease, attempt) = tried.await;
+        match attempt {
+            Ok(Attempt::Ours(held)) => {
+                if passing.is_some() {
+                    tracing::info!("this agent takes over");
+                }
+                return Ok(AtWork::with(held));
+            }
+            Ok(Attempt::Theirs(holder)) => {
+                if holder.key != key {
+                    return Err(failed(
+                        "another agent is at work on these databases, with another key: agents of one site share their data directory".to_owned(),
+                    ));
+                }
+                if holder.alone {
+                    return Err(failed(
+                        "another agent is at work on these databases, and has `couchdb.local_journal`: it takes no turns with others".to_owned(),
+                    ));
+                }
+                match &passing {
+                    Some(passing) => passing.to(holder),
+                    None => {
+                        let api = holder.doors.get(API).map(ToString::to_string);
+                        let api = api.unwrap_or_default();
+                        passing = Some(Passing::open(config, holder).await?);
+                        tracing::info!(
+                            "another agent of `{}` is at work, with its API on {api}: this one stands by, and passes on whoever comes",
+                            config.site
+                        );
+                    }
+                }
+            }
+            Err(trouble) if passing.is_none() => return Err(failed(trouble.to_string())),
+            Err(trouble) => tracing::warn!("who is at work can't be told: {trouble}"),
+        }
+        sleep(LOOK).await;
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    spawn_blocking(work).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+}
+
+/// Writes the lease anew, until it is lost or given up.
+async fn renew(mut held: Held, lost: CancellationToken, stop: CancellationToken) {
+    loop {
+        let stopping = tokio::select! {
+            () = sleep(BEAT) => false,
+            () = stop.cancelled() => true,
+        };
+        let written = blocking(move || {
+            let written = if stopping { held.release() } else { held.renew() };
+            (held, written)
+        });
+        let outcome;
+        (held, outcome) = written.await;
+        match outcome {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::error!("another agent of this site has taken over: this one ends");
+                lost.cancel();
+                return;
+            }
+            Err(trouble) => tracing::debug!("the lease can't be written: {trouble}"),
+        }
+        if stopping {
+            return;
+        }
+    }
+}
+
+/// The name of the door that people come by.
+const API: &str = "api";
+
+/// Where an agent listens, by what for.
+fn doors(config: &Config) -> BTreeMap<String, SocketAddr> {
+    let services = config.mesh.services.values();
+    let services = services.flat_map(|service| {
+        let name = &service.name;
+        let outbound = service.outbound.map(|at| (format!("calls to {name}"), at));
+        [(format!("service {name}"), service.listen)].into_iter().chain(outbound)
+    });
+    let outbound = config.mesh.outbound.map(|at| ("calls".to_owned(), at));
+    let own = [(API.to_owned(), config.api), ("peers".to_owned(), config.peers)];
+    own.into_iter().chain(outbound).chain(services).collect()
+}
+
+/// Passes on whoever comes by any door, until it is dropped.
+struct Passing {
+    holder: Arc<Mutex<Holder>>,
+    _doors: JoinSet<()>,
+}
+
+impl Passing {
+    async fn open(config: &Config, holder: Holder) -> Result<Self, StartError> {
+        let holder = Arc::new(Mutex::new(holder));
+        let mut open = JoinSet::new();
+        for (name, address) in doors(config) {
+            let failed = |error| StartError::Listen { address, what: "those who come by", error };
+            let listener = TcpListener::bind(address).await.map_err(failed)?;
+            open.spawn(pass(listener, name, holder.clone()));
+        }
+        Ok(Self { holder, _doors: open })
+    }
+
+    /// Passes on to another one from now on.
+    fn to(&self, holder: Holder) {
+        *self.holder.lock().unwrap_or_else(PoisonError::into_inner) = holder;
+    }
+}
+
+/// Passes on whoever comes by one door.
+async fn pass(listener: TcpListener, name: String, holder: Arc<Mutex<Holder>>) {
+    let mut passing = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                let Ok((mut from, _)) = accepted else {
+                    sleep(Duration::from_millis(100)).await;
+                    continue;
+                };
+                let to = {
+                    let holder = holder.lock().unwrap_or_else(PoisonError::into_inner);
+                    holder.doors.get(&name).copied()
+                };
+                let Some(to) = to else { continue };
+                passing.spawn(async move {
+                    let Ok(Ok(mut to)) = timeout(PATIENCE, TcpStream::connect(to)).await else {
+                        return;
+                    };
+                    let _ = from.set_nodelay(true);
+                    let _ = to.set_nodelay(true);
+                    let _ = copy_bidirectional(&mut from, &mut to).await;
+                });
+            }
+            Some(_) = passing.join_next() => {}
+        }
+    }
+}

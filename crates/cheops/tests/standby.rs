@@ -1,0 +1,151 @@
+//! Two agents of one site on one CouchDB: one is at work, the other stands by and takes over.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+
+#[path = "../../cheops-agent/tests/couch/mod.rs"]
+mod couch;
+mod field;
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use cheops_agent::{api::model::Submit, config::Secret};
+use couch::Couch;
+use field::{agent::Agent, all_ok, eventually, submit};
+
+/// How long it may take until another is at work.
+const SECONDS: Duration = Duration::from_secs(15);
+
+/// A site with two agents.
+struct Site {
+    agents: [Agent; 2],
+    work: PathBuf,
+    _couch: Couch,
+    _directory: tempfile::TempDir,
+}
+
+impl Site {
+    fn new() -> Self {
+        let couch = Couch::get();
+        let directory = tempfile::tempdir().unwrap();
+        let agents = [1, 2].map(|n| {
+            let own = directory.path().join(format!("agent{n}"));
+            fs::create_dir(&own).unwrap();
+            let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let (api, peers) = (free(), free());
+            fs::write(own.join("site.toml"), config(&couch, directory.path(), api, peers)).unwrap();
+            Agent::on_loopback("site1", &api.to_string(), &own)
+        });
+        let work = directory.path().join("work");
+        Self { agents, work, _couch: couch, _directory: directory }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.work.join("lines")).unwrap_or_default();
+        text.lines().map(ToOwned::to_owned).collect()
+    }
+
+    /// Asks an agent for a line, which has to be written.
+    fn write(&self, agent: usize, number: usize) {
+        let sites = (number == 1).then(|| "site1".to_owned());
+        let submitted = self.agents[agent].exec("lines", &Submit { sites, ..line(number) });
+        assert!(all_ok(&submitted, 1), "{submitted:?}");
+    }
+
+    /// Waits until something is accepted again by way of an agent, and says what was not: it may have been.
+    fn goes_on(&self, agent: usize, number: usize) {
+        let start = Instant::now();
+        let key = Some(format!("line {number}"));
+        while self.agents[agent]
+            .try_exec("lines", &Submit { key: key.clone(), ..line(number) })
+            .is_err()
+        {
+            assert!(start.elapsed() < SECONDS, "nobody takes over");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+fn config(
+    couch: &Couch,
+    shared: &Path,
+    api: std::net::SocketAddr,
+    peers: std::net::SocketAddr,
+) -> String {
+    let couchdb = &couch.config;
+    let mut settings = format!("url = '{}'\ndatabase = '{}'\n", couchdb.url, couchdb.database);
+    if let (Some(user), Some(Secret::Text(password))) = (&couchdb.user, &couchdb.password) {
+        fs::write(shared.join("password"), password).unwrap();
+        let file = shared.join("password");
+        settings += &format!("user = '{user}'\npassword_file = '{}'\n", file.display());
+    }
+    let (data, work) = (shared.join("data"), shared.join("work"));
+    format!(
+        "site = 'site1'\ndata = '{}'\nwork = '{}'\nengine = 'couchdb'\n[couchdb]\n{settings}\n[listen]\napi = '{api}'\npeers = '{peers}'\n",
+        data.display(),
+        work.display()
+    )
+}
+
+fn line(number: usize) -> Submit {
+    submit(&format!("echo {number} >> lines"), "append")
+}
+
+fn signal(agent: &Agent, signal: &str) {
+    let sent = Command::new("kill").args([signal, &agent.pid().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+#[test]
+fn one_is_at_work_and_the_other_passes_on_until_it_takes_over() {
+    let mut site = Site::new();
+    for n in 0..2 {
+        site.agents[n].start();
+        site.agents[n].wait_until_ready();
+    }
+    site.write(0, 1);
+    site.write(1, 2);
+
+    // One that is killed is followed by the other, which waits for what is under way.
+    let long = submit("sleep 2; echo 3 >> lines", "append");
+    site.agents[1].exec("lines", &Submit { wait: Some("0s".into()), ..long });
+    eventually("it is under way", || {
+        let text = site.agents[1].ask("/metrics").unwrap().1;
+        text.lines().any(|line| line == "cheops_runs_running 1")
+    });
+    site.agents[0].kill();
+    site.goes_on(1, 4);
+    eventually("all is done", || site.lines().len() == 4);
+    assert_eq!(site.lines(), ["1", "2", "3", "4"]);
+
+    // It comes back, and stands by.
+    site.agents[0].start();
+    site.agents[0].wait_until_ready();
+    site.write(0, 5);
+    // One that is told to stop hands over at once.
+    signal(&site.agents[1], "-TERM");
+    eventually("it has stopped", || site.agents[1].ended() == Some(0));
+    site.goes_on(0, 6);
+    assert_eq!(site.lines(), ["1", "2", "3", "4", "5", "6"]);
+}
+
+#[test]
+fn one_that_was_frozen_ends_when_it_goes_on() {
+    let mut site = Site::new();
+    for n in 0..2 {
+        site.agents[n].start();
+        site.agents[n].wait_until_ready();
+    }
+    site.write(1, 1);
+    signal(&site.agents[0], "-STOP");
+    site.goes_on(1, 2);
+    signal(&site.agents[0], "-CONT");
+    eventually("it ends", || site.agents[0].ended().is_some_and(|code| code != 0));
+    site.write(1, 3);
+    assert_eq!(site.lines(), ["1", "2", "3"]);
+}
