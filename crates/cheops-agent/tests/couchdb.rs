@@ -133,3 +133,34 @@ fn pages_that_are_gone_are_reported_with_their_numbers() {
     assert_eq!(engine.damage(), []);
     assert!(lost(&*engine), "there may have been resources of which nothing is left");
 }
+
+#[test]
+fn a_last_page_that_makes_no_sense_is_named_and_a_page_before_it_is_reported() {
+    let place = InCouch::new();
+    let mut engine = place.open();
+    for batch in own(1..=9).chunks(3) {
+        engine.append(batch).unwrap();
+    }
+    drop(engine);
+    let spoil = |page: &str, field: &str, value: serde_json::Value| {
+        let mut was = serde_json::Value::Null;
+        let local = place.0.config.local();
+        place.0.edit(&local, page, |page| was = std::mem::replace(&mut page[field], value));
+        was
+    };
+    let last = "page:00000000000000000007";
+    for (field, value) in [("Entries", "x".into()), ("First", 8.into()), ("First", "7".into())] {
+        let was = spoil(last, field, value);
+        let Err(error) = place.open_as("here") else { panic!("it was opened: {field}") };
+        let problem = error.to_string();
+        assert!(problem.contains(&format!("`{last}`, the last of the journal")), "{problem}");
+        assert!(problem.contains("from a backup"), "{problem}");
+        spoil(last, field, was);
+        assert_eq!(read(&mut *place.open()), own(1..=9));
+    }
+    place.0.remove(&place.0.config.local(), last);
+    spoil("page:00000000000000000001", "Entries", "x".into());
+    let mut engine = place.open();
+    assert_eq!(read(&mut *engine), own(4..=6));
+    assert_eq!(engine.damage().len(), 1, "{:?}", engine.damage());
+}

@@ -10,6 +10,7 @@
 
 pub mod couchdb;
 pub mod embedded;
+mod entry;
 mod meaning;
 
 use std::{

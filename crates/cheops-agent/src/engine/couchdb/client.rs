@@ -59,6 +59,8 @@ pub(super) enum Trouble {
     Odd(String),
     /// Another has written a page of the journal meanwhile.
     Taken(String),
+    /// The last page of the journal is not what the engine has written.
+    Spoilt(String),
 }
 
 impl std::fmt::Display for Trouble {
@@ -86,6 +88,10 @@ impl std::fmt::Display for Trouble {
             Self::Taken(page) => write!(
                 f,
                 "another agent has written `{page}` of the journal: one site has one agent at work on its databases"
+            ),
+            Self::Spoilt(page) => write!(
+                f,
+                "`{page}`, the last of the journal, makes no sense: somebody has changed it. Put both databases back from a backup; see docs/couchdb.md"
             ),
             Self::Odd(why) => write!(f, "CouchDB answers something that makes no sense ({why})"),
         }

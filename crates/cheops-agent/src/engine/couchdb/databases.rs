@@ -82,6 +82,8 @@ struct Rows<T> {
 
 #[derive(Deserialize)]
 struct Row<T> {
+    #[serde(default)]
+    id: String,
     /// None where there is nothing of that name, or nothing any more.
     doc: Option<T>,
 }
@@ -200,12 +202,32 @@ impl Databases {
         Ok(pages.into_iter().next())
     }
 
+    /// The last page. One that makes no sense is a failure: it alone says where the journal ends.
+    pub(super) fn last_page(&self) -> Result<Option<Page>, Trouble> {
+        let (first, end) = (journal::id(Seq::MAX), journal::PREFIX);
+        let rows = self.rows(&[("startkey", &first), ("endkey", end)], 1, true)?;
+        let Some(row) = rows.into_iter().next() else { return Ok(None) };
+        let spoilt = || Trouble::Spoilt(row.id.clone());
+        sound(row.doc).ok_or_else(spoilt).map(Some)
+    }
+
     fn range(
         &self,
         keys: &[(&str, &str)],
         most: usize,
         descending: bool,
     ) -> Result<Vec<Page>, Trouble> {
+        let rows = self.rows(keys, most, descending)?;
+        // One that makes no sense is as good as none: what it held is found to be missing.
+        Ok(rows.into_iter().filter_map(|row| sound(row.doc)).collect())
+    }
+
+    fn rows(
+        &self,
+        keys: &[(&str, &str)],
+        most: usize,
+        descending: bool,
+    ) -> Result<Vec<Row<Value>>, Trouble> {
         let mut path = format!(
             "{}/_all_docs?include_docs=true&limit={most}&descending={descending}",
             self.local
@@ -217,9 +239,7 @@ impl Databases {
             let _ = write!(path, "&{name}={key}");
         }
         let rows: Rows<Value> = self.client.ask(Method::GET, &path, None::<&()>)?;
-        let read = |row: Row<Value>| serde_json::from_value::<Page>(row.doc?).ok();
-        // One that makes no sense is as good as none: what it held is found to be missing.
-        Ok(rows.rows.into_iter().filter_map(read).filter(Page::is_sound).collect())
+        Ok(rows.rows)
     }
 
     /// Pages by their ids.
@@ -298,6 +318,11 @@ impl Databases {
         let path = format!("{}/_purge", self.records);
         self.client.ask::<Value>(Method::POST, &path, Some(&revisions)).map(drop)
     }
+}
+
+/// The page that a document is, if it is one that makes sense.
+fn sound(document: Option<Value>) -> Option<Page> {
+    serde_json::from_value(document?).ok().filter(Page::is_sound)
 }
 
 /// How far a position in the changes is, as far as that can be told.

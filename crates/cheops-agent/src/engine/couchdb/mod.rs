@@ -40,8 +40,7 @@ use self::{
     journal::{Entry, Page},
 };
 use super::{
-    Damage, Engine, EngineError, LostUnknown, Opened, Reader, Seq, Sort,
-    embedded::entry::Entry as What, free,
+    Damage, Engine, EngineError, LostUnknown, Opened, Reader, Seq, Sort, entry::Entry as What, free,
 };
 use crate::{config, wire::Names};
 
@@ -219,7 +218,7 @@ impl CouchDb {
 
 /// Cuts off a batch of which the last page is missing, and says the last number that counts.
 fn cut_off(databases: &Databases) -> Result<Seq, Trouble> {
-    let Some(last) = databases.page_before(Seq::MAX)? else { return Ok(0) };
+    let Some(last) = databases.last_page()? else { return Ok(0) };
     let (first, end) = last.batch;
     if last.last() == end {
         return Ok(end);

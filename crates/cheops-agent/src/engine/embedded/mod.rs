@@ -11,7 +11,6 @@
 
 mod check;
 mod disk;
-pub(in crate::engine) mod entry;
 mod frame;
 mod read;
 mod rebuild;
@@ -42,11 +41,14 @@ use cheops_core::{
 use self::{
     check::Verdict,
     disk::{About, Tail, error, explain},
-    entry::{Entry, Gone, Loss, Why},
     read::Written,
     store::{Items, Store, Trouble, io_error},
 };
-use super::{Damage, Engine, EngineError, LostUnknown, Opened, Reader, Seq, Sort, free, meaning};
+use super::{
+    Damage, Engine, EngineError, LostUnknown, Opened, Reader, Seq, Sort,
+    entry::{Entry, Gone, Loss, Why},
+    free, meaning,
+};
 use crate::wire::{self, Names};
 
 /// How long fjall may take to let go of its files.
