@@ -194,3 +194,59 @@ fn a_server_that_can_not_be_used_is_said_to_be_one_at_the_start() {
         assert!(!said.contains("a:b@"), "{said}");
     }
 }
+
+#[test]
+fn a_site_moves_to_couchdb_and_back_with_all_that_it_knows_and_runs_nothing_twice() {
+    let couch = Couch::get();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("site.toml");
+    let settings = settings(&couch.config, couch.config.place().1, directory.path());
+    let settings = settings.replace("engine = 'couchdb'", "engine = 'embedded'");
+    let mut agent = Agent::alone_with(directory.path(), &settings);
+    let cheops = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cheops"));
+        let output = command.args(arguments).arg("--config").arg(&file).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let engines = ["embedded", "couchdb", "embedded"];
+    for number in 1..=5 {
+        let sites = (number == 1).then(|| "site1".to_owned());
+        agent.exec("lines", &Submit { sites, ..line(number) });
+    }
+    let mut digests = Vec::new();
+    for (round, engines) in engines.windows(2).enumerate() {
+        let [from, to] = engines else { panic!("{engines:?}") };
+        let copy = ["engine", "copy", "--from", from, "--to", to, "-o", "json"];
+        let (code, _, said) = cheops(&copy);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("in use"), "{said}");
+        agent.kill();
+        if round == 1 {
+            let (code, _, said) = cheops(&copy);
+            assert_eq!(code, Some(2), "{said}");
+            assert!(said.contains("it is not empty: move it away first: mv "), "{said}");
+            let store = directory.path().join("data/store");
+            fs::rename(&store, store.with_extension("old")).unwrap();
+        }
+        let (code, report, said) = cheops(&copy);
+        assert_eq!(code, Some(0), "{said}");
+        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        assert!(report["values"].as_u64() > Some(10), "{report}");
+        digests.push(report["digest"].as_str().unwrap().to_owned());
+
+        let (code, _, said) = cheops(&["agent"]);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains(&format!("are in {to}, and `engine` is {from}")), "{said}");
+        let config = fs::read_to_string(&file).unwrap();
+        let line_of = |engine| format!("engine = '{engine}'");
+        fs::write(&file, config.replace(&line_of(from), &line_of(to))).unwrap();
+        agent.start();
+        agent.wait_until_ready();
+        assert_eq!(operations(&agent), 5 + round);
+        let submitted = agent.exec("lines", &line(6 + round));
+        assert!(all_ok(&submitted, 1), "{submitted:?}");
+    }
+    assert_ne!(digests[0], digests[1]);
+    assert_eq!(lines(&agent), ["1", "2", "3", "4", "5", "6", "7"]);
+}

@@ -8,6 +8,7 @@ use hyper::Uri;
 use serde::Deserialize;
 
 use super::hook::Secret;
+use crate::engine::Kind;
 
 /// What keeps what a site must not lose.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -17,6 +18,16 @@ pub enum Engine {
     Embedded,
     /// Two databases of a CouchDB server.
     CouchDb(CouchDb),
+}
+
+impl Engine {
+    /// Which one it is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Embedded => Kind::Embedded,
+            Self::CouchDb(_) => Kind::CouchDb,
+        }
+    }
 }
 
 /// A CouchDB server, and the database of a site in it.
@@ -45,27 +56,25 @@ pub(super) struct CouchDbSection {
 }
 
 impl Engine {
-    pub(super) fn read(
-        engine: Option<&str>,
-        section: Option<CouchDbSection>,
-        beside: &Path,
-    ) -> Result<Self, String> {
-        match (engine.unwrap_or("embedded"), section) {
-            ("embedded", None) => Ok(Self::Embedded),
-            ("embedded", Some(_)) => {
-                Err("`engine` is embedded, and there is a section [couchdb]: write engine = 'couchdb', or take it out".into())
+    /// What `engine` names, by what stands in `[couchdb]`, if there is such a section. One that is not used
+    /// is for `cheops engine copy`.
+    pub(super) fn read(engine: Option<&str>, couchdb: Option<&CouchDb>) -> Result<Self, String> {
+        match (engine, couchdb) {
+            (None, Some(_)) => {
+                Err("there is a section [couchdb], and no `engine`: write engine = 'couchdb' to use it, or engine = 'embedded' to keep records in the data directory".into())
             }
-            ("couchdb", Some(section)) => CouchDb::read(section, beside).map(Self::CouchDb),
-            ("couchdb", None) => {
+            (None | Some("embedded"), _) => Ok(Self::Embedded),
+            (Some("couchdb"), Some(couchdb)) => Ok(Self::CouchDb(couchdb.clone())),
+            (Some("couchdb"), None) => {
                 Err("`engine` is couchdb, and there is no section [couchdb]: write where it is, like url = 'http://127.0.0.1:5984'".into())
             }
-            (other, _) => Err(format!("`engine` is `{other}`: write embedded or couchdb")),
+            (Some(other), _) => Err(format!("`engine` is `{other}`: write embedded or couchdb")),
         }
     }
 }
 
 impl CouchDb {
-    fn read(section: CouchDbSection, beside: &Path) -> Result<Self, String> {
+    pub(super) fn read(section: CouchDbSection, beside: &Path) -> Result<Self, String> {
         const URL: &str = "write it like http://127.0.0.1:5984";
         let CouchDbSection { url, user, password_file, database, ca } = section;
         let url = url.ok_or_else(|| format!("`[couchdb]` has no `couchdb.url`: {URL}"))?;

@@ -8,7 +8,10 @@
 //!   silence, and never keeps the agent from starting;
 //! - a forgotten resource leaves nothing behind but the record that it was forgotten.
 
+mod chosen;
+mod copy;
 pub mod couchdb;
+mod disk;
 pub mod embedded;
 mod entry;
 mod meaning;
@@ -25,6 +28,12 @@ use cheops_core::{
     id::{OpId, ResourceId},
     replica::Durable,
     trust::Seal,
+};
+
+pub(crate) use self::chosen::{check as check_choice, note as note_choice};
+pub use self::{
+    chosen::Kind,
+    copy::{Copied, Failure as CopyFailure, Progress, copy},
 };
 
 /// The place of something in what a site has written, from 1.
@@ -67,6 +76,22 @@ pub trait Opened: Engine {
     /// [read](Self::written). There may have been resources of which nothing is left.
     fn lost_unknown(&self) -> Option<LostUnknown>;
 }
+
+/// An engine that is being filled with what another one holds. It is marked as such: until it is whole, no
+/// agent opens it.
+pub trait Filling: Opened {
+    /// Notes, before anything is appended, that something of resources that are not known was lost.
+    fn lose_unknown(&mut self, lost: LostUnknown) -> Result<(), EngineError>;
+
+    /// What to do to begin with an empty one, as an order in a sentence.
+    fn how_to_begin_again(&self) -> String;
+
+    /// Takes the mark away: all is there.
+    fn finish(&mut self) -> Result<(), EngineError>;
+}
+
+/// Why an engine that is being filled is not opened.
+const HALF_FILLED: &str = "`cheops engine copy` is filling it, and has not come to its end: run it again. Until then the agent works with the engine that it had before";
 
 /// What was lost of resources that are not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

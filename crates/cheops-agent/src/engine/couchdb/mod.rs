@@ -40,7 +40,8 @@ use self::{
     journal::{Entry, Page},
 };
 use super::{
-    Damage, Engine, EngineError, LostUnknown, Opened, Reader, Seq, Sort, entry::Entry as What, free,
+    Damage, Engine, EngineError, Filling, HALF_FILLED, LostUnknown, Opened, Reader, Seq, Sort,
+    disk, entry::Entry as What, free,
 };
 use crate::{config, wire::Names};
 
@@ -62,6 +63,8 @@ pub struct CouchDb {
     /// Up to where strays were looked for: noted with the first batch, since those among them that are this
     /// site's own are in it.
     reached: Option<Checkpoint>,
+    /// Held as long as the databases are open.
+    _lock: disk::Lock,
 }
 
 /// What the engine and its readers share.
@@ -95,6 +98,32 @@ impl CouchDb {
     /// Opens the databases of a site, and makes them if there are none. Its data directory is where the rest
     /// is that it keeps.
     pub fn open(config: &config::CouchDb, here: SiteId, data: &Path) -> Result<Self, EngineError> {
+        let (this, filling) = Self::open_any(config, here, data)?;
+        if filling { Err(error(&this.shared.databases.place, HALF_FILLED)) } else { Ok(this) }
+    }
+
+    /// Opens the databases of a site to fill them: empty ones, or some that are half filled.
+    pub fn fill(config: &config::CouchDb, here: SiteId, data: &Path) -> Result<Self, EngineError> {
+        let (this, filling) = Self::open_any(config, here, data)?;
+        let Shared { databases, .. } = &*this.shared;
+        let fail = |trouble: Trouble| this.shared.fail(&trouble);
+        if !filling {
+            if this.next > 1 || databases.has_records().map_err(fail)? {
+                let problem = format!("it is not empty: {}", databases.how_to_begin_again());
+                return Err(error(&databases.place, problem));
+            }
+            databases.mark_filling().map_err(fail)?;
+        }
+        Ok(this)
+    }
+
+    /// Opens the databases, and says whether they are being filled.
+    fn open_any(
+        config: &config::CouchDb,
+        here: SiteId,
+        data: &Path,
+    ) -> Result<(Self, bool), EngineError> {
+        let lock = lock(data)?;
         let place = config.url.to_string();
         let databases = Databases::open(config).map_err(|problem| error(&place, problem))?;
         let ours = About { format: FORMAT, site: here.to_string() };
@@ -119,6 +148,7 @@ impl CouchDb {
             );
             return Err(error(&databases.place, problem));
         }
+        let filling = databases.is_filling().map_err(fail)?;
         let last = cut_off(&databases).map_err(fail)?;
         let index = read_index(&databases).map_err(fail)?;
         let shared = Arc::new(Shared {
@@ -135,13 +165,14 @@ impl CouchDb {
             lost_unknown: None,
             untold: Vec::new(),
             reached: None,
+            _lock: lock,
         };
         // What a forgotten resource has left behind because the agent was stopped.
         let forgotten: Vec<_> = this.shared.index().forgotten().cloned().collect();
         for resource in forgotten {
             this.scrub(&resource);
         }
-        Ok(this)
+        Ok((this, filling))
     }
 
     /// A batch with the documents of its records.
@@ -214,6 +245,14 @@ impl CouchDb {
         self.shared.index_mut().scrubbed(resource);
         Ok(())
     }
+}
+
+/// Takes the databases for this process, as far as others have the same data directory.
+fn lock(data: &Path) -> Result<disk::Lock, EngineError> {
+    let directory = data.join("couchdb");
+    disk::create_directory(&directory)
+        .map_err(|failure| disk::error(&directory, disk::explain(&failure)))?;
+    disk::lock(&directory)
 }
 
 /// Cuts off a batch of which the last page is missing, and says the last number that counts.
@@ -321,6 +360,27 @@ impl Opened for CouchDb {
 
     fn lost_unknown(&self) -> Option<LostUnknown> {
         self.lost_unknown
+    }
+}
+
+impl Filling for CouchDb {
+    fn lose_unknown(&mut self, lost: LostUnknown) -> Result<(), EngineError> {
+        let pages = journal::in_place_of(1..=lost.records, lost.found);
+        for pages in pages.chunks(PAGES) {
+            let made = self.shared.databases.make_pages(pages);
+            made.map_err(|trouble| self.shared.fail(&trouble))?;
+        }
+        self.next = lost.records + 1;
+        self.shared.last.store(lost.records, Ordering::Release);
+        Ok(())
+    }
+
+    fn how_to_begin_again(&self) -> String {
+        self.shared.databases.how_to_begin_again()
+    }
+
+    fn finish(&mut self) -> Result<(), EngineError> {
+        self.shared.databases.unmark_filling().map_err(|trouble| self.shared.fail(&trouble))
     }
 }
 
