@@ -43,7 +43,7 @@ use crate::{
     config::{self, Config},
     engine::{
         self, Damage, EngineError, LostUnknown, Opened,
-        couchdb::CouchDb,
+        couchdb::{self, CouchDb},
         embedded::{Embedded, Options},
     },
     entrances::Entrances,
@@ -480,7 +480,7 @@ fn open(config: &Config) -> Result<Box<dyn Opened>, EngineError> {
         config::Engine::Embedded => {
             Box::new(Embedded::open(&config.data.join("store"), Options::of(site))?)
         }
-        config::Engine::CouchDb(couchdb) => Box::new(CouchDb::open(couchdb, site, &config.data)?),
+        config::Engine::CouchDb(couchdb) => couchdb::open(couchdb, site, &config.data)?,
     };
     engine::note_choice(&config.data, kind)?;
     Ok(opened)

@@ -250,3 +250,57 @@ fn a_site_moves_to_couchdb_and_back_with_all_that_it_knows_and_runs_nothing_twic
     assert_ne!(digests[0], digests[1]);
     assert_eq!(lines(&agent), ["1", "2", "3", "4", "5", "6", "7"]);
 }
+
+#[test]
+fn with_a_local_journal_operations_are_accepted_and_run_while_couchdb_is_down_and_all_are_there_once()
+ {
+    let couch = Couch::get();
+    let relay = Relay::to(couch.config.place());
+    let directory = tempfile::tempdir().unwrap();
+    let settings = settings(&couch.config, relay.port, directory.path());
+    let settings = format!("{settings}local_journal = 1048576\n");
+    let mut agent = Agent::alone_with(directory.path(), &settings);
+    agent.exec("lines", &Submit { sites: Some("site1".into()), ..line(1) });
+    let waits = |agent: &Agent| {
+        let problems = agent.ask("/api/v1/problems").unwrap().1;
+        assert_eq!(agent.ask("/readyz").unwrap().0, 200, "{problems}");
+        problems.contains("wait in the local journal")
+    };
+    let mut asked = 1;
+    for round in 0..3 {
+        relay.cut();
+        for _ in 0..3 {
+            asked += 1;
+            let submitted = agent.exec("lines", &line(asked));
+            assert!(all_ok(&submitted, 1), "{submitted:?}");
+        }
+        assert!(waits(&agent), "round {round}");
+        let metrics = agent.ask("/metrics").unwrap().1;
+        assert!(!metrics.contains("cheops_local_journal_bytes 0\n"), "{metrics}");
+        if round == 1 {
+            // It does not come back while CouchDB is down.
+            agent.kill();
+            agent.start();
+            eventually("it ends", || agent.ended().is_some());
+            agent.kill();
+            relay.heal();
+            agent.start();
+            agent.wait_until_ready();
+        } else {
+            relay.heal();
+        }
+        eventually("CouchDB has all", || !waits(&agent));
+        asked += 1;
+        let submitted = agent.exec("lines", &line(asked));
+        assert!(all_ok(&submitted, 1), "{submitted:?}");
+        let expected: Vec<_> = (1..=asked).map(|number| number.to_string()).collect();
+        assert_eq!(lines(&agent), expected);
+        assert_eq!(operations(&agent), asked);
+    }
+    let waiting = directory.path().join("data/couchdb/waiting");
+    assert_eq!(fs::metadata(waiting).unwrap().len(), 0);
+    agent.restart();
+    assert_eq!(operations(&agent), asked);
+    let problems = agent.ask("/api/v1/problems").unwrap().1;
+    assert!(!problems.contains("damaged") && !problems.contains("\"store\""), "{problems}");
+}

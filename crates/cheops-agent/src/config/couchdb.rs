@@ -43,6 +43,8 @@ pub struct CouchDb {
     pub database: String,
     /// The certificates that the server's own is signed with, if it is not the system that trusts it.
     pub ca: Option<PathBuf>,
+    /// How many bytes of what is accepted while the server is away are kept in the data directory; none without it.
+    pub local_journal: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -53,6 +55,7 @@ pub(super) struct CouchDbSection {
     password_file: Option<PathBuf>,
     database: Option<String>,
     ca: Option<PathBuf>,
+    local_journal: Option<u64>,
 }
 
 impl Engine {
@@ -76,7 +79,7 @@ impl Engine {
 impl CouchDb {
     pub(super) fn read(section: CouchDbSection, beside: &Path) -> Result<Self, String> {
         const URL: &str = "write it like http://127.0.0.1:5984";
-        let CouchDbSection { url, user, password_file, database, ca } = section;
+        let CouchDbSection { url, user, password_file, database, ca, local_journal } = section;
         let url = url.ok_or_else(|| format!("`[couchdb]` has no `couchdb.url`: {URL}"))?;
         if url.contains('@') {
             return Err(
@@ -103,7 +106,11 @@ impl CouchDb {
             ));
         }
         let password = password_file.map(|path| Secret::File(beside.join(path)));
-        Ok(Self { url, user, password, database, ca: ca.map(|path| beside.join(path)) })
+        if local_journal == Some(0) {
+            return Err("`couchdb.local_journal` is 0 bytes: write how many it may have, like 67108864, or take it out".into());
+        }
+        let ca = ca.map(|path| beside.join(path));
+        Ok(Self { url, user, password, database, ca, local_journal })
     }
 
     /// The host and the port of the server.

@@ -257,6 +257,7 @@ fn the_engine_is_the_embedded_one_unless_couchdb_is_named() {
         ("engine = 'couchdb'\n[couchdb]\nurl = 'db:5984'".to_owned(), "write it like http://"),
         ("engine = 'couchdb'\n[couchdb]\nurl = 'http://u:p@db'".to_owned(), "holds a name or"),
         (format!("engine = 'couchdb'\n[couchdb]\n{url}\nuser = 'u'"), "go together"),
+        (format!("engine = 'couchdb'\n[couchdb]\n{url}\nlocal_journal = 0"), "is 0 bytes"),
         (format!("engine = 'couchdb'\n[couchdb]\n{url}\nca = 'x'"), "begins with https"),
         (format!("engine = 'couchdb'\n[couchdb]\n{url}\ndatabase = 'A/b'"), "a name begins with"),
         (format!("engine = 'couchdb'\n[couchdb]\n{url}\nuri = 'x'"), "unknown field `uri`"),

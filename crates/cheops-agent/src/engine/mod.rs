@@ -27,6 +27,7 @@ use std::{
 use cheops_core::{
     id::{OpId, ResourceId},
     replica::Durable,
+    time::Millis,
     trust::Seal,
 };
 
@@ -48,6 +49,9 @@ pub trait Engine: Send + 'static {
 
     /// Tries to get back to work after a failure.
     fn recover(&mut self) -> Result<(), EngineError>;
+
+    /// Does what is to be done now and then. Whoever has the engine calls it about every second.
+    fn tend(&mut self) {}
 
     /// Reads what was written, while others write.
     fn reader(&self) -> Arc<dyn Reader>;
@@ -120,6 +124,26 @@ pub trait Reader: Send + Sync + 'static {
 
     /// How many bytes are free where the engine writes.
     fn free(&self) -> io::Result<u64>;
+
+    /// What is durable here, and waits for a server that is away, if anything does.
+    fn waiting(&self) -> Option<Waiting> {
+        None
+    }
+}
+
+/// What waits for a server that is away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// Since when.
+    pub since: Millis,
+    /// Why, and what to do.
+    pub why: String,
+    /// How many values.
+    pub values: u64,
+    /// How many bytes they take.
+    pub bytes: u64,
+    /// How many they may take.
+    pub limit: u64,
 }
 
 /// How many bytes are free where a path is.

@@ -94,7 +94,7 @@ fn at(url: &str, database: String) -> config::CouchDb {
         None => (None, None),
     };
     let url = format!("{scheme}://{place}").parse().unwrap();
-    config::CouchDb { url, user, password, database, ca: None }
+    config::CouchDb { url, user, password, database, ca: None, local_journal: None }
 }
 
 /// A way to a server that can be cut.

@@ -63,6 +63,17 @@ pub(super) enum Trouble {
     Spoilt(String),
 }
 
+impl Trouble {
+    /// Whether the server is away, and takes the same when it is back.
+    pub(super) fn is_away(&self) -> bool {
+        match self {
+            Self::Silent(_) => true,
+            Self::Refused { status, .. } => status.is_server_error(),
+            Self::Odd(_) | Self::Taken(_) | Self::Spoilt(_) => false,
+        }
+    }
+}
+
 impl std::fmt::Display for Trouble {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

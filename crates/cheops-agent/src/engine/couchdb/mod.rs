@@ -7,11 +7,13 @@
 //! - what is there of a batch that failed is the same when it is written again, so it is never there twice;
 //! - a batch whose last page is missing was never acknowledged, and does not count.
 
+mod buffered;
 mod client;
 mod databases;
 mod document;
 mod index;
 mod journal;
+mod local_journal;
 mod read;
 
 use std::{
@@ -32,12 +34,14 @@ use cheops_core::{
 };
 use serde_json::json;
 
+pub use self::buffered::Buffered;
 use self::{
     client::Trouble,
     databases::{About, Checkpoint, Databases},
     document::{Document, Name},
     index::Index,
     journal::{Entry, Page},
+    local_journal::{Batch, LocalJournal},
 };
 use super::{
     Damage, Engine, EngineError, Filling, HALF_FILLED, LostUnknown, Opened, Reader, Seq, Sort,
@@ -124,8 +128,8 @@ impl CouchDb {
         data: &Path,
     ) -> Result<(Self, bool), EngineError> {
         let lock = lock(data)?;
-        let place = config.url.to_string();
-        let databases = Databases::open(config).map_err(|problem| error(&place, problem))?;
+        let url = config.url.to_string();
+        let databases = Databases::open(config).map_err(|problem| error(&url, problem))?;
         let ours = About { format: FORMAT, site: here.to_string() };
         let fail = |trouble: Trouble| error(&databases.place, trouble.to_string());
         let about = databases.about(&ours).map_err(fail)?;
@@ -157,7 +161,7 @@ impl CouchDb {
             last: AtomicU64::new(last),
             data: data.to_owned(),
         });
-        let this = Self {
+        let mut this = Self {
             shared,
             here,
             next: last + 1,
@@ -172,7 +176,42 @@ impl CouchDb {
         for resource in forgotten {
             this.scrub(&resource);
         }
+        let beside = place(data);
+        if LocalJournal::is_in(&beside) {
+            let (mut journal, batches) = LocalJournal::open(&beside)?;
+            for batch in &batches {
+                this.take_in(batch, &journal)?;
+            }
+            journal.clear()?;
+        }
         Ok((this, filling))
+    }
+
+    /// Writes a batch that has waited for the server, unless it is there: the numbers say so.
+    fn take_in(&mut self, batch: &Batch, journal: &LocalJournal) -> Result<(), EngineError> {
+        let (first, last) = (batch.first, batch.last());
+        if first == self.next {
+            return self.append(&batch.values).map(drop);
+        }
+        let place = &self.shared.databases.place;
+        if last >= self.next {
+            let problem = format!(
+                "it holds the numbers {first} to {last}, and what {place} holds ends at {}",
+                self.next - 1
+            );
+            return Err(journal.contradiction(&problem));
+        }
+        let there = self.shared.after(first - 1, batch.values.len())?;
+        let waited: BTreeMap<Seq, &Durable> = batch.numbered().collect();
+        // What is forgotten is not there any more.
+        let other = there.iter().find(|(n, there)| waited.get(n).is_some_and(|it| *it != there));
+        match other {
+            None => Ok(()),
+            Some((number, _)) => {
+                let problem = format!("number {number} is something else in {place}");
+                Err(journal.contradiction(&problem))
+            }
+        }
     }
 
     /// A batch with the documents of its records.
@@ -247,9 +286,26 @@ impl CouchDb {
     }
 }
 
+/// Opens the databases of a site as its configuration says: with a local journal, or without.
+pub fn open(
+    config: &config::CouchDb,
+    here: SiteId,
+    data: &Path,
+) -> Result<Box<dyn Opened>, EngineError> {
+    Ok(match config.local_journal {
+        Some(limit) => Box::new(Buffered::open(config, here, data, limit)?),
+        None => Box::new(CouchDb::open(config, here, data)?),
+    })
+}
+
+/// What is kept on the local disk beside the databases.
+fn place(data: &Path) -> PathBuf {
+    data.join("couchdb")
+}
+
 /// Takes the databases for this process, as far as others have the same data directory.
 fn lock(data: &Path) -> Result<disk::Lock, EngineError> {
-    let directory = data.join("couchdb");
+    let directory = place(data);
     disk::create_directory(&directory)
         .map_err(|failure| disk::error(&directory, disk::explain(&failure)))?;
     disk::lock(&directory)
@@ -281,23 +337,49 @@ fn read_index(databases: &Databases) -> Result<Index, Trouble> {
     }
 }
 
-impl Engine for CouchDb {
-    fn append(&mut self, batch: &[Durable]) -> Result<Seq, EngineError> {
+/// Why a batch was not written.
+enum Failed {
+    /// It can never be.
+    ForGood(EngineError),
+    /// The server did not take it.
+    Trouble(Trouble),
+}
+
+impl Failed {
+    fn is_away(&self) -> bool {
+        matches!(self, Self::Trouble(trouble) if trouble.is_away())
+    }
+}
+
+impl From<Trouble> for Failed {
+    fn from(trouble: Trouble) -> Self {
+        Self::Trouble(trouble)
+    }
+}
+
+impl CouchDb {
+    fn worded(&self, failed: Failed) -> EngineError {
+        match failed {
+            Failed::ForGood(error) => error,
+            Failed::Trouble(trouble) => self.shared.fail(&trouble),
+        }
+    }
+
+    fn try_append(&mut self, batch: &[Durable]) -> Result<Seq, Failed> {
         if batch.is_empty() {
             return Ok(self.next - 1);
         }
-        let documents = self.documents(batch)?;
+        let documents = self.documents(batch).map_err(Failed::ForGood)?;
         let pages = journal::pages(self.next, &documents)
-            .map_err(|(n, problem)| self.unwritable(&batch[n], &problem))?;
+            .map_err(|(n, problem)| Failed::ForGood(self.unwritable(&batch[n], &problem)))?;
         let documents: Vec<Document> = documents.into_iter().filter_map(|(_, d)| d).collect();
         let Shared { databases, .. } = &*self.shared;
-        let fail = |trouble: Trouble| self.shared.fail(&trouble);
-        databases.put_records(&documents).map_err(fail)?;
+        databases.put_records(&documents)?;
         let found = self.lost_unknown.map_or(0, |lost| lost.found);
         let in_place = |lost: &RangeInclusive<Seq>| journal::in_place_of(lost.clone(), found);
         let made: Vec<Page> =
             self.untold.iter().flat_map(in_place).chain(pages.iter().cloned()).collect();
-        databases.make_pages(&made).map_err(fail)?;
+        databases.make_pages(&made)?;
         self.untold.clear();
         let last = self.next + batch.len() as Seq - 1;
         {
@@ -317,6 +399,12 @@ impl Engine for CouchDb {
             self.scrub(resource);
         }
         Ok(last)
+    }
+}
+
+impl Engine for CouchDb {
+    fn append(&mut self, batch: &[Durable]) -> Result<Seq, EngineError> {
+        self.try_append(batch).map_err(|failed| self.worded(failed))
     }
 
     fn recover(&mut self) -> Result<(), EngineError> {
