@@ -4,6 +4,8 @@
 //! the links and the runner get a way to the node, the node gets hands to reach them, and the doors
 //! open last.
 
+mod copy;
+
 use std::{
     collections::BTreeSet,
     io,
@@ -41,8 +43,8 @@ use crate::{
     audit::{self, Audit},
     config::{self, Config},
     engine::{
-        Damage, EngineError, LostUnknown, Opened,
-        couchdb::{CouchDb, Fence},
+        self, Damage, EngineError, LostUnknown, Opened,
+        couchdb::{self, CouchDb, Fence},
         embedded::{Embedded, Options},
     },
     entrances::Entrances,
@@ -70,6 +72,8 @@ use crate::{
         pki::Pki,
     },
 };
+
+pub use self::copy::copy_engine;
 
 /// How long requests may take to end when the agent stops.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -489,13 +493,16 @@ async fn restore(
 
 /// Opens what the site keeps its records in.
 fn open(config: &Config) -> Result<Box<dyn Opened>, EngineError> {
-    let site = config.site.clone();
-    Ok(match &config.engine {
+    let (site, kind) = (config.site.clone(), config.engine.kind());
+    engine::check_choice(&config.data, kind)?;
+    let opened: Box<dyn Opened> = match &config.engine {
         config::Engine::Embedded => {
             Box::new(Embedded::open(&config.data.join("store"), Options::of(site))?)
         }
-        config::Engine::CouchDb(couchdb) => Box::new(CouchDb::open(couchdb, site, &config.data)?),
-    })
+        config::Engine::CouchDb(couchdb) => couchdb::open(couchdb, site, &config.data)?,
+    };
+    engine::note_choice(&config.data, kind)?;
+    Ok(opened)
 }
 
 fn settings(config: &Config) -> Settings {

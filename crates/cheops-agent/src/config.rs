@@ -56,6 +56,8 @@ pub struct Config {
     pub data: PathBuf,
     /// What keeps the operations and all that is known of them.
     pub engine: Engine,
+    /// What stands in `[couchdb]`, whether that is the engine or not.
+    pub couchdb: Option<CouchDb>,
     /// Where commands run.
     pub work: PathBuf,
     /// Where the API listens.
@@ -210,6 +212,7 @@ impl Config {
         Self {
             site,
             engine: Engine::default(),
+            couchdb: None,
             work: data.join("work"),
             data,
             api: SocketAddr::from(([127, 0, 0, 1], API_PORT)),
@@ -277,7 +280,9 @@ impl Config {
         if let Some(work) = file.work {
             config.work = beside.join(work);
         }
-        config.engine = Engine::read(file.engine.as_deref(), file.couchdb, beside)?;
+        let couchdb = file.couchdb.map(|section| CouchDb::read(section, beside)).transpose()?;
+        config.engine = Engine::read(file.engine.as_deref(), couchdb.as_ref())?;
+        config.couchdb = couchdb;
         set(&mut config.api, file.listen.api);
         set(&mut config.peers, file.listen.peers);
         if let Some(address) = file.listen.advertise.as_ref().filter(|text| !is_address(text)) {

@@ -34,6 +34,6 @@ pub mod trust;
 pub mod wire;
 
 pub use self::{
-    agent::{Agent, StartError},
+    agent::{Agent, StartError, copy_engine},
     entrances::SOCKET,
 };

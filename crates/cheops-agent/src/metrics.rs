@@ -136,6 +136,7 @@ struct Gauges {
     operations: Gauge,
     written: Gauge,
     can_write: Gauge,
+    sheltered: Gauge,
     running: Gauge,
     waiting: Gauge,
     stuck: Gauge,
@@ -186,6 +187,11 @@ impl Default for Metrics {
             ("operations", "Operations known at this site", &gauges.operations),
             ("written", "The number of the last record that is durable", &gauges.written),
             ("can_write", "1 if operations are accepted", &gauges.can_write),
+            (
+                "local_journal_bytes",
+                "Bytes of what is accepted and waits for CouchDB",
+                &gauges.sheltered,
+            ),
             ("runs_running", "Commands that run now", &gauges.running),
             ("runs_waiting", "Commands that wait for a place to run", &gauges.waiting),
             ("runs_stuck", "Commands that can't be started, and are tried again", &gauges.stuck),
@@ -271,12 +277,22 @@ impl Metrics {
 
     /// Everything, as it is now.
     pub fn text(&self, context: &Context, resources: usize, operations: usize) -> String {
-        let Gauges { resources: n, operations: ops, written, can_write, running, waiting, stuck } =
-            &self.0.gauges;
+        let Gauges {
+            resources: n,
+            operations: ops,
+            written,
+            can_write,
+            sheltered,
+            running,
+            waiting,
+            stuck,
+        } = &self.0.gauges;
         n.set(signed(resources));
         ops.set(signed(operations));
         written.set(i64::try_from(context.node.feed().last()).unwrap_or(i64::MAX));
         can_write.set((context.node.health() == Health::Well).into());
+        let waits = context.node.feed().waiting().map_or(0, |waiting| waiting.bytes);
+        sheltered.set(i64::try_from(waits).unwrap_or(i64::MAX));
         let workload = context.runner.workload();
         running.set(signed(workload.running));
         waiting.set(signed(workload.waiting));

@@ -17,8 +17,10 @@ use crate::{
     api::{
         Context,
         model::{Trouble, Urgency},
+        view::rfc3339,
     },
     audit::{self, Damage},
+    engine::Waiting,
     expiry,
     node::{Health, Stopping},
     peers::State as Reach,
@@ -176,6 +178,7 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
     let site = context.here();
     let mut all = context.noted.troubles(site);
     all.extend(disk(site, &context.node.health()));
+    all.extend(context.node.feed().waiting().map(|waiting| waits(site, &waiting)));
     all.extend(runs(site, context.runner.workload().stuck));
     all.extend(context.hooks.troubles());
     all.extend(unkept(site, context.gate.unkept()));
@@ -255,6 +258,17 @@ fn disk(site: &SiteId, health: &Health) -> Option<Trouble> {
         }
     };
     Some(trouble(Urgency::High, site, None, "disk", text, next))
+}
+
+/// What is accepted waits for CouchDB.
+fn waits(site: &SiteId, waiting: &Waiting) -> Trouble {
+    let Waiting { since, why, values, bytes, limit } = waiting;
+    let since = rfc3339(*since);
+    let text = format!(
+        "{values} values wait in the local journal for CouchDB since {since}, {bytes} of {limit} bytes: {why}"
+    );
+    let next = "operations are accepted until the local journal is full; what waits is written when CouchDB is back";
+    trouble(Urgency::High, site, None, "store", text, next)
 }
 
 fn runs(site: &SiteId, stuck: usize) -> Option<Trouble> {

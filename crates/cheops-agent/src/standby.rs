@@ -77,14 +77,7 @@ pub(crate) async fn stand_by(config: &Config) -> Result<AtWork, StartError> {
     let failed = |problem: String| {
         StartError::Store(EngineError { place: place.clone(), problem, sort: Sort::Server })
     };
-    let me = Holder {
-        life: format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..)),
-        key: String::new(),
-        boot: fs::read_to_string(BOOT).unwrap_or_default().trim().to_owned(),
-        process: std::process::id(),
-        alone: false,
-        doors: doors(config),
-    };
+    let me = this(couchdb.local_journal.is_some(), doors(config));
     let couchdb = couchdb.clone();
     let opened = blocking(move || Lease::open(&couchdb, me)).await;
     let mut lease = opened.map_err(&failed)?;
@@ -114,7 +107,7 @@ pub(crate) async fn stand_by(config: &Config) -> Result<AtWork, StartError> {
                 }
                 if holder.alone {
                     return Err(failed(
-                        "another agent is at work on these databases, and has `couchdb.local_journal`: it takes no turns with others".to_owned(),
+                        "another process is at work on these databases, and takes no turns: an agent with `couchdb.local_journal`, or `cheops engine copy`".to_owned(),
                     ));
                 }
                 match &passing {
@@ -134,6 +127,31 @@ pub(crate) async fn stand_by(config: &Config) -> Result<AtWork, StartError> {
             Err(trouble) => tracing::warn!("who is at work can't be told: {trouble}"),
         }
         sleep(LOOK).await;
+    }
+}
+
+/// This process.
+fn this(alone: bool, doors: BTreeMap<String, SocketAddr>) -> Holder {
+    Holder {
+        life: format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..)),
+        key: String::new(),
+        boot: fs::read_to_string(BOOT).unwrap_or_default().trim().to_owned(),
+        process: std::process::id(),
+        alone,
+        doors,
+    }
+}
+
+/// Takes the databases of a site for this process alone, for as long as what this gives is there. Waits for the
+/// server.
+pub(crate) fn claim(couchdb: &config::CouchDb) -> Result<Held, String> {
+    let mut lease = Lease::open(couchdb, this(true, BTreeMap::new()))?;
+    match lease.try_take(String::new()) {
+        Ok(Attempt::Ours(held)) => Ok(held),
+        Ok(Attempt::Theirs(_)) => Err(
+            "an agent is at work on these databases: stop it first, and wait some seconds if it was not stopped but killed on another machine".to_owned(),
+        ),
+        Err(trouble) => Err(trouble.to_string()),
     }
 }
 

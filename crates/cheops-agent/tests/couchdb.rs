@@ -8,10 +8,13 @@ mod storage;
 #[allow(dead_code, reason = "not every sort is written down")]
 mod support;
 
-use cheops_agent::engine::{Arrivals, EngineError, LostUnknown, Opened, couchdb::CouchDb};
+use cheops_agent::engine::{
+    Arrivals, EngineError, LostUnknown, Opened, Sort,
+    couchdb::{Buffered, CouchDb},
+};
 use cheops_core::replica::Durable;
 use conformance::Place as _;
-use couch::Couch;
+use couch::{Couch, Relay};
 use storage::{operation_of, resource};
 
 struct InCouch(Couch, tempfile::TempDir);
@@ -27,6 +30,50 @@ impl conformance::Place for InCouch {
 }
 
 conforms!(InCouch);
+
+/// The same, with a local journal, and a way to the server that can be cut.
+struct Buffering {
+    couch: Couch,
+    relay: Relay,
+    data: tempfile::TempDir,
+    limit: u64,
+}
+
+impl conformance::Place for Buffering {
+    fn new() -> Self {
+        let mut couch = Couch::get();
+        let relay = Relay::to(couch.config.place());
+        couch.config.url = format!("http://127.0.0.1:{}", relay.port).parse().unwrap();
+        Self { couch, relay, data: tempfile::tempdir().unwrap(), limit: 1 << 20 }
+    }
+
+    fn open_as(&self, site: &str) -> Result<Box<dyn Opened>, EngineError> {
+        let (site, data) = (site.parse().unwrap(), self.data.path());
+        Ok(Box::new(Buffered::open(&self.couch.config, site, data, self.limit)?))
+    }
+}
+
+impl Buffering {
+    fn file(&self) -> std::path::PathBuf {
+        self.data.path().join("couchdb/waiting")
+    }
+
+    /// Lets the engine go on until nothing waits.
+    fn settle(engine: &mut dyn Opened) {
+        let start = std::time::Instant::now();
+        while engine.reader().waiting().is_some() {
+            assert!(start.elapsed() < std::time::Duration::from_secs(30), "it still waits");
+            engine.tend();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
+
+mod buffered {
+    use super::{Buffering, conformance};
+
+    crate::conforms!(Buffering);
+}
 
 /// Operations of this site.
 fn own(numbers: impl Iterator<Item = u64>) -> Vec<Durable> {
@@ -176,4 +223,216 @@ async fn arrived(arrivals: &mut dyn Arrivals, count: usize) -> Vec<Durable> {
     }
     arrived.sort_by_key(storage::number);
     arrived
+}
+
+#[test]
+fn a_last_page_that_makes_no_sense_is_named_and_a_page_before_it_is_reported() {
+    let place = InCouch::new();
+    let mut engine = place.open();
+    for batch in own(1..=9).chunks(3) {
+        engine.append(batch).unwrap();
+    }
+    drop(engine);
+    let spoil = |page: &str, field: &str, value: serde_json::Value| {
+        let mut was = serde_json::Value::Null;
+        let local = place.0.config.local();
+        place.0.edit(&local, page, |page| was = std::mem::replace(&mut page[field], value));
+        was
+    };
+    let last = "page:00000000000000000007";
+    for (field, value) in [("Entries", "x".into()), ("First", 8.into()), ("First", "7".into())] {
+        let was = spoil(last, field, value);
+        let Err(error) = place.open_as("here") else { panic!("it was opened: {field}") };
+        let problem = error.to_string();
+        assert!(problem.contains(&format!("`{last}`, the last of the journal")), "{problem}");
+        assert!(problem.contains("from a backup"), "{problem}");
+        spoil(last, field, was);
+        assert_eq!(read(&mut *place.open()), own(1..=9));
+    }
+    place.0.remove(&place.0.config.local(), last);
+    spoil("page:00000000000000000001", "Entries", "x".into());
+    let mut engine = place.open();
+    assert_eq!(read(&mut *engine), own(4..=6));
+    assert_eq!(engine.damage().len(), 1, "{:?}", engine.damage());
+}
+
+#[test]
+fn what_is_accepted_while_the_server_is_away_is_read_at_once_and_written_when_it_is_back() {
+    let place = Buffering::new();
+    let mut engine = place.open();
+    let reader = engine.reader();
+    let batches: Vec<_> = own(1..=12).chunks(3).map(<[Durable]>::to_vec).collect();
+    engine.append(&batches[0]).unwrap();
+    place.relay.cut();
+    for (n, batch) in batches.iter().enumerate().skip(1) {
+        assert_eq!(engine.append(batch).unwrap(), 3 * n as u64 + 3);
+    }
+    assert_eq!(engine.append(&[]).unwrap(), 12);
+    let waiting = reader.waiting().unwrap();
+    assert_eq!((waiting.values, waiting.limit), (9, place.limit));
+    assert!(waiting.why.contains("CouchDB can't be reached"), "{}", waiting.why);
+    assert_eq!(waiting.bytes, std::fs::metadata(place.file()).unwrap().len());
+    let numbers = |after, most| {
+        let read = reader.after(after, most).unwrap();
+        assert!(read.iter().all(|(number, durable)| storage::number(durable) == *number));
+        read.iter().map(|(number, _)| *number).collect::<Vec<_>>()
+    };
+    assert_eq!((reader.last(), numbers(3, 2)), (12, vec![4, 5]));
+    assert_eq!(numbers(7, 100), [8, 9, 10, 11, 12]);
+    assert!(reader.after(0, 100).is_err(), "the server has it, and is away");
+    let Durable::Record(record, _) = &batches[2][0] else { panic!("a record") };
+    let sealed = reader.seals(record.resource(), &[record.id().clone()].into()).unwrap();
+    assert!(sealed.is_empty(), "it has none");
+
+    place.relay.heal();
+    Buffering::settle(&mut *engine);
+    assert_eq!(std::fs::metadata(place.file()).unwrap().len(), 0);
+    assert_eq!(numbers(0, 100), (1..=12).collect::<Vec<_>>());
+    assert_eq!(engine.append(&own(13..=13)).unwrap(), 13);
+    drop((engine, reader));
+    let mut engine = place.open();
+    assert_eq!(engine.strays().unwrap(), []);
+    assert_eq!(read(&mut *engine), own(1..=13));
+}
+
+#[test]
+fn what_is_forgotten_while_the_server_is_away_is_not_read_back() {
+    let place = Buffering::new();
+    let (gone, here) = (resource(5), "here".parse::<cheops_core::id::SiteId>().unwrap());
+    let forgotten = Durable::Forgotten {
+        resource: gone,
+        version: [(here.clone(), 5)].into(),
+        by: cheops_core::id::OpId { site: here, number: 5 },
+        at: cheops_core::time::Timestamp::at(cheops_core::time::Millis(1)),
+    };
+    let mut engine = place.open();
+    place.relay.cut();
+    engine.append(&own(5..=6)).unwrap();
+    engine.append(std::slice::from_ref(&forgotten)).unwrap();
+    let expected = [(2, own(6..=6).remove(0)), (3, forgotten)];
+    assert_eq!(engine.reader().after(0, 9).unwrap(), expected);
+    place.relay.heal();
+    Buffering::settle(&mut *engine);
+    assert_eq!(engine.reader().after(0, 9).unwrap(), expected);
+}
+
+#[test]
+fn a_local_journal_that_is_full_takes_nothing_and_the_same_batch_goes_on_later() {
+    let place = Buffering { limit: 2_000, ..Buffering::new() };
+    let mut engine = place.open();
+    engine.append(&own(1..=1)).unwrap();
+    place.relay.cut();
+    let mut taken = 1;
+    let error = loop {
+        match engine.append(&own(taken + 1..=taken + 1)) {
+            Ok(last) => taken = last,
+            Err(error) => break error,
+        }
+        assert!(taken < 100, "it is never full");
+    };
+    assert!(taken > 2, "{error}");
+    assert_eq!((error.sort, error.is_permanent()), (Sort::Server, false));
+    assert!(error.to_string().contains("the local journal is full"), "{error}");
+    let op = cheops_core::id::OpId { site: "here".parse().unwrap(), number: u64::MAX };
+    let resource = "r".parse().unwrap();
+    let no_number = Durable::Intent { resource, op, attempt: 1, fresh: false };
+    assert!(engine.append(&[no_number]).unwrap_err().is_permanent());
+    place.relay.heal();
+    Buffering::settle(&mut *engine);
+    engine.recover().unwrap();
+    assert_eq!(engine.append(&own(taken + 1..=taken + 1)).unwrap(), taken + 1);
+    drop(engine);
+    assert_eq!(read(&mut *place.open()), own(1..=taken + 1));
+}
+
+#[test]
+fn an_agent_that_is_killed_at_any_point_has_what_waited_once() {
+    let batches: Vec<_> = own(1..=12).chunks(3).map(<[Durable]>::to_vec).collect();
+    // So many of the batches that waited were in CouchDB when it was killed.
+    for written in 0..=3 {
+        let place = Buffering::new();
+        let mut engine = place.open();
+        engine.append(&batches[0]).unwrap();
+        place.relay.cut();
+        for batch in &batches[1..] {
+            engine.append(batch).unwrap();
+        }
+        drop(engine);
+        place.relay.heal();
+        let aside = place.file().with_extension("aside");
+        std::fs::rename(place.file(), &aside).unwrap();
+        let mut engine = place.open();
+        for batch in &batches[1..=written] {
+            engine.append(batch).unwrap();
+        }
+        drop(engine);
+        std::fs::rename(&aside, place.file()).unwrap();
+        // Whether the local journal is still configured or not.
+        let mut engine: Box<dyn Opened> = if written % 2 == 0 {
+            place.open()
+        } else {
+            let here = "here".parse().unwrap();
+            Box::new(CouchDb::open(&place.couch.config, here, place.data.path()).unwrap())
+        };
+        assert_eq!(engine.strays().unwrap(), [], "{written}");
+        assert_eq!(read(&mut *engine), own(1..=12), "{written}");
+        assert_eq!(std::fs::metadata(place.file()).unwrap().len(), 0);
+    }
+}
+
+#[test]
+fn what_waited_and_does_not_go_with_the_databases_is_an_error() {
+    // What others have written there instead, and what is said then.
+    for (there, expected) in [
+        (vec![own(1..=3), own(20..=22)], "number 4 is something else"),
+        (vec![own(1..=3), own(4..=5)], "it holds the numbers 4 to 6"),
+        (vec![own(1..=2)], "what http"),
+    ] {
+        let place = Buffering::new();
+        let mut engine = place.open();
+        engine.append(&own(1..=3)).unwrap();
+        place.relay.cut();
+        engine.append(&own(4..=6)).unwrap();
+        drop(engine);
+        place.relay.heal();
+        let other = Buffering { data: place.data, ..Buffering::new() };
+        let aside = other.file().with_extension("aside");
+        std::fs::rename(other.file(), &aside).unwrap();
+        let mut engine = other.open();
+        for batch in &there {
+            engine.append(batch).unwrap();
+        }
+        drop(engine);
+        std::fs::rename(&aside, other.file()).unwrap();
+        let Err(error) = other.open_as("here") else { panic!("it was opened: {expected}") };
+        let problem = error.to_string();
+        assert!(problem.contains(expected), "{problem}");
+        assert!(problem.contains("give up what waits in it: mv "), "{problem}");
+        assert!(std::fs::metadata(other.file()).unwrap().len() > 0, "it is kept");
+    }
+}
+
+#[test]
+fn that_another_agent_has_taken_a_number_stays_an_error() {
+    let place = Buffering::new();
+    let other = tempfile::tempdir().unwrap();
+    let mut engine = place.open();
+    let here = "here".parse().unwrap();
+    let mut second = CouchDb::open(&place.couch.config, here, other.path()).unwrap();
+    cheops_agent::engine::Engine::append(&mut second, &own(1..=1)).unwrap();
+    for _ in 0..2 {
+        let error = engine.append(&own(2..=2)).unwrap_err();
+        assert!(error.to_string().contains("another agent has written"), "{error}");
+        assert_eq!(engine.reader().waiting(), None);
+    }
+    place.relay.cut();
+    engine.append(&own(2..=2)).unwrap();
+    place.relay.heal();
+    let start = std::time::Instant::now();
+    while !engine.reader().waiting().unwrap().why.contains("another agent has written") {
+        assert!(start.elapsed() < std::time::Duration::from_secs(30), "nobody says so");
+        engine.tend();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(engine.append(&own(3..=3)).is_err());
 }

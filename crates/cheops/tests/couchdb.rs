@@ -194,3 +194,113 @@ fn a_server_that_can_not_be_used_is_said_to_be_one_at_the_start() {
         assert!(!said.contains("a:b@"), "{said}");
     }
 }
+
+#[test]
+fn a_site_moves_to_couchdb_and_back_with_all_that_it_knows_and_runs_nothing_twice() {
+    let couch = Couch::get();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("site.toml");
+    let settings = settings(&couch.config, couch.config.place().1, directory.path());
+    let settings = settings.replace("engine = 'couchdb'", "engine = 'embedded'");
+    let mut agent = Agent::alone_with(directory.path(), &settings);
+    let cheops = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cheops"));
+        let output = command.args(arguments).arg("--config").arg(&file).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let engines = ["embedded", "couchdb", "embedded"];
+    for number in 1..=5 {
+        let sites = (number == 1).then(|| "site1".to_owned());
+        agent.exec("lines", &Submit { sites, ..line(number) });
+    }
+    let mut digests = Vec::new();
+    for (round, engines) in engines.windows(2).enumerate() {
+        let [from, to] = engines else { panic!("{engines:?}") };
+        let copy = ["engine", "copy", "--from", from, "--to", to, "-o", "json"];
+        let (code, _, said) = cheops(&copy);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("in use"), "{said}");
+        agent.kill();
+        if round == 1 {
+            let (code, _, said) = cheops(&copy);
+            assert_eq!(code, Some(2), "{said}");
+            assert!(said.contains("it is not empty: move it away first: mv "), "{said}");
+            let store = directory.path().join("data/store");
+            fs::rename(&store, store.with_extension("old")).unwrap();
+        }
+        let (code, report, said) = cheops(&copy);
+        assert_eq!(code, Some(0), "{said}");
+        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        assert!(report["values"].as_u64() > Some(10), "{report}");
+        digests.push(report["digest"].as_str().unwrap().to_owned());
+
+        let (code, _, said) = cheops(&["agent"]);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains(&format!("are in {to}, and `engine` is {from}")), "{said}");
+        let config = fs::read_to_string(&file).unwrap();
+        let line_of = |engine| format!("engine = '{engine}'");
+        fs::write(&file, config.replace(&line_of(from), &line_of(to))).unwrap();
+        agent.start();
+        agent.wait_until_ready();
+        assert_eq!(operations(&agent), 5 + round);
+        let submitted = agent.exec("lines", &line(6 + round));
+        assert!(all_ok(&submitted, 1), "{submitted:?}");
+    }
+    assert_ne!(digests[0], digests[1]);
+    assert_eq!(lines(&agent), ["1", "2", "3", "4", "5", "6", "7"]);
+}
+
+#[test]
+fn with_a_local_journal_operations_are_accepted_and_run_while_couchdb_is_down_and_all_are_there_once()
+ {
+    let couch = Couch::get();
+    let relay = Relay::to(couch.config.place());
+    let directory = tempfile::tempdir().unwrap();
+    let settings = settings(&couch.config, relay.port, directory.path());
+    let settings = format!("{settings}local_journal = 1048576\n");
+    let mut agent = Agent::alone_with(directory.path(), &settings);
+    agent.exec("lines", &Submit { sites: Some("site1".into()), ..line(1) });
+    let waits = |agent: &Agent| {
+        let problems = agent.ask("/api/v1/problems").unwrap().1;
+        assert_eq!(agent.ask("/readyz").unwrap().0, 200, "{problems}");
+        problems.contains("wait in the local journal")
+    };
+    let mut asked = 1;
+    for round in 0..3 {
+        relay.cut();
+        for _ in 0..3 {
+            asked += 1;
+            let submitted = agent.exec("lines", &line(asked));
+            assert!(all_ok(&submitted, 1), "{submitted:?}");
+        }
+        assert!(waits(&agent), "round {round}");
+        let metrics = agent.ask("/metrics").unwrap().1;
+        assert!(!metrics.contains("cheops_local_journal_bytes 0\n"), "{metrics}");
+        if round == 1 {
+            // It does not come back while CouchDB is down.
+            agent.kill();
+            agent.start();
+            eventually("it ends", || agent.ended().is_some());
+            agent.kill();
+            relay.heal();
+            agent.start();
+            agent.wait_until_ready();
+        } else {
+            relay.heal();
+        }
+        eventually("CouchDB has all", || !waits(&agent));
+        asked += 1;
+        let submitted = agent.exec("lines", &line(asked));
+        assert!(all_ok(&submitted, 1), "{submitted:?}");
+        let expected: Vec<_> = (1..=asked).map(|number| number.to_string()).collect();
+        assert_eq!(lines(&agent), expected);
+        assert_eq!(operations(&agent), asked);
+    }
+    let waiting = directory.path().join("data/couchdb/waiting");
+    assert_eq!(fs::metadata(waiting).unwrap().len(), 0);
+    agent.restart();
+    assert_eq!(operations(&agent), asked);
+    let problems = agent.ask("/api/v1/problems").unwrap().1;
+    assert!(!problems.contains("damaged") && !problems.contains("\"store\""), "{problems}");
+}

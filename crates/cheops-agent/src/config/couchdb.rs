@@ -11,6 +11,7 @@ use hyper::Uri;
 use serde::Deserialize;
 
 use super::hook::Secret;
+use crate::engine::Kind;
 
 /// What keeps what a site must not lose.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -20,6 +21,16 @@ pub enum Engine {
     Embedded,
     /// Two databases of a CouchDB server.
     CouchDb(CouchDb),
+}
+
+impl Engine {
+    /// Which one it is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Embedded => Kind::Embedded,
+            Self::CouchDb(_) => Kind::CouchDb,
+        }
+    }
 }
 
 /// A CouchDB server, and the database of a site in it.
@@ -39,6 +50,8 @@ pub struct CouchDb {
     pub replicate: bool,
     /// Where the agent listens for the server's replication. A port of its choice on loopback without this.
     pub relay: Option<SocketAddr>,
+    /// How many bytes of what is accepted while the server is away are kept in the data directory; none without it.
+    pub local_journal: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -51,32 +64,40 @@ pub(super) struct CouchDbSection {
     ca: Option<PathBuf>,
     replicate: Option<bool>,
     relay: Option<String>,
+    local_journal: Option<u64>,
 }
 
 impl Engine {
-    pub(super) fn read(
-        engine: Option<&str>,
-        section: Option<CouchDbSection>,
-        beside: &Path,
-    ) -> Result<Self, String> {
-        match (engine.unwrap_or("embedded"), section) {
-            ("embedded", None) => Ok(Self::Embedded),
-            ("embedded", Some(_)) => {
-                Err("`engine` is embedded, and there is a section [couchdb]: write engine = 'couchdb', or take it out".into())
+    /// What `engine` names, by what stands in `[couchdb]`, if there is such a section. One that is not used
+    /// is for `cheops engine copy`.
+    pub(super) fn read(engine: Option<&str>, couchdb: Option<&CouchDb>) -> Result<Self, String> {
+        match (engine, couchdb) {
+            (None, Some(_)) => {
+                Err("there is a section [couchdb], and no `engine`: write engine = 'couchdb' to use it, or engine = 'embedded' to keep records in the data directory".into())
             }
-            ("couchdb", Some(section)) => CouchDb::read(section, beside).map(Self::CouchDb),
-            ("couchdb", None) => {
+            (None | Some("embedded"), _) => Ok(Self::Embedded),
+            (Some("couchdb"), Some(couchdb)) => Ok(Self::CouchDb(couchdb.clone())),
+            (Some("couchdb"), None) => {
                 Err("`engine` is couchdb, and there is no section [couchdb]: write where it is, like url = 'http://127.0.0.1:5984'".into())
             }
-            (other, _) => Err(format!("`engine` is `{other}`: write embedded or couchdb")),
+            (Some(other), _) => Err(format!("`engine` is `{other}`: write embedded or couchdb")),
         }
     }
 }
 
 impl CouchDb {
-    fn read(section: CouchDbSection, beside: &Path) -> Result<Self, String> {
+    pub(super) fn read(section: CouchDbSection, beside: &Path) -> Result<Self, String> {
         const URL: &str = "write it like http://127.0.0.1:5984";
-        let CouchDbSection { url, user, password_file, database, ca, replicate, relay } = section;
+        let CouchDbSection {
+            url,
+            user,
+            password_file,
+            database,
+            ca,
+            replicate,
+            relay,
+            local_journal,
+        } = section;
         let url = url.ok_or_else(|| format!("`[couchdb]` has no `couchdb.url`: {URL}"))?;
         if url.contains('@') {
             return Err(
@@ -109,8 +130,11 @@ impl CouchDb {
         let relay = relay.transpose()?;
         let replicate = replicate.unwrap_or(true);
         let password = password_file.map(|path| Secret::File(beside.join(path)));
+        if local_journal == Some(0) {
+            return Err("`couchdb.local_journal` is 0 bytes: write how many it may have, like 67108864, or take it out".into());
+        }
         let ca = ca.map(|path| beside.join(path));
-        Ok(Self { url, user, password, database, ca, replicate, relay })
+        Ok(Self { url, user, password, database, ca, replicate, relay, local_journal })
     }
 
     /// The host and the port of the server.

@@ -245,14 +245,19 @@ fn the_engine_is_the_embedded_one_unless_couchdb_is_named() {
     assert_eq!((couchdb.place(), couchdb.local()), (("::1", 5984), "a-1-local".to_owned()));
 
     let url = "url = 'http://db.example:5984'";
+    let config = read(&format!("engine = 'embedded'\n[couchdb]\n{url}")).unwrap();
+    assert_eq!(config.engine, Engine::Embedded, "what the line says is used");
+    assert_eq!(config.couchdb.unwrap().place(), ("db.example", 5984));
     for (text, expected) in [
         ("engine = 'couch'".to_owned(), "write embedded or couchdb"),
         ("engine = 'couchdb'".to_owned(), "there is no section [couchdb]"),
         (format!("[couchdb]\n{url}"), "write engine = 'couchdb'"),
+        ("engine = 'embedded'\n[couchdb]\nurl = 'db'".to_owned(), "write it like http://"),
         ("engine = 'couchdb'\n[couchdb]".to_owned(), "has no `couchdb.url`"),
         ("engine = 'couchdb'\n[couchdb]\nurl = 'db:5984'".to_owned(), "write it like http://"),
         ("engine = 'couchdb'\n[couchdb]\nurl = 'http://u:p@db'".to_owned(), "holds a name or"),
         (format!("engine = 'couchdb'\n[couchdb]\n{url}\nuser = 'u'"), "go together"),
+        (format!("engine = 'couchdb'\n[couchdb]\n{url}\nlocal_journal = 0"), "is 0 bytes"),
         (format!("engine = 'couchdb'\n[couchdb]\n{url}\nca = 'x'"), "begins with https"),
         (format!("engine = 'couchdb'\n[couchdb]\n{url}\ndatabase = 'A/b'"), "a name begins with"),
         (format!("engine = 'couchdb'\n[couchdb]\n{url}\nuri = 'x'"), "unknown field `uri`"),

@@ -8,8 +8,12 @@
 //!   silence, and never keeps the agent from starting;
 //! - a forgotten resource leaves nothing behind but the record that it was forgotten.
 
+mod chosen;
+mod copy;
 pub mod couchdb;
+mod disk;
 pub mod embedded;
+mod entry;
 mod meaning;
 
 use std::{
@@ -23,9 +27,16 @@ use std::{
 use cheops_core::{
     id::{OpId, ResourceId},
     replica::Durable,
+    time::Millis,
     trust::Seal,
 };
 use futures_util::future::BoxFuture;
+
+pub(crate) use self::chosen::{check as check_choice, note as note_choice};
+pub use self::{
+    chosen::Kind,
+    copy::{Copied, Failure as CopyFailure, Progress, copy},
+};
 
 /// The place of something in what a site has written, from 1.
 pub type Seq = u64;
@@ -39,6 +50,9 @@ pub trait Engine: Send + 'static {
 
     /// Tries to get back to work after a failure.
     fn recover(&mut self) -> Result<(), EngineError>;
+
+    /// Does what is to be done now and then. Whoever has the engine calls it about every second.
+    fn tend(&mut self) {}
 
     /// Reads what was written, while others write.
     fn reader(&self) -> Arc<dyn Reader>;
@@ -80,6 +94,22 @@ pub trait Arrivals: Send + 'static {
     fn next(&mut self) -> BoxFuture<'_, Vec<Durable>>;
 }
 
+/// An engine that is being filled with what another one holds. It is marked as such: until it is whole, no
+/// agent opens it.
+pub trait Filling: Opened {
+    /// Notes, before anything is appended, that something of resources that are not known was lost.
+    fn lose_unknown(&mut self, lost: LostUnknown) -> Result<(), EngineError>;
+
+    /// What to do to begin with an empty one, as an order in a sentence.
+    fn how_to_begin_again(&self) -> String;
+
+    /// Takes the mark away: all is there.
+    fn finish(&mut self) -> Result<(), EngineError>;
+}
+
+/// Why an engine that is being filled is not opened.
+const HALF_FILLED: &str = "`cheops engine copy` is filling it, and has not come to its end: run it again. Until then the agent works with the engine that it had before";
+
 /// What was lost of resources that are not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LostUnknown {
@@ -107,6 +137,26 @@ pub trait Reader: Send + Sync + 'static {
 
     /// How many bytes are free where the engine writes.
     fn free(&self) -> io::Result<u64>;
+
+    /// What is durable here, and waits for a server that is away, if anything does.
+    fn waiting(&self) -> Option<Waiting> {
+        None
+    }
+}
+
+/// What waits for a server that is away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// Since when.
+    pub since: Millis,
+    /// Why, and what to do.
+    pub why: String,
+    /// How many values.
+    pub values: u64,
+    /// How many bytes they take.
+    pub bytes: u64,
+    /// How many they may take.
+    pub limit: u64,
 }
 
 /// How many bytes are free where a path is.

@@ -1,6 +1,10 @@
 //! The committer: makes batches durable, then does what waits for that.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use cheops_core::replica::{Effect, Event};
 use tokio::sync::watch;
@@ -51,7 +55,14 @@ impl Committer {
 
     pub(super) fn work(mut self) {
         let tray = self.tray.clone();
-        while let Some(mut batch) = tray.take() {
+        let mut tended = Instant::now();
+        while let Ok(taken) = tray.take(PAUSE) {
+            // Also while others only look, and that without a pause.
+            if tended.elapsed() >= PAUSE {
+                self.engine.tend();
+                tended = Instant::now();
+            }
+            let Some(mut batch) = taken else { continue };
             if !batch.durables.is_empty() {
                 self.sealing.seal(&mut batch.durables);
                 let Some(last) = self.append(&mut batch) else { return };

@@ -274,7 +274,8 @@ mod tests {
         while taken < LETTERS {
             assert!(decider.deal_with(&mut asked, &mut VecDeque::new(), false).is_ok());
             assert!(asked.is_empty() || !decider.next.is_empty());
-            taken += tray.take().unwrap().then.len();
+            let lay = tray.take(std::time::Duration::from_secs(5)).ok().flatten();
+            taken += lay.unwrap().then.len();
         }
         assert!(asked.is_empty() && decider.next.is_empty());
     }

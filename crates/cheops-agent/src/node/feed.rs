@@ -13,7 +13,7 @@ use cheops_core::{
 use tokio::sync::broadcast;
 
 use super::SharedReader;
-use crate::engine::{EngineError, Seq};
+use crate::engine::{EngineError, Seq, Waiting};
 
 /// Something that happened at this site. Cheap to clone: what is large is shared with the replica.
 #[derive(Debug, Clone)]
@@ -60,6 +60,11 @@ impl Feed {
     /// The number of the last that was written down.
     pub fn last(&self) -> Seq {
         self.reader.get().map_or(0, |reader| reader.last())
+    }
+
+    /// What is written down here, and waits for a server that is away, if anything does.
+    pub fn waiting(&self) -> Option<Waiting> {
+        self.reader.get().and_then(|reader| reader.waiting())
     }
 
     pub(super) fn tell(&self, told: Told) {

@@ -6,6 +6,7 @@
 use std::{
     mem,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use tokio::sync::Notify;
@@ -58,13 +59,17 @@ impl Tray {
         self.taken.notified().await;
     }
 
-    /// Takes all that lies there, once there is something; nothing if no more can come.
-    pub(super) fn take(&self) -> Option<Batch> {
+    /// Takes all that lies there, once there is something; nothing if that is not within a time.
+    pub(super) fn take(&self, within: Duration) -> Result<Option<Batch>, Closed> {
         let empty = |lies: &mut Lies| lies.batch.is_empty() && !lies.closed;
-        let lies = self.filled.wait_while(self.lies(), empty);
-        let batch = mem::take(&mut lies.unwrap_or_else(PoisonError::into_inner).batch);
+        let waited = self.filled.wait_timeout_while(self.lies(), within, empty);
+        let (mut lies, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let batch = mem::take(&mut lies.batch);
+        if batch.is_empty() {
+            return if lies.closed { Err(Closed) } else { Ok(None) };
+        }
         self.taken.notify_one();
-        Some(batch).filter(|batch| !batch.is_empty())
+        Ok(Some(batch))
     }
 
     /// Hands out what only looked: it waits no longer for a disk that fails.
@@ -82,7 +87,7 @@ impl Tray {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, thread, time::Duration};
+    use std::{sync::Arc, thread};
 
     use super::*;
     use crate::node::decide::{FULL, Then};
@@ -93,13 +98,19 @@ mod tests {
         batch
     }
 
+    /// Takes what lies there or comes soon.
+    fn take(tray: &Tray) -> Option<Batch> {
+        tray.take(Duration::from_secs(5)).ok().flatten()
+    }
+
     #[test]
     fn all_that_lies_there_is_taken_at_once() {
         let tray = Tray::default();
         for count in [1, 2, 3] {
             assert!(tray.put(&mut batch(count)).is_ok());
         }
-        assert_eq!(tray.take().unwrap().then.len(), 6);
+        assert!(tray.take(Duration::ZERO).is_ok_and(|taken| taken.unwrap().then.len() == 6));
+        assert!(tray.take(Duration::ZERO).is_ok_and(|taken| taken.is_none()));
     }
 
     #[tokio::test]
@@ -110,7 +121,7 @@ mod tests {
         assert!(tray.put(&mut more).is_ok() && !more.is_empty());
         let taking = thread::spawn({
             let tray = tray.clone();
-            move || tray.take().unwrap().then.len()
+            move || take(&tray).unwrap().then.len()
         });
         tokio::time::timeout(Duration::from_secs(5), tray.taken()).await.unwrap();
         assert_eq!(taking.join().unwrap(), FULL);
@@ -123,6 +134,6 @@ mod tests {
         assert!(tray.put(&mut batch(1)).is_ok());
         tray.close();
         assert!(tray.put(&mut batch(1)).is_err());
-        assert!(tray.take().is_some() && tray.take().is_none());
+        assert!(take(&tray).is_some() && tray.take(Duration::ZERO).is_err());
     }
 }

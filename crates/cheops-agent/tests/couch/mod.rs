@@ -50,6 +50,16 @@ impl Couch {
         self.curl(&["-f", "-X", "DELETE", &format!("{path}?rev={revision}")]);
     }
 
+    /// Changes a document, as somebody with the rights to do so can.
+    pub(crate) fn edit(&self, database: &str, id: &str, edit: impl FnOnce(&mut serde_json::Value)) {
+        let url = self.config.url.to_string();
+        let path = format!("{}/{database}/{id}", url.trim_end_matches('/'));
+        let mut found = serde_json::from_str(&self.curl(&["-f", &path])).unwrap();
+        edit(&mut found);
+        let json = "content-type: application/json";
+        self.curl(&["-f", "-X", "PUT", "-H", json, "-d", &found.to_string(), &path]);
+    }
+
     /// Removes the document whose id begins like this.
     pub(crate) fn remove_like(&self, database: &str, id: &str) {
         let url = self.config.url.to_string();
@@ -111,7 +121,16 @@ fn at(url: &str, database: String) -> config::CouchDb {
         None => (None, None),
     };
     let url = format!("{scheme}://{place}").parse().unwrap();
-    config::CouchDb { url, user, password, database, ca: None, replicate: true, relay: None }
+    config::CouchDb {
+        url,
+        user,
+        password,
+        database,
+        ca: None,
+        replicate: true,
+        relay: None,
+        local_journal: None,
+    }
 }
 
 /// A way to a server that can be cut.

@@ -22,6 +22,7 @@ mod delete;
 mod demo;
 mod describe;
 mod diff;
+mod engine;
 mod exec;
 mod get;
 mod graph;
@@ -67,6 +68,8 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Access(access::Arguments),
     Agent(agent::Arguments),
+    #[command(subcommand)]
+    Engine(engine::Arguments),
     Demo(demo::Arguments),
     Scope(scope::Arguments),
     #[command(subcommand)]
@@ -94,6 +97,7 @@ impl Command {
             Self::Audit(arguments) => audit::run(&arguments, context),
             Self::Access(arguments) => access::run(&arguments, context),
             Self::Agent(arguments) => agent::run(&arguments),
+            Self::Engine(arguments) => engine::run(&arguments, context),
             Self::Demo(arguments) => demo::run(&arguments, context),
             Self::Scope(arguments) => scope::run(&arguments, context.output),
             Self::Matrix(arguments) => matrix::run(&arguments, context.output),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{
     client::Client,
     dialect::Dialect,
-    document::Document,
+    document::{self, Document},
     journal::{self, Page},
     lease,
     server::{Server, Trouble, refused},
@@ -74,6 +74,8 @@ struct Rows<T> {
 
 #[derive(Deserialize)]
 struct Row<T> {
+    #[serde(default)]
+    id: String,
     /// None where there is nothing of that name, or nothing any more.
     doc: Option<T>,
 }
@@ -164,6 +166,45 @@ impl Databases {
         }
     }
 
+    /// Whether they are being filled with what another engine holds, and not whole.
+    pub(super) fn is_filling(&self) -> Result<bool, Trouble> {
+        Ok(self.client.find::<Value>(&self.filling_path())?.is_some())
+    }
+
+    /// Marks them as databases that are being filled.
+    pub(super) fn mark_filling(&self) -> Result<(), Trouble> {
+        let mark = json!({"By": "cheops engine copy"});
+        self.client.ask::<Value>(Method::PUT, &self.filling_path(), Some(&mark)).map(drop)
+    }
+
+    /// Takes the mark away.
+    pub(super) fn unmark_filling(&self) -> Result<(), Trouble> {
+        let path = self.filling_path();
+        let Some(mark) = self.client.find::<Value>(&path)? else { return Ok(()) };
+        let path = format!("{path}?rev={}", mark["_rev"].as_str().unwrap_or_default());
+        self.client.ask::<Value>(Method::DELETE, &path, None::<&()>).map(drop)
+    }
+
+    /// What to do to have empty ones.
+    pub(super) fn how_to_begin_again(&self) -> String {
+        let [records, local] =
+            [&self.records, &self.local].map(|path| path.trim_start_matches('/'));
+        format!(
+            "name another `couchdb.database`, or delete the databases `{records}` and `{local}` if nobody needs them"
+        )
+    }
+
+    fn filling_path(&self) -> String {
+        format!("{}/filling", self.local)
+    }
+
+    /// Whether there is any document of a record.
+    pub(super) fn has_records(&self) -> Result<bool, Trouble> {
+        let (first, end) = (document::PREFIX, format!("{}{END}", document::PREFIX));
+        let keys = [("startkey", first), ("endkey", end.as_str())];
+        Ok(!self.rows(&self.records, &keys, 1, false)?.is_empty())
+    }
+
     /// Writes the documents of records.
     pub(super) fn put_records(&self, documents: &[&Document]) -> Result<(), Trouble> {
         if documents.is_empty() {
@@ -217,24 +258,41 @@ impl Databases {
         Ok(pages.into_iter().next())
     }
 
+    /// The last page. One that makes no sense is a failure: it alone says where the journal ends.
+    pub(super) fn last_page(&self) -> Result<Option<Page>, Trouble> {
+        let (first, end) = (journal::id(Seq::MAX), journal::PREFIX);
+        let rows = self.rows(&self.local, &[("startkey", &first), ("endkey", end)], 1, true)?;
+        let Some(row) = rows.into_iter().next() else { return Ok(None) };
+        let spoilt = || Trouble::Spoilt(row.id.clone());
+        sound(row.doc).ok_or_else(spoilt).map(Some)
+    }
+
     fn range(
         &self,
         keys: &[(&str, &str)],
         most: usize,
         descending: bool,
     ) -> Result<Vec<Page>, Trouble> {
-        let mut path = format!(
-            "{}/_all_docs?include_docs=true&limit={most}&descending={descending}",
-            self.local
-        );
+        let rows = self.rows(&self.local, keys, most, descending)?;
+        // One that makes no sense is as good as none: what it held is found to be missing.
+        Ok(rows.into_iter().filter_map(|row| sound(row.doc)).collect())
+    }
+
+    fn rows(
+        &self,
+        database: &str,
+        keys: &[(&str, &str)],
+        most: usize,
+        descending: bool,
+    ) -> Result<Vec<Row<Value>>, Trouble> {
+        let mut path =
+            format!("{database}/_all_docs?include_docs=true&limit={most}&descending={descending}");
         for (name, key) in keys {
             let key = encoded(&Value::from(*key).to_string());
             let _ = write!(path, "&{name}={key}");
         }
         let rows: Rows<Value> = self.client.ask(Method::GET, &path, None::<&()>)?;
-        let read = |row: Row<Value>| serde_json::from_value::<Page>(row.doc?).ok();
-        // One that makes no sense is as good as none: what it held is found to be missing.
-        Ok(rows.rows.into_iter().filter_map(read).filter(Page::is_sound).collect())
+        Ok(rows.rows)
     }
 
     /// Pages by their ids.
@@ -338,6 +396,11 @@ fn text(since: &Value) -> String {
 
 fn encoded(text: &str) -> String {
     percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+}
+
+/// The page that a document is, if it is one that makes sense.
+fn sound(document: Option<Value>) -> Option<Page> {
+    serde_json::from_value(document?).ok().filter(Page::is_sound)
 }
 
 /// How far a position in the changes is, as far as that can be told.

@@ -7,6 +7,7 @@
 //! - what is there of a batch that failed is the same when it is written again, so it is never there twice;
 //! - a batch whose last page is missing was never acknowledged, and does not count.
 
+mod buffered;
 mod client;
 mod databases;
 mod dialect;
@@ -15,6 +16,7 @@ mod follow;
 mod index;
 mod journal;
 mod lease;
+mod local_journal;
 mod read;
 mod server;
 
@@ -36,11 +38,12 @@ use cheops_core::{
 };
 use serde_json::json;
 
-pub use self::lease::Fence;
+pub use self::{buffered::Buffered, lease::Fence};
 use self::{
     databases::{About, Databases},
     index::Index,
     journal::{Entry, Page},
+    local_journal::{Batch, LocalJournal},
 };
 pub(crate) use self::{
     dialect::Dialect,
@@ -49,8 +52,8 @@ pub(crate) use self::{
     server::{Server, Trouble, refused},
 };
 use super::{
-    Arrivals, Damage, Engine, EngineError, LostUnknown, Opened, Reader, Seq, Sort,
-    embedded::entry::Entry as What, free,
+    Arrivals, Damage, Engine, EngineError, Filling, HALF_FILLED, LostUnknown, Opened, Reader, Seq,
+    Sort, entry::Entry as What, free,
 };
 use crate::{config, wire::Names};
 
@@ -121,8 +124,33 @@ impl CouchDb {
     /// Opens the databases of a site, and makes them if there are none. Its data directory is where the rest
     /// is that it keeps.
     pub fn open(config: &config::CouchDb, here: SiteId, data: &Path) -> Result<Self, EngineError> {
-        let place = config.url.to_string();
-        let databases = Databases::open(config).map_err(|problem| error(&place, problem))?;
+        let (this, filling) = Self::open_any(config, here, data)?;
+        if filling { Err(error(&this.shared.databases.place, HALF_FILLED)) } else { Ok(this) }
+    }
+
+    /// Opens the databases of a site to fill them: empty ones, or some that are half filled.
+    pub fn fill(config: &config::CouchDb, here: SiteId, data: &Path) -> Result<Self, EngineError> {
+        let (this, filling) = Self::open_any(config, here, data)?;
+        let Shared { databases, .. } = &*this.shared;
+        let fail = |trouble: Trouble| this.shared.fail(&trouble);
+        if !filling {
+            if this.next > 1 || databases.has_records().map_err(fail)? {
+                let problem = format!("it is not empty: {}", databases.how_to_begin_again());
+                return Err(error(&databases.place, problem));
+            }
+            databases.mark_filling().map_err(fail)?;
+        }
+        Ok(this)
+    }
+
+    /// Opens the databases, and says whether they are being filled.
+    fn open_any(
+        config: &config::CouchDb,
+        here: SiteId,
+        data: &Path,
+    ) -> Result<(Self, bool), EngineError> {
+        let url = config.url.to_string();
+        let databases = Databases::open(config).map_err(|problem| error(&url, problem))?;
         let ours = About { format: FORMAT, site: here.to_string() };
         let fail = |trouble: Trouble| error(&databases.place, trouble.to_string());
         let about = databases.about(&ours).map_err(fail)?;
@@ -145,6 +173,7 @@ impl CouchDb {
             );
             return Err(error(&databases.place, problem));
         }
+        let filling = databases.is_filling().map_err(fail)?;
         let last = cut_off(&databases).map_err(fail)?;
         let index = read_index(&databases).map_err(fail)?;
         let shared = Arc::new(Shared {
@@ -154,7 +183,7 @@ impl CouchDb {
             last: AtomicU64::new(last),
             data: data.to_owned(),
         });
-        let this = Self {
+        let mut this = Self {
             shared,
             here,
             next: last + 1,
@@ -167,7 +196,42 @@ impl CouchDb {
         for resource in forgotten {
             this.scrub(&resource);
         }
-        Ok(this)
+        let beside = place(data);
+        if LocalJournal::is_in(&beside) {
+            let (mut journal, batches) = LocalJournal::open(&beside)?;
+            for batch in &batches {
+                this.take_in(batch, &journal)?;
+            }
+            journal.clear()?;
+        }
+        Ok((this, filling))
+    }
+
+    /// Writes a batch that has waited for the server, unless it is there: the numbers say so.
+    fn take_in(&mut self, batch: &Batch, journal: &LocalJournal) -> Result<(), EngineError> {
+        let (first, last) = (batch.first, batch.last());
+        if first == self.next {
+            return self.append(&batch.values).map(drop);
+        }
+        let place = &self.shared.databases.place;
+        if last >= self.next {
+            let problem = format!(
+                "it holds the numbers {first} to {last}, and what {place} holds ends at {}",
+                self.next - 1
+            );
+            return Err(journal.contradiction(&problem));
+        }
+        let there = self.shared.after(first - 1, batch.values.len())?;
+        let waited: BTreeMap<Seq, &Durable> = batch.numbered().collect();
+        // What is forgotten is not there any more.
+        let other = there.iter().find(|(n, there)| waited.get(n).is_some_and(|it| *it != there));
+        match other {
+            None => Ok(()),
+            Some((number, _)) => {
+                let problem = format!("number {number} is something else in {place}");
+                Err(journal.contradiction(&problem))
+            }
+        }
     }
 
     /// A batch with the documents of its records.
@@ -256,9 +320,26 @@ impl CouchDb {
     }
 }
 
+/// Opens the databases of a site as its configuration says: with a local journal, or without.
+pub fn open(
+    config: &config::CouchDb,
+    here: SiteId,
+    data: &Path,
+) -> Result<Box<dyn Opened>, EngineError> {
+    Ok(match config.local_journal {
+        Some(limit) => Box::new(Buffered::open(config, here, data, limit)?),
+        None => Box::new(CouchDb::open(config, here, data)?),
+    })
+}
+
+/// What is kept on the local disk beside the databases.
+fn place(data: &Path) -> PathBuf {
+    data.join("couchdb")
+}
+
 /// Cuts off a batch of which the last page is missing, and says the last number that counts.
 fn cut_off(databases: &Databases) -> Result<Seq, Trouble> {
-    let Some(last) = databases.page_before(Seq::MAX)? else { return Ok(0) };
+    let Some(last) = databases.last_page()? else { return Ok(0) };
     let (first, end) = last.batch;
     if last.last() == end {
         return Ok(end);
@@ -282,23 +363,49 @@ fn read_index(databases: &Databases) -> Result<Index, Trouble> {
     }
 }
 
-impl Engine for CouchDb {
-    fn append(&mut self, batch: &[Durable]) -> Result<Seq, EngineError> {
+/// Why a batch was not written.
+enum Failed {
+    /// It can never be.
+    ForGood(EngineError),
+    /// The server did not take it.
+    Trouble(Trouble),
+}
+
+impl Failed {
+    fn is_away(&self) -> bool {
+        matches!(self, Self::Trouble(trouble) if trouble.is_away())
+    }
+}
+
+impl From<Trouble> for Failed {
+    fn from(trouble: Trouble) -> Self {
+        Self::Trouble(trouble)
+    }
+}
+
+impl CouchDb {
+    fn worded(&self, failed: Failed) -> EngineError {
+        match failed {
+            Failed::ForGood(error) => error,
+            Failed::Trouble(trouble) => self.shared.fail(&trouble),
+        }
+    }
+
+    fn try_append(&mut self, batch: &[Durable]) -> Result<Seq, Failed> {
         if batch.is_empty() {
             return Ok(self.next - 1);
         }
-        let documents = self.documents(batch)?;
+        let documents = self.documents(batch).map_err(Failed::ForGood)?;
         let pages = journal::pages(self.next, &documents)
-            .map_err(|(n, problem)| self.unwritable(&batch[n], &problem))?;
+            .map_err(|(n, problem)| Failed::ForGood(self.unwritable(&batch[n], &problem)))?;
         let documents: Vec<Document> = documents.into_iter().filter_map(|(_, d)| d).collect();
         let Shared { databases, .. } = &*self.shared;
-        let fail = |trouble: Trouble| self.shared.fail(&trouble);
-        self.put(&documents).map_err(fail)?;
+        self.put(&documents)?;
         let found = self.lost_unknown.map_or(0, |lost| lost.found);
         let in_place = |lost: &RangeInclusive<Seq>| journal::in_place_of(lost.clone(), found);
         let made: Vec<Page> =
             self.untold.iter().flat_map(in_place).chain(pages.iter().cloned()).collect();
-        databases.make_pages(&made).map_err(fail)?;
+        databases.make_pages(&made)?;
         self.untold.clear();
         let last = self.next + batch.len() as Seq - 1;
         {
@@ -319,6 +426,12 @@ impl Engine for CouchDb {
             self.scrub(resource);
         }
         Ok(last)
+    }
+}
+
+impl Engine for CouchDb {
+    fn append(&mut self, batch: &[Durable]) -> Result<Seq, EngineError> {
+        self.try_append(batch).map_err(|failed| self.worded(failed))
     }
 
     fn recover(&mut self) -> Result<(), EngineError> {
@@ -365,6 +478,27 @@ impl Opened for CouchDb {
 
     fn lost_unknown(&self) -> Option<LostUnknown> {
         self.lost_unknown
+    }
+}
+
+impl Filling for CouchDb {
+    fn lose_unknown(&mut self, lost: LostUnknown) -> Result<(), EngineError> {
+        let pages = journal::in_place_of(1..=lost.records, lost.found);
+        for pages in pages.chunks(PAGES) {
+            let made = self.shared.databases.make_pages(pages);
+            made.map_err(|trouble| self.shared.fail(&trouble))?;
+        }
+        self.next = lost.records + 1;
+        self.shared.last.store(lost.records, Ordering::Release);
+        Ok(())
+    }
+
+    fn how_to_begin_again(&self) -> String {
+        self.shared.databases.how_to_begin_again()
+    }
+
+    fn finish(&mut self) -> Result<(), EngineError> {
+        self.shared.databases.unmark_filling().map_err(|trouble| self.shared.fail(&trouble))
     }
 }
 

@@ -57,6 +57,19 @@ pub(crate) enum Trouble {
     Odd(String),
     /// Another has written a page of the journal meanwhile.
     Taken(String),
+    /// The last page of the journal is not what the engine has written.
+    Spoilt(String),
+}
+
+impl Trouble {
+    /// Whether the server is away, and takes the same when it is back.
+    pub(super) fn is_away(&self) -> bool {
+        match self {
+            Self::Silent(_) => true,
+            Self::Refused { status, .. } => status.is_server_error(),
+            Self::Odd(_) | Self::Taken(_) | Self::Spoilt(_) => false,
+        }
+    }
 }
 
 impl std::fmt::Display for Trouble {
@@ -84,6 +97,10 @@ impl std::fmt::Display for Trouble {
             Self::Taken(page) => write!(
                 f,
                 "another agent has written `{page}` of the journal: one site has one agent at work on its databases"
+            ),
+            Self::Spoilt(page) => write!(
+                f,
+                "`{page}`, the last of the journal, makes no sense: somebody has changed it. Put both databases back from a backup; see docs/couchdb.md"
             ),
             Self::Odd(why) => write!(f, "CouchDB answers something that makes no sense ({why})"),
         }

@@ -1,8 +1,8 @@
-//! The files beside the database: which store this is, who has it open, and the last number that
+//! The files beside the database: which store this is, whether it is whole, and the last number that
 //! was acknowledged.
 
 use std::{
-    fs::{self, File, TryLockError},
+    fs::{self, File},
     io::{self, Write},
     os::unix::fs::FileExt,
     path::Path,
@@ -10,74 +10,13 @@ use std::{
 
 use cheops_core::id::SiteId;
 
-use crate::engine::{EngineError, Seq, Sort};
+pub(super) use crate::engine::disk::{
+    Lock, create_directory, error, explain, lock, sync_directory,
+};
+use crate::engine::{EngineError, Seq};
 
 /// The format that is written, and the only one that is read.
 pub(super) const FORMAT: u32 = 1;
-
-pub(super) fn error(place: &Path, problem: impl Into<String>) -> EngineError {
-    EngineError { place: place.display().to_string(), problem: problem.into(), sort: Sort::Disk }
-}
-
-/// What a failure of the disk means to an operator.
-pub(super) fn explain(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            format!("the disk is full ({error}): make room there")
-        }
-        io::ErrorKind::PermissionDenied => {
-            format!("{error}: let the agent's user read and write there")
-        }
-        io::ErrorKind::ReadOnlyFilesystem => {
-            format!("{error}: mount it so that the agent can write, or name another directory")
-        }
-        _ => format!("{error}: look at the disk and the system's log"),
-    }
-}
-
-/// Makes what was created, renamed or removed in a directory durable.
-pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
-}
-
-/// Makes a directory that is still there after a power cut.
-pub(super) fn create_directory(directory: &Path) -> io::Result<()> {
-    let missing: Vec<_> = directory.ancestors().take_while(|path| !path.exists()).collect();
-    fs::create_dir_all(directory)?;
-    for path in missing {
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        sync_directory(parent.unwrap_or(Path::new(".")))?;
-    }
-    Ok(())
-}
-
-/// A store that this process has for itself. It is free again when this is dropped, or when the
-/// process is gone, however that happens.
-pub(super) struct Lock(File);
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        // A process that is just being started has the file open, too, until it becomes another
-        // program: to close it here is not enough.
-        let _ = self.0.unlock();
-    }
-}
-
-/// Takes the store for this process.
-pub(super) fn lock(directory: &Path) -> Result<Lock, EngineError> {
-    let path = directory.join("lock");
-    let open = File::options().create(true).truncate(false).write(true).open(path);
-    let file = open.map_err(|failure| error(directory, explain(&failure)))?;
-    match file.try_lock() {
-        Ok(()) => Ok(Lock(file)),
-        Err(TryLockError::WouldBlock) => Err(error(
-            directory,
-            "it is in use: is another agent running on it? Stop that one, or name another \
-             directory",
-        )),
-        Err(TryLockError::Error(failure)) => Err(error(directory, explain(&failure))),
-    }
-}
 
 /// What a store says of itself.
 #[derive(Debug, PartialEq, Eq)]
@@ -146,6 +85,28 @@ pub(super) fn write_about(directory: &Path, site: &SiteId) -> io::Result<()> {
     sync_directory(directory)
 }
 
+/// The file that says that a store is being filled with what another engine holds.
+const FILLING: &str = "filling";
+
+/// Whether a store is being filled, and not whole.
+pub(super) fn is_filling(directory: &Path) -> io::Result<bool> {
+    directory.join(FILLING).try_exists()
+}
+
+/// Marks a store as one that is being filled.
+pub(super) fn mark_filling(directory: &Path) -> io::Result<()> {
+    let mut file = File::create(directory.join(FILLING))?;
+    file.write_all(b"cheops engine copy is filling this store: it is not whole\n")?;
+    file.sync_all()?;
+    sync_directory(directory)
+}
+
+/// Takes the mark away.
+pub(super) fn unmark_filling(directory: &Path) -> io::Result<()> {
+    fs::remove_file(directory.join(FILLING))?;
+    sync_directory(directory)
+}
+
 /// The last number that was acknowledged.
 ///
 /// It is written after each batch and not synced: after a crash it may be behind, but it is never
@@ -156,6 +117,11 @@ impl Tail {
     pub(super) fn open(directory: &Path) -> io::Result<Self> {
         let path = directory.join("tail");
         Ok(Self(File::options().create(true).truncate(false).read(true).write(true).open(path)?))
+    }
+
+    /// The one in a file.
+    pub(super) fn of(file: File) -> Self {
+        Self(file)
     }
 
     /// The number, or 0 if none was written or it can't be read.

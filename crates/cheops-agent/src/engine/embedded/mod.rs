@@ -11,7 +11,6 @@
 
 mod check;
 mod disk;
-pub(in crate::engine) mod entry;
 mod frame;
 mod read;
 mod rebuild;
@@ -42,12 +41,18 @@ use cheops_core::{
 use self::{
     check::Verdict,
     disk::{About, Tail, error, explain},
-    entry::{Entry, Gone, Loss, Why},
     read::Written,
     store::{Items, Store, Trouble, io_error},
 };
-use super::{Damage, Engine, EngineError, LostUnknown, Opened, Reader, Seq, Sort, free, meaning};
-use crate::wire::{self, Names};
+use super::{
+    Damage, Engine, EngineError, Filling, HALF_FILLED, LostUnknown, Opened, Reader, Seq, Sort,
+    entry::{Entry, Gone, Loss, Why},
+    free, meaning,
+};
+use crate::{
+    shell,
+    wire::{self, Names},
+};
 
 /// How long fjall may take to let go of its files.
 const LET_GO: Duration = Duration::from_secs(10);
@@ -156,9 +161,35 @@ impl Embedded {
     /// Opens the store in a directory, and makes one if there is none. What is broken is rebuilt:
     /// [`damage`](Opened::damage) says what was lost, once all was read.
     pub fn open(directory: &Path, options: Options) -> Result<Self, EngineError> {
+        let (lock, filling) = take(directory)?;
+        if filling {
+            return Err(error(directory, HALF_FILLED));
+        }
+        Self::open_taken(directory, options, lock)
+    }
+
+    /// Opens the store in a directory to fill it: an empty one, or one that is half filled.
+    pub fn fill(directory: &Path, options: Options) -> Result<Self, EngineError> {
+        let (lock, filling) = take(directory)?;
+        let this = Self::open_taken(directory, options, lock)?;
+        if !filling {
+            if this.next > 1 {
+                let from = directory.to_string_lossy();
+                let (from, to) = (shell::word(&from), shell::word(&format!("{from}.old")));
+                let problem = format!("it is not empty: move it away first: mv {from} {to}");
+                return Err(error(directory, problem));
+            }
+            disk::mark_filling(directory).map_err(|failure| error(directory, explain(&failure)))?;
+        }
+        Ok(this)
+    }
+
+    fn open_taken(
+        directory: &Path,
+        options: Options,
+        lock: disk::Lock,
+    ) -> Result<Self, EngineError> {
         let failed = |failure: io::Error| error(directory, explain(&failure));
-        disk::create_directory(directory).map_err(failed)?;
-        let lock = disk::lock(directory)?;
         let about = disk::about(directory, &options.site)?;
         rebuild::tidy(directory).map_err(failed)?;
         let new = about == About::New && !rebuild::database(directory).exists();
@@ -306,6 +337,36 @@ impl Opened for Embedded {
     }
 }
 
+impl Filling for Embedded {
+    fn lose_unknown(&mut self, lost: LostUnknown) -> Result<(), EngineError> {
+        let guard = self.shared.store();
+        let store = guard.as_ref().ok_or_else(|| self.shared.closed())?;
+        let why = Why::Lost(Loss {
+            resource: None,
+            told: true,
+            found: lost.found,
+            what: "something of resources that are not known".into(),
+            why: "it was lost before all was copied here".into(),
+        });
+        let mut items = Items::default();
+        items.gone(&Gone { first: 1, last: lost.records, why });
+        let place = &self.shared.directory;
+        store.write(items, true).map_err(|error| self::error(place, failure(place, &error)))?;
+        self.next = lost.records + 1;
+        self.shared.last.store(lost.records, Ordering::Release);
+        Ok(())
+    }
+
+    fn how_to_begin_again(&self) -> String {
+        format!("remove it: rm -r {}", shell::word(&self.shared.directory.to_string_lossy()))
+    }
+
+    fn finish(&mut self) -> Result<(), EngineError> {
+        let directory = &self.shared.directory;
+        disk::unmark_filling(directory).map_err(|failure| error(directory, explain(&failure)))
+    }
+}
+
 impl Drop for Embedded {
     /// Closes the store, even if somebody still has a reader: whoever opens it next finds it free.
     fn drop(&mut self) {
@@ -437,6 +498,19 @@ fn forgot_itself() -> Damage {
         why: "it is missing, or its checksum is wrong; it was written anew for this site".into(),
         floor: 0,
     }
+}
+
+/// Whether something was written to the store in a directory, as far as its file `tail` says.
+pub(super) fn is_used(directory: &Path) -> bool {
+    File::open(directory.join("tail")).is_ok_and(|tail| Tail::of(tail).read() > 0)
+}
+
+/// Takes a directory for this process, and says whether the store in it is being filled.
+fn take(directory: &Path) -> Result<(disk::Lock, bool), EngineError> {
+    let failed = |failure: io::Error| error(directory, explain(&failure));
+    disk::create_directory(directory).map_err(failed)?;
+    let lock = disk::lock(directory)?;
+    Ok((lock, disk::is_filling(directory).map_err(failed)?))
 }
 
 /// Checks the database and opens it; what can't be opened is rebuilt first. Says the last number,

@@ -10,12 +10,15 @@ use cheops_core::{id::ResourceId, replica::Durable};
 use super::{
     Acknowledged, Embedded,
     disk::error,
-    entry::{Gone, Loss, Why},
     rebuild::{self, Holes},
     store::{Store, Trouble},
 };
 use crate::{
-    engine::{Damage, EngineError, Seq, meaning},
+    engine::{
+        Damage, EngineError, Seq,
+        entry::{Gone, Loss, Why},
+        meaning,
+    },
     wire::Names,
 };
 

@@ -19,12 +19,15 @@ use cheops_core::id::ResourceId;
 use super::{
     Acknowledged, Options,
     disk::{self, error, explain},
-    entry::{Entry, Gone, Loss, Why},
     frame::{self, HEADER, Kind},
     store::{Items, Store, Trouble, io_error},
 };
 use crate::{
-    engine::{EngineError, Seq, meaning},
+    engine::{
+        EngineError, Seq,
+        entry::{Entry, Gone, Loss, Why},
+        meaning,
+    },
     wire::{self, Names},
 };
 

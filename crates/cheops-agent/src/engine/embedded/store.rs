@@ -17,11 +17,13 @@ use fjall::{
 
 use super::{
     Options, disk,
-    entry::{Entry, Gone},
     frame::{self, Frame, Kind},
 };
 use crate::{
-    engine::Seq,
+    engine::{
+        Seq,
+        entry::{Entry, Gone},
+    },
     wire::{self, Names, WireError},
 };
 

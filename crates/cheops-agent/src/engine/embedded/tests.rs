@@ -10,12 +10,11 @@ use cheops_core::{
 
 use super::{
     Acknowledged, Embedded, Options, State,
-    entry::Entry,
     frame::{self, Kind},
     rebuild,
     store::Items,
 };
-use crate::engine::{Engine, Opened as _, Seq, meaning};
+use crate::engine::{Engine, Opened as _, Seq, entry::Entry, meaning};
 
 fn open(directory: &Path) -> Embedded {
     let options = Options { memtable: 16 << 10, ..Options::of("here".parse().unwrap()) };

@@ -12,7 +12,7 @@ use crate::engine::Seq;
 
 /// What the index says of something in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::engine) struct Entry {
+pub(super) struct Entry {
     pub(super) resource: ResourceId,
     what: What,
     /// The record that it is or is about.
@@ -36,7 +36,7 @@ enum What {
 }
 
 impl Entry {
-    pub(in crate::engine) fn of(durable: &Durable) -> Self {
+    pub(super) fn of(durable: &Durable) -> Self {
         let (what, id) = match durable {
             Durable::Record(Record::Operation(op), _) => (What::Operation, Some(&op.id)),
             Durable::Record(Record::Reply(reply), _) => (What::Reply, Some(&reply.id)),
