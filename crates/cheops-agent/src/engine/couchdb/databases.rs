@@ -76,8 +76,19 @@ struct Welcome {
 }
 
 #[derive(Deserialize)]
-struct Rows<T> {
-    rows: Vec<Row<T>>,
+struct Rows<R> {
+    rows: Vec<R>,
+}
+
+/// What stands under an id.
+#[derive(Deserialize)]
+struct Stands {
+    value: Option<Revision>,
+}
+
+#[derive(Deserialize)]
+struct Revision {
+    rev: String,
 }
 
 #[derive(Deserialize)]
@@ -158,6 +169,30 @@ impl Databases {
         written.iter().try_for_each(Written::check)
     }
 
+    /// Writes documents in place of whatever stands under their ids, if only that they were removed: without a
+    /// revision that follows it, CouchDB would leave it at that.
+    pub(super) fn put_back(&self, documents: &[Document]) -> Result<(), Trouble> {
+        if documents.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<&str> = documents.iter().map(|document| document.id.as_str()).collect();
+        let path = format!("{}/_all_docs", self.records);
+        let rows: Rows<Stands> =
+            self.client.ask(Method::POST, &path, Some(&json!({"keys": ids})))?;
+        let put = documents.iter().zip(rows.rows).map(|(document, Stands { value })| {
+            let mut document = json!(document);
+            if let Some(fields) = document.as_object_mut() {
+                fields.remove("_rev");
+                fields.extend(value.map(|Revision { rev }| ("_rev".to_owned(), rev.into())));
+            }
+            document
+        });
+        let body = json!({"docs": put.collect::<Vec<_>>()});
+        let written: Vec<Written> =
+            self.client.ask(Method::POST, &format!("{}/_bulk_docs", self.records), Some(&body))?;
+        written.iter().try_for_each(Written::check)
+    }
+
     /// Makes pages. Those that are there already have to say the same.
     pub(super) fn make_pages(&self, pages: &[Page]) -> Result<(), Trouble> {
         let body = json!({"docs": pages});
@@ -216,7 +251,7 @@ impl Databases {
                 percent_encoding::utf8_percent_encode(&key, percent_encoding::NON_ALPHANUMERIC);
             let _ = write!(path, "&{name}={key}");
         }
-        let rows: Rows<Value> = self.client.ask(Method::GET, &path, None::<&()>)?;
+        let rows: Rows<Row<Value>> = self.client.ask(Method::GET, &path, None::<&()>)?;
         let read = |row: Row<Value>| serde_json::from_value::<Page>(row.doc?).ok();
         // One that makes no sense is as good as none: what it held is found to be missing.
         Ok(rows.rows.into_iter().filter_map(read).filter(Page::is_sound).collect())
@@ -241,7 +276,7 @@ impl Databases {
         let mut found = Vec::with_capacity(ids.len());
         for ids in ids.chunks(AT_ONCE) {
             let path = format!("{database}/_all_docs?include_docs=true");
-            let rows: Rows<Value> =
+            let rows: Rows<Row<Value>> =
                 self.client.ask(Method::POST, &path, Some(&json!({"keys": ids})))?;
             // One that makes no sense is as good as none: it says nothing that could be used.
             let read = |row: Row<Value>| serde_json::from_value(row.doc?).ok();

@@ -60,6 +60,8 @@ pub struct CouchDb {
     lost_unknown: Option<LostUnknown>,
     /// Pages that are gone: others take their place with the next batch.
     untold: Vec<RangeInclusive<Seq>>,
+    /// Documents that the journal names, and that somebody has removed or changed.
+    lost: BTreeSet<String>,
     /// Up to where strays were looked for: noted with the first batch, since those among them that are this
     /// site's own are in it.
     reached: Option<Checkpoint>,
@@ -135,6 +137,7 @@ impl CouchDb {
             damage: Vec::new(),
             lost_unknown: None,
             untold: Vec::new(),
+            lost: BTreeSet::new(),
             reached: None,
         };
         // What a forgotten resource has left behind because the agent was stopped.
@@ -251,16 +254,20 @@ impl Engine for CouchDb {
         let documents = self.documents(batch)?;
         let pages = journal::pages(self.next, &documents)
             .map_err(|(n, problem)| self.unwritable(&batch[n], &problem))?;
-        let documents: Vec<Document> = documents.into_iter().filter_map(|(_, d)| d).collect();
+        let documents = documents.into_iter().filter_map(|(_, document)| document);
+        let (lost, documents): (Vec<Document>, Vec<_>) =
+            documents.partition(|document| self.lost.contains(&document.id));
         let Shared { databases, .. } = &*self.shared;
         let fail = |trouble: Trouble| self.shared.fail(&trouble);
         databases.put_records(&documents).map_err(fail)?;
+        databases.put_back(&lost).map_err(fail)?;
         let found = self.lost_unknown.map_or(0, |lost| lost.found);
         let in_place = |lost: &RangeInclusive<Seq>| journal::in_place_of(lost.clone(), found);
         let made: Vec<Page> =
             self.untold.iter().flat_map(in_place).chain(pages.iter().cloned()).collect();
         databases.make_pages(&made).map_err(fail)?;
         self.untold.clear();
+        self.lost.retain(|id| lost.iter().all(|back| back.id != *id));
         let last = self.next + batch.len() as Seq - 1;
         {
             let (mut index, mut names) = (self.shared.index_mut(), Names::default());

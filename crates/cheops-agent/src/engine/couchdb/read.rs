@@ -23,6 +23,8 @@ enum Found {
     /// Something that can't be read.
     Lost {
         resource: Option<ResourceId>,
+        /// Its document, if it had one.
+        document: Option<String>,
         what: String,
         why: String,
     },
@@ -94,11 +96,11 @@ fn found(entry: &Entry, documents: &BTreeMap<String, Document>, names: &mut Name
         Some(Err(why)) => why,
         None => "its document is not there any more".to_owned(),
     };
-    let what = match entry {
-        Entry::Record(id) => format!("the document `{id}`"),
-        _ => "an entry of the journal".to_owned(),
+    let (document, what) = match entry {
+        Entry::Record(id) => (Some(id.clone()), format!("the document `{id}`")),
+        _ => (None, "an entry of the journal".to_owned()),
     };
-    Found::Lost { resource: entry.resource(), what, why }
+    Found::Lost { resource: entry.resource(), document, what, why }
 }
 
 /// All that was written, in order, some pages at a time in memory.
@@ -118,6 +120,7 @@ impl<'a> Written<'a> {
     pub(super) fn new(engine: &'a mut CouchDb) -> Self {
         engine.damage.clear();
         engine.untold.clear();
+        engine.lost.clear();
         engine.lost_unknown = None;
         Self {
             engine,
@@ -198,7 +201,8 @@ impl<'a> Written<'a> {
                         return Ok(Some(durable));
                     }
                 }
-                Found::Lost { resource, what, why } => {
+                Found::Lost { resource, document, what, why } => {
+                    self.engine.lost.extend(document);
                     let floor = resource.as_ref().and_then(|resource| {
                         self.engine
                             .shared
