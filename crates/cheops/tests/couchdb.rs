@@ -2,38 +2,25 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
-#[path = "../../cheops-agent/tests/couch/mod.rs"]
-mod couch;
 mod field;
 
 use std::{
     fs,
     net::TcpListener,
-    path::Path,
     process::{Command, Stdio},
 };
 
-use cheops_agent::{
-    api::model::Submit,
-    config::{CouchDb, Secret},
-};
-use couch::{Couch, Relay};
+use cheops_agent::api::model::Submit;
 use field::{
     agent::{Agent, peer},
-    all_ok, eventually, submit,
+    all_ok,
+    couch::{Couch, Relay},
+    eventually, submit,
 };
 
-/// Settings of an agent that keeps its records in a database at this port.
-fn settings(couchdb: &CouchDb, port: u16, directory: &Path) -> String {
-    let CouchDb { database, user, password, .. } = couchdb;
-    let mut text = format!(
-        "work = 'work'\nengine = 'couchdb'\n[couchdb]\nurl = 'http://127.0.0.1:{port}'\ndatabase = '{database}'\n"
-    );
-    if let (Some(user), Some(Secret::Text(password))) = (user, password) {
-        fs::write(directory.join("password"), password).unwrap();
-        text = format!("{text}user = '{user}'\npassword_file = 'password'\n");
-    }
-    text
+/// Settings of an agent whose commands run in a directory of their own.
+fn in_work(settings: &str) -> String {
+    format!("work = 'work'\n{settings}")
 }
 
 /// Adds a line to a file: what is run twice is seen.
@@ -54,8 +41,8 @@ fn operations(agent: &Agent) -> usize {
 fn an_agent_that_is_killed_has_all_that_it_accepted_and_runs_nothing_twice() {
     let couch = Couch::get();
     let directory = tempfile::tempdir().unwrap();
-    let settings = settings(&couch.config, couch.config.place().1, directory.path());
-    let mut agent = Agent::alone_with(directory.path(), &settings);
+    let mut agent =
+        Agent::alone_with(directory.path(), &in_work(&couch.settings(directory.path())));
     let mut accepted = 0;
     for round in 1..=3 {
         for _ in 0..5 {
@@ -78,7 +65,8 @@ fn while_couchdb_is_down_nothing_is_accepted_and_then_all_goes_on() {
     let couch = Couch::get();
     let relay = Relay::to(couch.config.place());
     let directory = tempfile::tempdir().unwrap();
-    let settings = settings(&couch.config, relay.port, directory.path());
+    let relayed = format!("127.0.0.1:{}", relay.port);
+    let settings = in_work(&couch.settings_at(&relayed, directory.path()));
     let mut agent = Agent::alone_with(directory.path(), &settings);
     agent.exec("lines", &Submit { sites: Some("site1".into()), ..line(1) });
 
@@ -122,15 +110,13 @@ fn sites_on_couchdb_and_on_their_disks_work_together() {
         .map(|n| {
             let directory = directories[n].path();
             let (api, peers) = places[n];
-            let engine = couches.get(n).map_or_else(String::new, |couch| {
-                settings(&couch.config, couch.config.place().1, directory)
-            });
+            let engine = couches.get(n).map(|couch| couch.settings(directory));
+            let engine = in_work(&engine.unwrap_or_default());
             let others = (0..3).filter(|m| *m != n);
             let others: String = others
                 .map(|m| peer(&name(m), &places[m].1.to_string(), directories[m].path()))
                 .collect();
             let site = name(n);
-            let engine = if engine.is_empty() { "work = 'work'".to_owned() } else { engine };
             let config = format!(
                 "site = '{site}'\n{engine}\n[listen]\napi = '{api}'\npeers = '{peers}'\n{others}"
             );
