@@ -3,12 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
 mod field;
+#[path = "couchdb/refused.rs"]
+mod refused;
 
-use std::{
-    fs,
-    net::TcpListener,
-    process::{Command, Stdio},
-};
+use std::{fs, net::TcpListener};
 
 use cheops_agent::api::model::Submit;
 use field::{
@@ -144,39 +142,5 @@ fn sites_on_couchdb_and_on_their_disks_work_together() {
         let mut run = lines(agent);
         run.sort();
         assert_eq!(run, ["1", "2", "3", "4", "5", "6"], "{}", agent.name);
-    }
-}
-
-#[test]
-fn a_server_that_can_not_be_used_is_said_to_be_one_at_the_start() {
-    let couch = Couch::get();
-    let port = couch.config.place().1;
-    let start = |config: &str| {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("site.toml");
-        let head = "site = 'site1'\nengine = 'couchdb'\n[listen]\napi = '127.0.0.1:0'\npeers = '127.0.0.1:0'\n";
-        fs::write(&file, format!("{head}{config}")).unwrap();
-        let output = Command::new(env!("CARGO_BIN_EXE_cheops"))
-            .args(["agent", "--config"])
-            .arg(&file)
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let other = tempfile::tempdir().unwrap();
-    let agent = Agent::alone(other.path());
-    let agents = agent.url.rsplit_once(':').unwrap().1.to_owned();
-    for (config, expected) in [
-        (String::new(), "there is no section [couchdb]"),
-        (format!("[couchdb]\nurl = 'http://127.0.0.1:{nobody}'\n"), "CouchDB can't be reached"),
-        (format!("[couchdb]\nurl = 'http://127.0.0.1:{agents}'\n"), "makes no sense"),
-        (format!("[couchdb]\nurl = 'http://a:b@127.0.0.1:{port}'\n"), "holds a name or a password"),
-    ] {
-        let (code, said) = start(&config);
-        assert_ne!(code, Some(0), "{said}");
-        assert!(said.contains(expected), "{config}: {said}");
-        assert!(!said.contains("a:b@"), "{said}");
     }
 }

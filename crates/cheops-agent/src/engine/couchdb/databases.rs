@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
-    client::{Client, Trouble, refused},
+    client::{Client, Trouble, refused, said},
     document::Document,
     journal::{self, Page},
 };
@@ -43,11 +43,20 @@ pub(super) enum Dialect {
 }
 
 /// A document of the journal's database that says whose it is.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct About {
     pub(super) format: u32,
     pub(super) site: String,
+}
+
+/// The same with its revision.
+#[derive(Serialize, Deserialize)]
+struct Kept<A = About> {
+    #[serde(rename = "_rev", default, skip_serializing_if = "Option::is_none")]
+    revision: Option<String>,
+    #[serde(flatten)]
+    about: A,
 }
 
 /// Up to where the changes of the database of records are dealt with.
@@ -133,6 +142,11 @@ impl Databases {
             (status, _) if status.is_success() => Ok(()),
             // Somebody else was faster.
             (StatusCode::PRECONDITION_FAILED, _) => Ok(()),
+            // CouchDB answers the former to whoever is no admin of the server, known or not.
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, bytes) => {
+                let database = database.trim_start_matches('/').to_owned();
+                Err(Trouble::NotMade { database, why: said(&bytes) })
+            }
             (status, bytes) => Err(refused(status, &bytes)),
         }
     }
@@ -145,16 +159,19 @@ impl Databases {
         Ok(())
     }
 
-    /// Whose they are; made so, if nobody's.
+    /// Whose they are; made so, if nobody's. What is ours is written at each start: whoever may only read
+    /// learns it now, and not from the first operation.
     pub(super) fn about(&self, ours: &About) -> Result<About, Trouble> {
         let path = format!("{}/about", self.local);
-        if let Some(about) = self.client.find(&path)? {
-            return Ok(about);
-        }
-        match self.client.answer(Method::PUT, &path, Some(ours))? {
+        let found: Option<Kept> = self.client.find(&path)?;
+        let revision = match found {
+            Some(kept) if kept.about != *ours => return Ok(kept.about),
+            found => found.and_then(|kept| kept.revision),
+        };
+        match self.client.answer(Method::PUT, &path, Some(&Kept { revision, about: ours }))? {
             (StatusCode::CONFLICT, _) => self.client.ask(Method::GET, &path, None::<&()>),
             (status, bytes) if !status.is_success() => Err(refused(status, &bytes)),
-            _ => Ok(About { format: ours.format, site: ours.site.clone() }),
+            _ => Ok(ours.clone()),
         }
     }
 
