@@ -309,7 +309,11 @@ impl Databases {
         let Some(kept) = kept else { return Ok(Checkpoint { since: 0.into(), revision: None }) };
         let info: Value = self.client.ask(Method::GET, &self.records, None::<&()>)?;
         let reached = position(&info["update_seq"]) >= position(&kept.since);
-        Ok(if reached { kept } else { Checkpoint { since: 0.into(), ..kept } })
+        Ok(if reached && position(&kept.since).is_some() {
+            kept
+        } else {
+            Checkpoint { since: 0.into(), ..kept }
+        })
     }
 
     /// Takes note of up to where they are.
@@ -329,6 +333,8 @@ impl Databases {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
+        let since =
+            percent_encoding::utf8_percent_encode(&since, percent_encoding::NON_ALPHANUMERIC);
         let path =
             format!("{}/_changes?include_docs=true&limit={AT_ONCE}&since={since}", self.records);
         let changes: Changes = self.client.ask(Method::GET, &path, None::<&()>)?;
@@ -353,10 +359,10 @@ impl Databases {
 }
 
 /// How far a position in the changes is, as far as that can be told.
-fn position(since: &Value) -> u64 {
+fn position(since: &Value) -> Option<u64> {
     match since {
-        Value::String(text) => text.split('-').next().and_then(|n| n.parse().ok()).unwrap_or(0),
-        other => other.as_u64().unwrap_or(0),
+        Value::String(text) => text.split('-').next()?.parse().ok(),
+        other => other.as_u64(),
     }
 }
 

@@ -228,10 +228,13 @@ fn cut_off(databases: &Databases) -> Result<Seq, Trouble> {
         return Ok(end);
     }
     let pages = databases.pages(first, usize::from(u16::MAX))?;
+    // Only its own: a last page that makes no sense takes no other with it.
+    let (own, others): (Vec<Page>, Vec<_>) =
+        pages.into_iter().partition(|page| page.batch == last.batch);
     let removed = |page: &Page| json!({"_id": page.id, "_rev": page.revision, "_deleted": true});
-    let removed: Vec<_> = pages.iter().rev().map(removed).collect();
+    let removed: Vec<_> = own.iter().rev().map(removed).collect();
     databases.change_pages(&removed)?;
-    Ok(first - 1)
+    Ok(others.iter().map(Page::last).fold(first - 1, Seq::max))
 }
 
 fn read_index(databases: &Databases) -> Result<Index, Trouble> {
@@ -262,9 +265,9 @@ impl Engine for CouchDb {
         databases.put_records(&documents).map_err(fail)?;
         databases.put_back(&lost).map_err(fail)?;
         let found = self.lost_unknown.map_or(0, |lost| lost.found);
-        let in_place = |lost: &RangeInclusive<Seq>| journal::in_place_of(lost.clone(), found);
+        let in_place = |lost: &RangeInclusive<Seq>| journal::in_place_of(lost, found);
         let made: Vec<Page> =
-            self.untold.iter().flat_map(in_place).chain(pages.iter().cloned()).collect();
+            self.untold.iter().map(in_place).chain(pages.iter().cloned()).collect();
         databases.make_pages(&made).map_err(fail)?;
         self.untold.clear();
         self.lost.retain(|id| lost.iter().all(|back| back.id != *id));
