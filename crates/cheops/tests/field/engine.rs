@@ -49,16 +49,11 @@ struct Database {
 impl Databases {
     pub(crate) fn start(net: &Network, count: usize) -> Self {
         let named: Option<Vec<Couch>> = (0..count).map(Couch::named).collect();
-        let databases = match named {
-            Some(couches) => {
-                couches.into_iter().map(|couch| Database::beyond(net, couch)).collect()
-            }
-            None => {
-                let servers: Vec<Pouch> = (0..count).map(|n| server(net, n)).collect();
-                servers.into_iter().map(Database::at_host).collect()
-            }
-        };
-        Self(databases)
+        if let Some(couches) = named {
+            return Self(couches.into_iter().map(|couch| Database::beyond(net, couch)).collect());
+        }
+        let servers: Vec<Pouch> = (0..count).map(|n| server(net, n)).collect();
+        Self(servers.into_iter().map(Database::at_host).collect())
     }
 
     /// What the configuration of a site says of its database.

@@ -139,8 +139,8 @@ pub(super) fn pages(
 }
 
 /// The page that stands for lost ones, of these numbers.
-pub(super) fn in_place_of(lost: &RangeInclusive<Seq>, found: u64) -> Page {
-    let (first, last) = (*lost.start(), *lost.end());
+pub(super) fn in_place_of(numbers: &RangeInclusive<Seq>, found: u64) -> Page {
+    let (first, last) = (*numbers.start(), *numbers.end());
     Page {
         id: id(first),
         revision: None,

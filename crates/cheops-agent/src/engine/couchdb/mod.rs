@@ -258,19 +258,19 @@ impl Engine for CouchDb {
         let pages = journal::pages(self.next, &documents)
             .map_err(|(n, problem)| self.unwritable(&batch[n], &problem))?;
         let documents = documents.into_iter().filter_map(|(_, document)| document);
-        let (lost, documents): (Vec<Document>, Vec<_>) =
+        let (back, documents): (Vec<Document>, Vec<_>) =
             documents.partition(|document| self.lost.contains(&document.id));
         let Shared { databases, .. } = &*self.shared;
         let fail = |trouble: Trouble| self.shared.fail(&trouble);
         databases.put_records(&documents).map_err(fail)?;
-        databases.put_back(&lost).map_err(fail)?;
+        databases.put_back(&back).map_err(fail)?;
         let found = self.lost_unknown.map_or(0, |lost| lost.found);
         let in_place = |lost: &RangeInclusive<Seq>| journal::in_place_of(lost, found);
         let made: Vec<Page> =
             self.untold.iter().map(in_place).chain(pages.iter().cloned()).collect();
         databases.make_pages(&made).map_err(fail)?;
         self.untold.clear();
-        self.lost.retain(|id| lost.iter().all(|back| back.id != *id));
+        self.lost.retain(|id| back.iter().all(|document| document.id != *id));
         let last = self.next + batch.len() as Seq - 1;
         {
             let (mut index, mut names) = (self.shared.index_mut(), Names::default());
