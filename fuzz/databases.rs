@@ -129,14 +129,14 @@ pub(crate) fn seeds() -> Vec<String> {
         engine.append(&[record(3)]).unwrap();
         let documents = SERVER.documents.lock().unwrap();
         let lines = documents.iter().flat_map(BTreeMap::values);
-        seeds.push(lines.map(|document| format!("{document}\n")).collect());
+        seeds.push(lines.map(ToString::to_string).collect::<Vec<_>>().join("\n"));
     }
     // Pages as far away as a number can say.
     for far in [1 << 62, u64::MAX / 2, u64::MAX] {
         let id = format!("page:{far:020}");
         let page =
             json!({"_id": id, "_rev": "1-a", "First": far, "Batch": [far, far], "Entries": [null]});
-        seeds.push(format!("{}{page}\n", seeds[0]));
+        seeds.push(format!("{}\n{page}", seeds[0]));
     }
     seeds
 }
