@@ -95,8 +95,9 @@ soak: ## Simulate one seed after the other, from SEED or anywhere on, until one 
 	  seed=$$((seed + $(SEEDS))); echo "all well up to seed $$seed"; done; \
 	exit 1
 
-kills: tools hosts ## Kill agents under load, KILLS times (200 without it)
-	CHEOPS_KILLS=$(or $(KILLS),200) $(CARGO) test --package cheops --test kills
+kills: tools hosts pouchdb ## Kill agents under load, KILLS times (200 without it), on each engine
+	CHEOPS_POUCHDB=$(POUCHDB) CHEOPS_KILLS=$(or $(KILLS),200) $(CARGO) test --package cheops --test kills -- \
+	  --test-threads 1
 
 test-openstack: hosts openstack ## Two real Glances and the real openstack client, with all they need
 	CHEOPS_OPENSTACK=$(TOOLS)/openstack $(CARGO) test --package cheops --test openstack -- \

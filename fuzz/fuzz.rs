@@ -9,6 +9,7 @@
 //! `cargo bolero` is there.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
+mod databases;
 #[path = "../crates/cheops-agent/tests/golden/mod.rs"]
 mod golden;
 mod outside;
@@ -79,6 +80,7 @@ target!(private_keys, outside::private_keys(), &PEM_WORDS, outside::private_key_
 target!(frames, outside::frames(), &["\u{0}", "\u{1}", "\u{7f}"], outside::frames_read);
 target!(requests, outside::REQUESTS, &JSON_WORDS, as_text(outside::request_reads));
 target!(forms, outside::FORMS, &FORM_WORDS, outside::form_reads);
+target!(databases, databases::seeds(), &PAGE_WORDS, as_text(databases::site_reads));
 target!(settings, outside::SETTINGS, &TOML_WORDS, as_text(outside::settings_read));
 target!(audit_lines, outside::audit_lines(), &JSON_WORDS, outside::audit_reads);
 target!(scoped_requests, outside::SCOPED, &SCOPE_WORDS, as_text(outside::scoped_request_reads));
@@ -103,6 +105,22 @@ target!(
 );
 
 const PEM_WORDS: [&str; 4] = ["-----BEGIN PRIVATE KEY-----\n", "-----END", "=", "\n"];
+const PAGE_WORDS: [&str; 14] = [
+    "18446744073709551615",
+    "9223372036854775807",
+    "-1",
+    "\"First\": ",
+    "\"Batch\": [",
+    "\"Upto\": ",
+    "\"Lost\": 1",
+    "page:00000000000000000001",
+    "record:a:site1:18446744073709551615:ff",
+    "null",
+    "\"",
+    ",",
+    "AA==",
+    "\n",
+];
 const FORM_WORDS: [&str; 8] =
     ["--X\r\n", "--X--", "\r\n", "\r\n\r\n", "name=\"", "filename=\"", ";", "\""];
 const TOML_WORDS: [&str; 12] =

@@ -138,6 +138,25 @@ fn a_document_that_is_gone_is_reported_until_a_marker_and_the_rest_is_read() {
 }
 
 #[test]
+fn a_document_that_was_removed_is_put_back_with_its_record() {
+    let place = InCouch::new();
+    let written = own(1..=3);
+    place.open().append(&written).unwrap();
+    let lost = resource(2);
+    place.0.remove_like(&place.0.config.database, &format!("record:{lost}:here:2:"));
+    let marker = Durable::Withheld { resource: lost, floor: 2 };
+    let again = [marker, written[1].clone()];
+    let mut engine = place.open();
+    read(&mut *engine);
+    engine.append(&again).unwrap();
+    for _ in 0..2 {
+        let mut engine = place.open();
+        assert_eq!(read(&mut *engine), [&written[..], &again[..]].concat());
+        assert_eq!(engine.damage(), []);
+    }
+}
+
+#[test]
 fn what_is_forgotten_is_no_stray() {
     let place = InCouch::new();
     let (gone, here) = (resource(1), "here".parse::<cheops_core::id::SiteId>().unwrap());

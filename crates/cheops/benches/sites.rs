@@ -2,7 +2,8 @@
 //!
 //! Prints a table with each number's limit and, where there is a peer to compare with, the ratio to
 //! what that peer did in the same run. `cargo bench -p cheops --bench sites`; `-- NAME…` for some
-//! of them. `CHEOPS_POUCHDB` names the program `pouchdb-server`, if it is installed.
+//! of them. `CHEOPS_POUCHDB` names the program `pouchdb-server`, if it is installed; `CHEOPS_TEST_COUCHDB`
+//! names real servers for the part `couchdb`.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -11,6 +12,8 @@
 )]
 #![allow(clippy::cast_precision_loss, reason = "these are measurements")]
 
+#[path = "sites/couchdb.rs"]
+mod couchdb;
 #[path = "../tests/page/federation.rs"]
 mod federation;
 #[path = "../tests/field/mod.rs"]
@@ -35,13 +38,14 @@ use fleet::{Fleet, post};
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-    let parts: [(&str, fn()); 6] = [
+    let parts: [(&str, fn()); 7] = [
         ("accept", accept),
         ("propagate", propagate),
         ("exec", exec),
         ("heal", heal),
         ("idle", idle),
         ("grid", grid),
+        ("couchdb", couchdb::all),
     ];
     row("what", "measured", "limit", "");
     for (name, part) in parts {
@@ -65,27 +69,38 @@ fn millis(span: Duration) -> String {
 
 /// A command that keeps a site from running anything else of a resource, for as long as the bench
 /// lasts: what is measured is accepting, not the commands.
-const BLOCKER: &str = "sleep 600";
+fn blocker() -> String {
+    format!("sleep 600.{}", std::process::id())
+}
 
 /// About how many operations are written in one batch while 64 clients ask, from the number of syncs that
 /// the agent makes meanwhile.
 const SEALED_TOGETHER: usize = 5;
 
-/// Operations accepted in a second by one site, durable, with 64 clients.
-fn accept() {
-    const RESOURCES: usize = 64;
-    const SPAN: Duration = Duration::from_secs(4);
-    let fleet = Fleet::start(1, 0);
-    let address = fleet.api(0);
-    for n in 0..RESOURCES {
-        let body = serde_json::json!({"command": BLOCKER, "sites": "site1", "wait": "0s"});
+/// How many ask at once, and for how long.
+const CLIENTS: usize = 64;
+const SPAN: Duration = Duration::from_secs(4);
+
+/// Gives a site a resource for each client, of which it runs nothing more.
+fn occupy(address: std::net::SocketAddr) {
+    for n in 0..CLIENTS {
+        let body = serde_json::json!({"command": blocker(), "sites": "site1", "wait": "0s"});
         assert!(post(address, &format!("/api/v1/resources/r{n}/operations"), &body).0 < 300);
     }
+}
+
+/// An operation of a client, on its own resource.
+fn an_operation(client: usize) -> String {
     let padding = "x".repeat(300);
-    let request = move |client: usize| {
-        let body = format!(r#"{{"command":"true {padding}","kind":"inc","wait":"0s"}}"#);
-        load::request(&format!("/api/v1/resources/r{client}/operations"), &body)
-    };
+    let body = format!(r#"{{"command":"true {padding}","kind":"inc","wait":"0s"}}"#);
+    load::request(&format!("/api/v1/resources/r{client}/operations"), &body)
+}
+
+/// Operations accepted in a second by one site, durable, with 64 clients.
+fn accept() {
+    let fleet = Fleet::start(1, 0);
+    let address = fleet.api(0);
+    occupy(address);
     let pouch = pouch::Pouch::start();
     let mut ours = Vec::new();
     let mut theirs = Vec::new();
@@ -93,12 +108,12 @@ fn accept() {
     let mut each = Duration::MAX;
     for _ in 0..3 {
         let before = fleet.processor_time(0);
-        let rate = load::run(address, 64, SPAN, &request);
+        let rate = load::run(address, CLIENTS, SPAN, &an_operation);
         let used = fleet.processor_time(0).saturating_sub(before);
         each = each.min(used.div_f64(rate * SPAN.as_secs_f64()));
         ours.push(rate);
         if let Some(pouch) = &pouch {
-            theirs.push(load::run(pouch.address(), 64, SPAN, &pouch::Pouch::request));
+            theirs.push(load::run(pouch.address(), CLIENTS, SPAN, &pouch::Pouch::request));
         }
     }
     ours.sort_by(f64::total_cmp);
@@ -130,7 +145,7 @@ fn accept() {
 fn propagate() {
     const COUNT: usize = 400;
     let fleet = Fleet::start(3, 0);
-    let body = serde_json::json!({"command": BLOCKER, "sites": fleet.everywhere(), "wait": "0s"});
+    let body = serde_json::json!({"command": blocker(), "sites": fleet.everywhere(), "wait": "0s"});
     assert!(post(fleet.api(0), "/api/v1/resources/x/operations", &body).0 < 300);
     let mut feeds: Vec<_> = [1, 2].map(|n| fleet.changes(n)).into();
     let (mut spans, mut from_asking) = (Vec::new(), Vec::new());
@@ -219,7 +234,7 @@ fn heal() {
     let fleet = Fleet::start(3, 0);
     for n in 0..RESOURCES {
         let body =
-            serde_json::json!({"command": BLOCKER, "sites": fleet.everywhere(), "wait": "0s"});
+            serde_json::json!({"command": blocker(), "sites": fleet.everywhere(), "wait": "0s"});
         assert!(post(fleet.api(0), &format!("/api/v1/resources/r{n}/operations"), &body).0 < 300);
     }
     fleet.wait_for_operations(RESOURCES);
@@ -288,7 +303,7 @@ fn grid() {
 }
 
 /// One change after the other.
-pub(crate) struct Changes(Box<dyn BufRead>);
+pub(crate) struct Changes(Box<dyn BufRead + Send>);
 
 impl Changes {
     fn new(stream: std::net::TcpStream) -> Self {
@@ -297,12 +312,16 @@ impl Changes {
 
     /// The moment when this operation is told.
     fn wait_for(&mut self, operation: &str) -> Instant {
-        let wanted = format!(r#""id":"{operation}""#);
+        self.wait_for_text(&format!(r#""id":"{operation}""#))
+    }
+
+    /// The moment when something is told that holds this text.
+    fn wait_for_text(&mut self, wanted: &str) -> Instant {
         let mut line = String::new();
         loop {
             line.clear();
             assert!(self.0.read_line(&mut line).unwrap() > 0, "the feed ended");
-            if line.contains(&wanted) {
+            if line.contains(wanted) {
                 return Instant::now();
             }
         }

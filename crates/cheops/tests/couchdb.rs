@@ -2,38 +2,23 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
-#[path = "../../cheops-agent/tests/couch/mod.rs"]
-mod couch;
 mod field;
+#[path = "couchdb/refused.rs"]
+mod refused;
 
-use std::{
-    fs,
-    net::TcpListener,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::{fs, net::TcpListener, process::Command};
 
-use cheops_agent::{
-    api::model::Submit,
-    config::{CouchDb, Secret},
-};
-use couch::{Couch, Relay};
+use cheops_agent::api::model::Submit;
 use field::{
     agent::{Agent, peer},
-    all_ok, eventually, submit,
+    all_ok,
+    couch::{Couch, Relay},
+    eventually, submit,
 };
 
-/// Settings of an agent that keeps its records in a database at this port.
-fn settings(couchdb: &CouchDb, port: u16, directory: &Path) -> String {
-    let CouchDb { database, user, password, .. } = couchdb;
-    let mut text = format!(
-        "work = 'work'\nengine = 'couchdb'\n[couchdb]\nurl = 'http://127.0.0.1:{port}'\ndatabase = '{database}'\n"
-    );
-    if let (Some(user), Some(Secret::Text(password))) = (user, password) {
-        fs::write(directory.join("password"), password).unwrap();
-        text = format!("{text}user = '{user}'\npassword_file = 'password'\n");
-    }
-    text
+/// Settings of an agent whose commands run in a directory of their own.
+fn in_work(settings: &str) -> String {
+    format!("work = 'work'\n{settings}")
 }
 
 /// Adds a line to a file: what is run twice is seen.
@@ -54,8 +39,8 @@ fn operations(agent: &Agent) -> usize {
 fn an_agent_that_is_killed_has_all_that_it_accepted_and_runs_nothing_twice() {
     let couch = Couch::get();
     let directory = tempfile::tempdir().unwrap();
-    let settings = settings(&couch.config, couch.config.place().1, directory.path());
-    let mut agent = Agent::alone_with(directory.path(), &settings);
+    let mut agent =
+        Agent::alone_with(directory.path(), &in_work(&couch.settings(directory.path())));
     let mut accepted = 0;
     for round in 1..=3 {
         for _ in 0..5 {
@@ -78,7 +63,8 @@ fn while_couchdb_is_down_nothing_is_accepted_and_then_all_goes_on() {
     let couch = Couch::get();
     let relay = Relay::to(couch.config.place());
     let directory = tempfile::tempdir().unwrap();
-    let settings = settings(&couch.config, relay.port, directory.path());
+    let relayed = format!("127.0.0.1:{}", relay.port);
+    let settings = in_work(&couch.settings_at(&relayed, directory.path()));
     let mut agent = Agent::alone_with(directory.path(), &settings);
     agent.exec("lines", &Submit { sites: Some("site1".into()), ..line(1) });
 
@@ -122,15 +108,13 @@ fn sites_on_couchdb_and_on_their_disks_work_together() {
         .map(|n| {
             let directory = directories[n].path();
             let (api, peers) = places[n];
-            let engine = couches.get(n).map_or_else(String::new, |couch| {
-                settings(&couch.config, couch.config.place().1, directory)
-            });
+            let engine = couches.get(n).map(|couch| couch.settings(directory));
+            let engine = in_work(&engine.unwrap_or_default());
             let others = (0..3).filter(|m| *m != n);
             let others: String = others
                 .map(|m| peer(&name(m), &places[m].1.to_string(), directories[m].path()))
                 .collect();
             let site = name(n);
-            let engine = if engine.is_empty() { "work = 'work'".to_owned() } else { engine };
             let config = format!(
                 "site = '{site}'\n{engine}\n[listen]\napi = '{api}'\npeers = '{peers}'\n{others}"
             );
@@ -162,45 +146,11 @@ fn sites_on_couchdb_and_on_their_disks_work_together() {
 }
 
 #[test]
-fn a_server_that_can_not_be_used_is_said_to_be_one_at_the_start() {
-    let couch = Couch::get();
-    let port = couch.config.place().1;
-    let start = |config: &str| {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("site.toml");
-        let head = "site = 'site1'\nengine = 'couchdb'\n[listen]\napi = '127.0.0.1:0'\npeers = '127.0.0.1:0'\n";
-        fs::write(&file, format!("{head}{config}")).unwrap();
-        let output = Command::new(env!("CARGO_BIN_EXE_cheops"))
-            .args(["agent", "--config"])
-            .arg(&file)
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let other = tempfile::tempdir().unwrap();
-    let agent = Agent::alone(other.path());
-    let agents = agent.url.rsplit_once(':').unwrap().1.to_owned();
-    for (config, expected) in [
-        (String::new(), "there is no section [couchdb]"),
-        (format!("[couchdb]\nurl = 'http://127.0.0.1:{nobody}'\n"), "CouchDB can't be reached"),
-        (format!("[couchdb]\nurl = 'http://127.0.0.1:{agents}'\n"), "makes no sense"),
-        (format!("[couchdb]\nurl = 'http://a:b@127.0.0.1:{port}'\n"), "holds a name or a password"),
-    ] {
-        let (code, said) = start(&config);
-        assert_ne!(code, Some(0), "{said}");
-        assert!(said.contains(expected), "{config}: {said}");
-        assert!(!said.contains("a:b@"), "{said}");
-    }
-}
-
-#[test]
 fn a_site_moves_to_couchdb_and_back_with_all_that_it_knows_and_runs_nothing_twice() {
     let couch = Couch::get();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("site.toml");
-    let settings = settings(&couch.config, couch.config.place().1, directory.path());
+    let settings = in_work(&couch.settings(directory.path()));
     let settings = settings.replace("engine = 'couchdb'", "engine = 'embedded'");
     let mut agent = Agent::alone_with(directory.path(), &settings);
     let cheops = |arguments: &[&str]| {
@@ -220,7 +170,7 @@ fn a_site_moves_to_couchdb_and_back_with_all_that_it_knows_and_runs_nothing_twic
         let copy = ["engine", "copy", "--from", from, "--to", to, "-o", "json"];
         let (code, _, said) = cheops(&copy);
         assert_eq!(code, Some(2), "{said}");
-        assert!(said.contains("in use"), "{said}");
+        assert!(said.contains(if round == 0 { "in use" } else { "is at work" }), "{said}");
         agent.kill();
         if round == 1 {
             let (code, _, said) = cheops(&copy);
@@ -257,7 +207,8 @@ fn with_a_local_journal_operations_are_accepted_and_run_while_couchdb_is_down_an
     let couch = Couch::get();
     let relay = Relay::to(couch.config.place());
     let directory = tempfile::tempdir().unwrap();
-    let settings = settings(&couch.config, relay.port, directory.path());
+    let relayed = format!("127.0.0.1:{}", relay.port);
+    let settings = in_work(&couch.settings_at(&relayed, directory.path()));
     let settings = format!("{settings}local_journal = 1048576\n");
     let mut agent = Agent::alone_with(directory.path(), &settings);
     agent.exec("lines", &Submit { sites: Some("site1".into()), ..line(1) });

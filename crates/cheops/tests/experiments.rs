@@ -10,7 +10,19 @@ mod field;
 use std::{thread, time::Duration};
 
 use cheops_agent::api::model::{Fate, RunStatus, Submit};
-use field::{Field, all_ok, read, redis::Redis, submit};
+use field::{
+    Field, all_ok,
+    engine::{Engine, on_both_engines},
+    read,
+    redis::Redis,
+    submit,
+};
+
+on_both_engines!(
+    one_after_the_other_on_files_and_redis,
+    concurrent_on_files_and_redis_with_and_without_one_that_fails,
+    nothing_is_lost_where_the_matrix_takes_both,
+);
 
 const ROUNDS: usize = 20;
 
@@ -154,16 +166,14 @@ impl Experiment {
     }
 }
 
-#[test]
-fn one_after_the_other_on_files_and_redis() {
-    let field = Field::with(3, QUICK);
+fn one_after_the_other_on_files_and_redis(engine: Engine) {
+    let field = Field::on(engine, 3, QUICK);
     let _redis = Redis::start(&field);
     FILES.one_after_the_other(&field, "middle\nright\n");
     REDIS.one_after_the_other(&field, "30");
 }
 
-#[test]
-fn concurrent_on_files_and_redis_with_and_without_one_that_fails() {
+fn concurrent_on_files_and_redis_with_and_without_one_that_fails(engine: Engine) {
     let failing_file = Experiment {
         name: "file-fails",
         then: [FILES.then[0], FILES.then[1], ("echo right >> {id}/subfile", "add")],
@@ -178,7 +188,7 @@ fn concurrent_on_files_and_redis_with_and_without_one_that_fails() {
     };
     let experiments = [FILES, REDIS, failing_file, failing_redis];
 
-    let field = Field::with(3, QUICK);
+    let field = Field::on(engine, 3, QUICK);
     let _redis = Redis::start(&field);
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
@@ -202,14 +212,13 @@ fn concurrent_on_files_and_redis_with_and_without_one_that_fails() {
 }
 
 /// With `"Concurrent": "take-both"` in table 5 nothing is lost, and the sites agree on 30.
-#[test]
-fn nothing_is_lost_where_the_matrix_takes_both() {
+fn nothing_is_lost_where_the_matrix_takes_both(engine: Engine) {
     let table = TABLE_5.replace(
         r#""After": "inc", "Result": "take-both-keep-order""#,
         r#""After": "inc", "Result": "take-both-keep-order", "Concurrent": "take-both""#,
     );
     let both = Experiment { name: "both", table: Box::leak(table.into_boxed_str()), ..REDIS };
-    let field = Field::with(3, QUICK);
+    let field = Field::on(engine, 3, QUICK);
     let _redis = Redis::start(&field);
     let mut random = fastrand::Rng::new();
     for round in 0..ROUNDS {

@@ -16,7 +16,25 @@ use std::{
 };
 
 use cheops_agent::api::model::{Run, RunStatus, Submit, Submitted};
-use field::{Field, agent::Agent, all_ok, eventually, read, submit, within};
+use field::{
+    Field,
+    agent::Agent,
+    all_ok,
+    couch::Couch,
+    engine::{Engine, on_both_engines},
+    eventually, read, submit, within,
+};
+
+on_both_engines!(
+    a_full_disk_stops_accepting_and_recovers_by_itself,
+    a_damaged_store_says_what_is_lost_and_the_rest_goes_on,
+    what_is_said_of_a_resource_whose_creation_is_lost_works,
+    a_log_that_can_not_be_written_hurts_nobody,
+    garbage_from_a_peer_is_refused_and_changes_nothing,
+    a_peer_that_accepts_and_never_answers_delays_nobody,
+    a_clock_two_hours_off_hurts_nobody,
+    commands_that_misbehave_are_ended_or_cut_short,
+);
 
 const QUICK: &str = "[links]\nheartbeat = '100ms'\nsilence = '400ms'\nretry = '200ms'";
 
@@ -67,8 +85,8 @@ impl Drop for Disk {
 }
 
 /// Three sites; the data of the first is on a disk of its own.
-fn with_a_small_disk(reserve: usize) -> (Field, Disk) {
-    let mut field = Field::with(3, &format!("{QUICK}\n[store]\nreserve = {reserve}"));
+fn with_a_small_disk(engine: Engine, reserve: usize) -> (Field, Disk) {
+    let mut field = Field::on(engine, 3, &format!("{QUICK}\n[store]\nreserve = {reserve}"));
     field.sites[0].kill();
     let data = field.directory(0).join("data");
     let key = fs::read(data.join("site.key")).unwrap();
@@ -90,9 +108,8 @@ fn refused_for_want_of_room(site: &Agent) -> bool {
     site.try_exec("x", &request).is_err_and(|problem| problem.status == 507)
 }
 
-#[test]
-fn a_full_disk_stops_accepting_and_recovers_by_itself() {
-    let (field, disk) = with_a_small_disk(16 << 20);
+fn a_full_disk_stops_accepting_and_recovers_by_itself(engine: Engine) {
+    let (field, disk) = with_a_small_disk(engine, 16 << 20);
     let [one, two, _] = &field.sites[..] else { panic!("three sites") };
     assert!(all_ok(&one.exec("x", &on(&field.everywhere(), "echo begin > {id}")), 3));
     disk.fill();
@@ -117,7 +134,7 @@ fn a_full_disk_stops_accepting_and_recovers_by_itself() {
 
 #[test]
 fn a_disk_without_a_byte_left_loses_nothing() {
-    let (field, disk) = with_a_small_disk(0);
+    let (field, disk) = with_a_small_disk(Engine::Embedded, 0);
     let one = &field.sites[0];
     let begin = one.exec("x", &on(&field.everywhere(), "echo begin > {id}"));
     assert!(all_ok(&begin, 3), "{begin:?}");
@@ -156,7 +173,7 @@ fn a_disk_without_a_byte_left_loses_nothing() {
 
 #[test]
 fn an_agent_does_not_start_on_a_disk_that_can_only_be_read_and_says_why() {
-    let (field, disk) = with_a_small_disk(0);
+    let (field, disk) = with_a_small_disk(Engine::Embedded, 0);
     let one = &field.sites[0];
     assert!(all_ok(&one.exec("x", &on(&field.everywhere(), "echo begin > {id}")), 3));
     // Files that are open for writing keep a disk writable, so a remount needs the agent to be gone.
@@ -195,9 +212,16 @@ fn spoil(directory: &Path, text: &str) -> usize {
     spoilt
 }
 
-#[test]
-fn a_damaged_store_says_what_is_lost_and_the_rest_goes_on() {
-    let mut field = Field::with(3, QUICK);
+/// Loses a record of a site, which holds this text: on its disk, or in its database.
+fn lose(site: &Path, couch: Option<&Couch>, record: &str, text: &str) {
+    match couch {
+        None => assert!(spoil(&site.join("data/store"), text) > 0),
+        Some(couch) => couch.remove_like(&couch.config.database, &format!("record:{record}:")),
+    }
+}
+
+fn a_damaged_store_says_what_is_lost_and_the_rest_goes_on(engine: Engine) {
+    let mut field = Field::on(engine, 3, QUICK);
     let everywhere = field.everywhere();
     for id in ["x", "y"] {
         assert!(all_ok(&field.sites[0].exec(id, &on(&everywhere, "echo begin > {id}")), 3));
@@ -206,14 +230,19 @@ fn a_damaged_store_says_what_is_lost_and_the_rest_goes_on() {
     assert!(all_ok(&field.sites[0].exec("x", &submit("echo last >> {id}", "add")), 3));
     field.agreed("x", &[0, 1, 2]);
     field.sites[0].kill();
-    assert!(spoil(&field.directory(0).join("data/store"), "to-be-lost") > 0);
+    let couch = field.databases.as_ref().map(|databases| databases.of(0));
+    lose(&field.directory(0), couch, "x:site1:3", "to-be-lost");
     field.sites[0].start();
     field.sites[0].wait_until_ready();
     field.wait_until_linked();
 
     let one = &field.sites[0];
     let (_, problems) = one.ask("/api/v1/problems?local=true").unwrap();
-    assert!(problems.contains("lost: operation site1:3"), "{problems}");
+    let lost = match engine {
+        Engine::Embedded => "lost: operation site1:3",
+        Engine::CouchDb => "lost: the document `record:x:site1:3:",
+    };
+    assert!(problems.contains(lost), "{problems}");
     let refused = one.try_exec("x", &submit("echo more >> {id}", "add")).unwrap_err();
     assert_eq!((refused.status, refused.kind.as_str()), (503, "damaged"));
     assert!(all_ok(&one.exec("y", &submit("echo more >> {id}", "add")), 3), "others go on");
@@ -240,13 +269,14 @@ fn a_damaged_store_says_what_is_lost_and_the_rest_goes_on() {
     assert!(!problems.contains("lost"), "{problems}");
 }
 
-#[test]
-fn what_is_said_of_a_resource_whose_creation_is_lost_works() {
+fn what_is_said_of_a_resource_whose_creation_is_lost_works(engine: Engine) {
     let directory = tempfile::tempdir().unwrap();
-    let mut site = Agent::alone(directory.path());
+    let couch = (engine == Engine::CouchDb).then(Couch::get);
+    let settings = couch.as_ref().map(|couch| couch.settings(directory.path()));
+    let mut site = Agent::alone_with(directory.path(), &settings.unwrap_or_default());
     assert!(all_ok(&site.exec("x", &on("site1", "echo the-creation > {id}")), 1));
     site.kill();
-    assert!(spoil(&directory.path().join("data/store"), "the-creation") > 0);
+    lose(directory.path(), couch.as_ref(), "x:site1:1", "the-creation");
     site.start();
     site.wait_until_ready();
     let (_, problems) = site.ask("/api/v1/problems").unwrap();
@@ -288,12 +318,11 @@ fn a_store_of_which_nothing_is_left_makes_nothing_run_twice() {
     }
 }
 
-#[test]
-fn a_log_that_can_not_be_written_hurts_nobody() {
+fn a_log_that_can_not_be_written_hurts_nobody(engine: Engine) {
     let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
     // The reader is gone at once.
     let unread = || Stdio::from(std::io::pipe().unwrap().1);
-    let mut field = Field::with(2, QUICK);
+    let mut field = Field::on(engine, 2, QUICK);
     for (log, what) in [(full(), "/dev/full"), (unread(), "a pipe that nobody reads")] {
         field.sites[0].kill();
         field.sites[0].start_logging_to(log);
@@ -312,9 +341,8 @@ fn a_log_that_can_not_be_written_hurts_nobody() {
     }
 }
 
-#[test]
-fn garbage_from_a_peer_is_refused_and_changes_nothing() {
-    let field = Field::with(2, QUICK);
+fn garbage_from_a_peer_is_refused_and_changes_nothing(engine: Engine) {
+    let field = Field::on(engine, 2, QUICK);
     let one = &field.sites[0];
     assert!(all_ok(&one.exec("x", &on(&field.everywhere(), "echo begin > {id}")), 2));
     let mut random = fastrand::Rng::new();
@@ -334,9 +362,8 @@ fn garbage_from_a_peer_is_refused_and_changes_nothing() {
     assert!(all_ok(&submitted, 2), "{submitted:?}");
 }
 
-#[test]
-fn a_peer_that_accepts_and_never_answers_delays_nobody() {
-    let mut field = Field::with(3, QUICK);
+fn a_peer_that_accepts_and_never_answers_delays_nobody(engine: Engine) {
+    let mut field = Field::on(engine, 3, QUICK);
     field.sites[2].kill();
     let address = field.sites[2].url.trim_start_matches("http://").replace("8079", "8078");
     // In site3's place, at its address: something that takes all and says nothing.
@@ -369,9 +396,8 @@ fn a_peer_that_accepts_and_never_answers_delays_nobody() {
     field.agreed("x", &[0, 1, 2]);
 }
 
-#[test]
-fn a_clock_two_hours_off_hurts_nobody() {
-    let mut field = Field::with(3, QUICK);
+fn a_clock_two_hours_off_hurts_nobody(engine: Engine) {
+    let mut field = Field::on(engine, 3, QUICK);
     field.sites[1].kill();
     field.sites[1].start_at("+2h");
     field.sites[1].wait_until_ready();
@@ -394,9 +420,8 @@ fn a_clock_two_hours_off_hurts_nobody() {
     }
 }
 
-#[test]
-fn commands_that_misbehave_are_ended_or_cut_short() {
-    let field = Field::with(2, &format!("{QUICK}\n[runs]\ntimeout = '1s'"));
+fn commands_that_misbehave_are_ended_or_cut_short(engine: Engine) {
+    let field = Field::on(engine, 2, &format!("{QUICK}\n[runs]\ntimeout = '1s'"));
     let one = &field.sites[0];
     let both = field.everywhere();
 
@@ -428,7 +453,8 @@ fn commands_that_misbehave_are_ended_or_cut_short() {
         [vec![one.pid(), pid], vec![field.sites[1].pid()]].iter().enumerate().all(|(n, wanted)| {
             let mut running = field.net.processes(n);
             running.sort_unstable();
-            let mut wanted = wanted.clone();
+            let server = field.databases.as_ref().and_then(|databases| databases.process(n));
+            let mut wanted: Vec<u32> = wanted.iter().copied().chain(server).collect();
             wanted.sort_unstable();
             running == wanted
         })

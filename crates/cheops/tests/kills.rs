@@ -18,7 +18,15 @@ use std::{
 };
 
 use cheops_agent::api::model::Submit;
-use field::{Field, agent::Agent, redis::Redis, submit};
+use field::{
+    Field,
+    agent::Agent,
+    engine::{Engine, on_both_engines},
+    redis::Redis,
+    submit,
+};
+
+on_both_engines!(every_accepted_increment_is_run_once_at_every_site);
 
 const QUICK: &str = "[links]\nheartbeat = '200ms'\nsilence = '1s'\nretry = '300ms'";
 const TABLE: &str =
@@ -30,10 +38,9 @@ const REST: Duration = Duration::from_millis(30);
 /// not run ahead of what was run, however long this goes on.
 const WAITED_FOR: usize = 8;
 
-#[test]
-fn every_accepted_increment_is_run_once_at_every_site() {
+fn every_accepted_increment_is_run_once_at_every_site(engine: Engine) {
     let kills = std::env::var("CHEOPS_KILLS").map_or(20, |kills| kills.parse().unwrap());
-    let mut field = Field::with(3, QUICK);
+    let mut field = Field::on(engine, 3, QUICK);
     let _redis = Redis::start(&field);
     let everywhere = field.everywhere();
     for counter in 0..COUNTERS {

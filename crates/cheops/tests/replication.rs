@@ -2,17 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
-#[path = "../../cheops-agent/tests/couch/mod.rs"]
-mod couch;
 mod field;
 
 use std::{fs, net::TcpListener};
 
-use cheops_agent::{api::model::Submit, config::Secret};
-use couch::Couch;
+use cheops_agent::api::model::Submit;
 use field::{
     agent::{Agent, peer},
-    all_ok, eventually, submit,
+    all_ok,
+    couch::Couch,
+    eventually, submit,
 };
 
 /// Three sites, each with a database of its own.
@@ -35,15 +34,10 @@ impl Sites {
                 .filter(|m| *m != n)
                 .map(|m| peer(&name(m), &places[m].1.to_string(), directories[m].path()))
                 .collect();
-            let config = &couches[n].config;
-            let mut couchdb = format!("url = '{}'\ndatabase = '{}'\n", config.url, config.database);
-            if let (Some(user), Some(Secret::Text(password))) = (&config.user, &config.password) {
-                fs::write(directory.join("password"), password).unwrap();
-                couchdb += &format!("user = '{user}'\npassword_file = 'password'\n");
-            }
+            let couchdb = couches[n].settings(directory);
             let site = name(n);
             let config = format!(
-                "site = '{site}'\nwork = 'work'\nengine = 'couchdb'\n[couchdb]\n{couchdb}\n[listen]\napi = '{api}'\npeers = '{peers}'\n{others}"
+                "site = '{site}'\nwork = 'work'\n{couchdb}\n[listen]\napi = '{api}'\npeers = '{peers}'\n{others}"
             );
             fs::write(directory.join("site.toml"), config).unwrap();
             let mut agent = Agent::on_loopback(&site, &api.to_string(), directory);

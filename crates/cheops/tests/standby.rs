@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
-#[path = "../../cheops-agent/tests/couch/mod.rs"]
-mod couch;
 mod field;
 
 use std::{
@@ -14,9 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cheops_agent::{api::model::Submit, config::Secret};
-use couch::Couch;
-use field::{agent::Agent, all_ok, eventually, submit};
+use cheops_agent::api::model::Submit;
+use field::{agent::Agent, all_ok, couch::Couch, eventually, submit};
 
 /// How long it may take until another is at work.
 const SECONDS: Duration = Duration::from_secs(15);
@@ -38,7 +35,8 @@ impl Site {
             fs::create_dir(&own).unwrap();
             let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
             let (api, peers) = (free(), free());
-            fs::write(own.join("site.toml"), config(&couch, directory.path(), api, peers)).unwrap();
+            fs::write(own.join("site.toml"), config(&couch, (directory.path(), &own), api, peers))
+                .unwrap();
             Agent::on_loopback("site1", &api.to_string(), &own)
         });
         let work = directory.path().join("work");
@@ -73,20 +71,14 @@ impl Site {
 
 fn config(
     couch: &Couch,
-    shared: &Path,
+    (shared, own): (&Path, &Path),
     api: std::net::SocketAddr,
     peers: std::net::SocketAddr,
 ) -> String {
-    let couchdb = &couch.config;
-    let mut settings = format!("url = '{}'\ndatabase = '{}'\n", couchdb.url, couchdb.database);
-    if let (Some(user), Some(Secret::Text(password))) = (&couchdb.user, &couchdb.password) {
-        fs::write(shared.join("password"), password).unwrap();
-        let file = shared.join("password");
-        settings += &format!("user = '{user}'\npassword_file = '{}'\n", file.display());
-    }
+    let couchdb = couch.settings(own);
     let (data, work) = (shared.join("data"), shared.join("work"));
     format!(
-        "site = 'site1'\ndata = '{}'\nwork = '{}'\nengine = 'couchdb'\n[couchdb]\n{settings}\n[listen]\napi = '{api}'\npeers = '{peers}'\n",
+        "site = 'site1'\ndata = '{}'\nwork = '{}'\n{couchdb}\n[listen]\napi = '{api}'\npeers = '{peers}'\n",
         data.display(),
         work.display()
     )

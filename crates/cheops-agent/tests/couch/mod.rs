@@ -2,8 +2,10 @@
 #![allow(dead_code, reason = "each test uses what it needs")]
 
 use std::{
+    fs,
     io::Write as _,
-    net::{Shutdown, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    path::Path,
     process::{Child, Command, Stdio},
     sync::{
         Arc, Mutex, Weak,
@@ -27,17 +29,47 @@ pub(crate) struct Couch {
 impl Couch {
     /// An empty database, which nobody else has.
     pub(crate) fn get() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let database = format!("test-{}-{number}-{:08x}", std::process::id(), fastrand::u32(..));
-        if let Ok(servers) = std::env::var("CHEOPS_TEST_COUCHDB") {
-            let url = servers.split(',').next().unwrap_or_default();
-            return Self { config: at(url, database), _server: None };
-        }
-        let server = Pouch::get();
-        let config = at(&format!("http://127.0.0.1:{}", server.port), database);
-        Self { config, _server: Some(server) }
+        Self::named(0).unwrap_or_else(|| Self::of(Pouch::get()))
     }
+
+    /// The same at one of the servers that `CHEOPS_TEST_COUCHDB` names, which take turns; nothing if it names
+    /// none.
+    pub(crate) fn named(n: usize) -> Option<Self> {
+        let servers = std::env::var("CHEOPS_TEST_COUCHDB").ok()?;
+        let servers: Vec<&str> = servers.split(',').collect();
+        Some(Self { config: at(servers[n % servers.len()], unused()), _server: None })
+    }
+
+    /// The same at a server, which ends with the last who has it.
+    pub(crate) fn of(server: Arc<Pouch>) -> Self {
+        Self { config: at(&format!("http://{}", server.address), unused()), _server: Some(server) }
+    }
+
+    /// What stands in a configuration, in this directory, that names the database at an address.
+    pub(crate) fn settings_at(&self, address: &str, directory: &Path) -> String {
+        let config::CouchDb { database, user, password, .. } = &self.config;
+        let mut text = format!(
+            "engine = 'couchdb'\n[couchdb]\nurl = 'http://{address}'\ndatabase = '{database}'\n"
+        );
+        if let (Some(user), Some(Secret::Text(password))) = (user, password) {
+            fs::write(directory.join("password"), password).unwrap();
+            text = format!("{text}user = '{user}'\npassword_file = 'password'\n");
+        }
+        text
+    }
+
+    /// The same, of the server itself.
+    pub(crate) fn settings(&self, directory: &Path) -> String {
+        let (host, port) = self.config.place();
+        self.settings_at(&format!("{host}:{port}"), directory)
+    }
+}
+
+/// A name that no database has.
+fn unused() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("test-{}-{number}-{:08x}", std::process::id(), fastrand::u32(..))
 }
 
 impl Couch {
@@ -147,8 +179,13 @@ struct State {
 }
 
 impl Relay {
-    pub(crate) fn to((host, port): (&str, u16)) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    pub(crate) fn to(server: (&str, u16)) -> Self {
+        Self::at("127.0.0.1", server)
+    }
+
+    /// The same for those who see this address.
+    pub(crate) fn at(address: &str, (host, port): (&str, u16)) -> Self {
+        let listener = TcpListener::bind((address, 0)).unwrap();
         let here = listener.local_addr().unwrap().port();
         let (state, host) = (Arc::new(Mutex::new(State::default())), host.to_owned());
         let shared = state.clone();
@@ -185,15 +222,16 @@ impl Relay {
     }
 }
 
-/// `pouchdb-server`, for as long as a test of this process uses it.
+/// `pouchdb-server`, for as long as this is there.
 pub(crate) struct Pouch {
     child: Child,
-    port: u16,
+    pub(crate) address: SocketAddr,
     _directory: tempfile::TempDir,
 }
 
 impl Pouch {
-    fn get() -> Arc<Self> {
+    /// The one that all tests of this process share, for as long as one of them uses it.
+    pub(crate) fn get() -> Arc<Self> {
         static RUNNING: Mutex<Weak<Pouch>> = Mutex::new(Weak::new());
         let mut running = RUNNING.lock().unwrap();
         if let Some(server) = running.upgrade() {
@@ -204,16 +242,25 @@ impl Pouch {
         server
     }
 
-    fn start() -> Self {
+    /// Starts one, on loopback.
+    pub(crate) fn start() -> Self {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let server = Self::begin(free, |program| Command::new(program));
+        server.wait_until_it_answers();
+        server
+    }
+
+    /// Starts one at an address, by what runs a program there. It does not answer yet.
+    pub(crate) fn begin(address: SocketAddr, run: impl FnOnce(&str) -> Command) -> Self {
         let Ok(program) = std::env::var("CHEOPS_POUCHDB") else {
             panic!(
-                "these tests need a server: install pouchdb-server with `make pouchdb` and name it in CHEOPS_POUCHDB, or a CouchDB in CHEOPS_TEST_COUCHDB"
+                "this needs a server: install pouchdb-server with `make pouchdb` and name it in CHEOPS_POUCHDB, or a CouchDB in CHEOPS_TEST_COUCHDB"
             );
         };
         let directory = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let child = Command::new(program)
-            .args(["--port", &port.to_string(), "--host", "127.0.0.1", "--dir", "."])
+        let (host, port) = (address.ip().to_string(), address.port().to_string());
+        let child = run(&program)
+            .args(["--port", &port, "--host", &host, "--dir", "."])
             .env("NODE_OPTIONS", "--unhandled-rejections=warn")
             .current_dir(directory.path())
             .stdin(Stdio::null())
@@ -221,18 +268,25 @@ impl Pouch {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let server = Self { child, port, _directory: directory };
+        Self { child, address, _directory: directory }
+    }
+
+    pub(crate) fn wait_until_it_answers(&self) {
         let start = Instant::now();
-        while !server.answers() {
+        while !self.answers() {
             assert!(start.elapsed() < PATIENCE, "pouchdb-server does not start");
             thread::sleep(Duration::from_millis(50));
         }
-        server
     }
 
     fn answers(&self) -> bool {
-        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return false };
+        let Ok(mut stream) = TcpStream::connect(self.address) else { return false };
         stream.write_all(b"GET / HTTP/1.0\r\n\r\n").is_ok()
+    }
+
+    /// The id of its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 }
 

@@ -15,7 +15,7 @@ use cheops_core::trust::PublicKey;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Changes;
+use super::{Changes, field::couch::Couch};
 
 pub(crate) struct Fleet {
     agents: Vec<(Child, SocketAddr)>,
@@ -25,7 +25,7 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// So many sites that all know each other, and so many more that nobody hears of.
     pub(crate) fn start(count: usize, strangers: usize) -> Self {
-        let fleet = Self::build(count + strangers, |_, _| true);
+        let fleet = Self::build(count + strangers, |_, _| true, |_, _| String::new());
         for n in 0..count {
             fleet.wait_until_linked(n, count - 1);
         }
@@ -34,10 +34,24 @@ impl Fleet {
 
     /// One site that knows so many others, each of which knows only the one.
     pub(crate) fn hub(others: usize) -> Self {
-        Self::build(others + 1, |n, m| n == 0 || m == 0)
+        Self::build(others + 1, |n, m| n == 0 || m == 0, |_, _| String::new())
     }
 
-    fn build(count: usize, knows: impl Fn(usize, usize) -> bool) -> Self {
+    /// A site for each of these databases, which it keeps its records in; all know each other.
+    pub(crate) fn on(databases: &[Couch]) -> Self {
+        let settings = |n: usize, home: &Path| databases[n].settings(home);
+        let fleet = Self::build(databases.len(), |_, _| true, settings);
+        for n in 0..databases.len() {
+            fleet.wait_until_linked(n, databases.len() - 1);
+        }
+        fleet
+    }
+
+    fn build(
+        count: usize,
+        knows: impl Fn(usize, usize) -> bool,
+        settings: impl Fn(usize, &Path) -> String,
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let listeners: Vec<_> =
             (0..2 * count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
@@ -53,8 +67,9 @@ impl Fleet {
                 format!("[[peer]]\nname = 'site{}'\naddress = '{address}'\nkey = '{key}'\n", m + 1)
             });
             let config = format!(
-                "site = 'site{}'\n[policy]\nallow_any_shell_command = true\n[listen]\napi = '{api}'\npeers = '{peers}'\n{}",
+                "site = 'site{}'\n{}[policy]\nallow_any_shell_command = true\n[listen]\napi = '{api}'\npeers = '{peers}'\n{}",
                 n + 1,
+                settings(n, &home),
                 others.collect::<String>()
             );
             fs::write(home.join("site.toml"), config).unwrap();
@@ -135,7 +150,7 @@ impl Drop for Fleet {
             let _ = child.wait();
         }
         // What the agents ran goes on without them, by design.
-        let _ = Command::new("pkill").args(["-f", super::BLOCKER]).status();
+        let _ = Command::new("pkill").args(["-f", &super::blocker()]).status();
     }
 }
 

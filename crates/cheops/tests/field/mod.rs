@@ -8,6 +8,9 @@
 
 pub(crate) mod agent;
 pub(crate) mod application;
+#[path = "../../../cheops-agent/tests/couch/mod.rs"]
+pub(crate) mod couch;
+pub(crate) mod engine;
 pub(crate) mod http;
 pub(crate) mod net;
 pub(crate) mod redis;
@@ -23,7 +26,11 @@ use std::{
 
 use cheops_agent::api::model::{Resource, RunStatus, State, Submit, Submitted};
 
-use self::{agent::Agent, net::Network};
+use self::{
+    agent::Agent,
+    engine::{Databases, Engine},
+    net::Network,
+};
 
 /// How long anything may take that should happen.
 pub(crate) const SOON: Duration = Duration::from_mins(1);
@@ -31,6 +38,8 @@ pub(crate) const SOON: Duration = Duration::from_mins(1);
 /// Several sites: `site1`, `site2`…
 pub(crate) struct Field {
     pub(crate) sites: Vec<Agent>,
+    /// Where they keep their records, if not on their disks.
+    pub(crate) databases: Option<Databases>,
     pub(crate) net: Network,
     directory: tempfile::TempDir,
 }
@@ -46,7 +55,14 @@ impl Field {
 
     /// The same, with more sections in the configuration of each site.
     pub(crate) fn with(count: usize, settings: &str) -> Self {
-        Self::with_each(count, |_, _| settings.to_owned())
+        Self::on(Engine::Embedded, count, settings)
+    }
+
+    /// The same, of agents with this engine.
+    pub(crate) fn on(engine: Engine, count: usize, settings: &str) -> Self {
+        let field = Self::begun(engine, count, true, |_, _| settings.to_owned());
+        field.wait_until_linked();
+        field
     }
 
     /// The same, with what each site's configuration has, by its place and its address.
@@ -67,15 +83,21 @@ impl Field {
         count: usize,
         settings: impl Fn(usize, &[String]) -> String,
     ) -> Self {
-        Self::begun(count, false, settings)
+        Self::begun(Engine::Embedded, count, false, settings)
     }
 
     fn started(count: usize, known: bool, settings: impl Fn(usize, &str) -> String) -> Self {
-        Self::begun(count, known, |n, ips| settings(n, &ips[n]))
+        Self::begun(Engine::Embedded, count, known, |n, ips| settings(n, &ips[n]))
     }
 
-    fn begun(count: usize, known: bool, settings: impl Fn(usize, &[String]) -> String) -> Self {
+    fn begun(
+        engine: Engine,
+        count: usize,
+        known: bool,
+        settings: impl Fn(usize, &[String]) -> String,
+    ) -> Self {
         let net = Network::new(count);
+        let databases = (engine == Engine::CouchDb).then(|| Databases::start(&net, count));
         let directory = tempfile::tempdir().unwrap();
         let ips: Vec<String> = (0..count).map(|n| net.ip(n)).collect();
         let names: Vec<String> = (1..=count).map(|n| format!("site{n}")).collect();
@@ -88,15 +110,17 @@ impl Field {
                 agent::peer(peer, &address, &directory.path().join(peer))
             });
             let ip = &ips[n];
+            let engine = databases.as_ref().map(|databases| databases.settings(n, &data));
             let config = format!(
-                "site = '{name}'\nwork = 'work'\n{}{}\n{OPEN}[listen]\napi = '{ip}:8079'\npeers = '{ip}:8078'\n",
+                "site = '{name}'\nwork = 'work'\n{}{}{}\n{OPEN}[listen]\napi = '{ip}:8079'\npeers = '{ip}:8078'\n",
+                engine.unwrap_or_default(),
                 peers.collect::<String>(),
                 settings(n, &ips)
             );
             fs::write(data.join("site.toml"), config).unwrap();
             Agent::new(name, net.namespace(n), &net.ip(n), &data)
         });
-        let mut field = Self { sites: sites.collect(), net, directory };
+        let mut field = Self { sites: sites.collect(), databases, net, directory };
         for site in &mut field.sites {
             site.start();
         }

@@ -29,7 +29,7 @@ impl Network {
     fn build(&self) {
         let bridge = &self.bridge;
         ip(&["link", "add", bridge, "type", "bridge"]);
-        ip(&["addr", "add", &format!("{}.254/24", self.prefix), "dev", bridge]);
+        ip(&["addr", "add", &format!("{}/24", self.gateway()), "dev", bridge]);
         ip(&["link", "set", bridge, "up"]);
         for (n, host) in self.hosts.iter().enumerate() {
             let (inside, outside) = (format!("{bridge}i{n}"), format!("{bridge}o{n}"));
@@ -45,6 +45,18 @@ impl Network {
 
     pub(crate) fn ip(&self, n: usize) -> String {
         format!("{}.{}", self.prefix, n + 1)
+    }
+
+    /// The address of what is outside of all hosts, which no cut keeps from them.
+    pub(crate) fn gateway(&self) -> String {
+        format!("{}.254", self.prefix)
+    }
+
+    /// A program at a host.
+    pub(crate) fn command(&self, n: usize, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.hosts[n], program]);
+        command
     }
 
     pub(crate) fn namespace(&self, n: usize) -> &str {

@@ -17,7 +17,7 @@ use super::{
     document::{self, Document},
     journal::{self, Page},
     lease,
-    server::{Server, Trouble, refused},
+    server::{Server, Trouble, refused, said},
 };
 use crate::{config::CouchDb, engine::Seq};
 
@@ -36,11 +36,20 @@ pub(super) struct Databases {
 }
 
 /// A document of the journal's database that says whose it is.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct About {
     pub(super) format: u32,
     pub(super) site: String,
+}
+
+/// The same with its revision.
+#[derive(Serialize, Deserialize)]
+struct Kept<A = About> {
+    #[serde(rename = "_rev", default, skip_serializing_if = "Option::is_none")]
+    revision: Option<String>,
+    #[serde(flatten)]
+    about: A,
 }
 
 /// Up to where the changes of the database of records are dealt with.
@@ -68,8 +77,19 @@ struct Changes {
 }
 
 #[derive(Deserialize)]
-struct Rows<T> {
-    rows: Vec<Row<T>>,
+struct Rows<R> {
+    rows: Vec<R>,
+}
+
+/// What stands under an id.
+#[derive(Deserialize)]
+struct Stands {
+    value: Option<Revision>,
+}
+
+#[derive(Deserialize)]
+struct Revision {
+    rev: String,
 }
 
 #[derive(Deserialize)]
@@ -116,6 +136,11 @@ impl Databases {
             (status, _) if status.is_success() => Ok(()),
             // Somebody else was faster.
             (StatusCode::PRECONDITION_FAILED, _) => Ok(()),
+            // CouchDB answers the former to whoever is no admin of the server, known or not.
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, bytes) => {
+                let database = database.trim_start_matches('/').to_owned();
+                Err(Trouble::NotMade { database, why: said(&bytes) })
+            }
             (status, bytes) => Err(refused(status, &bytes)),
         }
     }
@@ -128,16 +153,19 @@ impl Databases {
         Ok(())
     }
 
-    /// Whose they are; made so, if nobody's.
+    /// Whose they are; made so, if nobody's. What is ours is written at each start: whoever may only read
+    /// learns it now, and not from the first operation.
     pub(super) fn about(&self, ours: &About) -> Result<About, Trouble> {
         let path = format!("{}/about", self.local);
-        if let Some(about) = self.client.find(&path)? {
-            return Ok(about);
-        }
-        match self.client.answer(Method::PUT, &path, Some(ours))? {
+        let found: Option<Kept> = self.client.find(&path)?;
+        let revision = match found {
+            Some(kept) if kept.about != *ours => return Ok(kept.about),
+            found => found.and_then(|kept| kept.revision),
+        };
+        match self.client.answer(Method::PUT, &path, Some(&Kept { revision, about: ours }))? {
             (StatusCode::CONFLICT, _) => self.client.ask(Method::GET, &path, None::<&()>),
             (status, bytes) if !status.is_success() => Err(refused(status, &bytes)),
-            _ => Ok(About { format: ours.format, site: ours.site.clone() }),
+            _ => Ok(ours.clone()),
         }
     }
 
@@ -211,6 +239,30 @@ impl Databases {
             return Ok(());
         }
         let body = json!({"new_edits": false, "docs": documents});
+        let written: Vec<Written> =
+            self.client.ask(Method::POST, &format!("{}/_bulk_docs", self.records), Some(&body))?;
+        written.iter().try_for_each(Written::check)
+    }
+
+    /// Writes documents in place of whatever stands under their ids, if only that they were removed: without a
+    /// revision that follows it, CouchDB would leave it at that.
+    pub(super) fn put_back(&self, documents: &[Document]) -> Result<(), Trouble> {
+        if documents.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<&str> = documents.iter().map(|document| document.id.as_str()).collect();
+        let path = format!("{}/_all_docs", self.records);
+        let rows: Rows<Stands> =
+            self.client.ask(Method::POST, &path, Some(&json!({"keys": ids})))?;
+        let put = documents.iter().zip(rows.rows).map(|(document, Stands { value })| {
+            let mut document = json!(document);
+            if let Some(fields) = document.as_object_mut() {
+                fields.remove("_rev");
+                fields.extend(value.map(|Revision { rev }| ("_rev".to_owned(), rev.into())));
+            }
+            document
+        });
+        let body = json!({"docs": put.collect::<Vec<_>>()});
         let written: Vec<Written> =
             self.client.ask(Method::POST, &format!("{}/_bulk_docs", self.records), Some(&body))?;
         written.iter().try_for_each(Written::check)
@@ -291,7 +343,7 @@ impl Databases {
             let key = encoded(&Value::from(*key).to_string());
             let _ = write!(path, "&{name}={key}");
         }
-        let rows: Rows<Value> = self.client.ask(Method::GET, &path, None::<&()>)?;
+        let rows: Rows<Row<Value>> = self.client.ask(Method::GET, &path, None::<&()>)?;
         Ok(rows.rows)
     }
 
@@ -314,7 +366,7 @@ impl Databases {
         let mut found = Vec::with_capacity(ids.len());
         for ids in ids.chunks(AT_ONCE) {
             let path = format!("{database}/_all_docs?include_docs=true");
-            let rows: Rows<Value> =
+            let rows: Rows<Row<Value>> =
                 self.client.ask(Method::POST, &path, Some(&json!({"keys": ids})))?;
             // One that makes no sense is as good as none: it says nothing that could be used.
             let read = |row: Row<Value>| serde_json::from_value(row.doc?).ok();
@@ -330,7 +382,11 @@ impl Databases {
         let Some(kept) = kept else { return Ok(Checkpoint { since: 0.into(), revision: None }) };
         let info: Value = self.client.ask(Method::GET, &self.records, None::<&()>)?;
         let reached = position(&info["update_seq"]) >= position(&kept.since);
-        Ok(if reached { kept } else { Checkpoint { since: 0.into(), ..kept } })
+        Ok(if reached && position(&kept.since).is_some() {
+            kept
+        } else {
+            Checkpoint { since: 0.into(), ..kept }
+        })
     }
 
     /// Takes note of up to where they are, and says what that is from now on.
@@ -404,10 +460,10 @@ fn sound(document: Option<Value>) -> Option<Page> {
 }
 
 /// How far a position in the changes is, as far as that can be told.
-fn position(since: &Value) -> u64 {
+fn position(since: &Value) -> Option<u64> {
     match since {
-        Value::String(text) => text.split('-').next().and_then(|n| n.parse().ok()).unwrap_or(0),
-        other => other.as_u64().unwrap_or(0),
+        Value::String(text) => text.split('-').next()?.parse().ok(),
+        other => other.as_u64(),
     }
 }
 

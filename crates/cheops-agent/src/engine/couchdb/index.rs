@@ -12,7 +12,7 @@ use cheops_core::{
 
 use super::{
     document::Name,
-    journal::{Entry, Page},
+    journal::{Entry, HIGHEST, Page},
 };
 use crate::{
     engine::{Seq, meaning},
@@ -57,7 +57,11 @@ impl Known {
         self.over.get(site).is_some_and(|over| number <= *over)
     }
 
+    /// A number that no site can have given says nothing.
     fn note(&mut self, name: &Name<'_>) {
+        if name.number > HIGHEST {
+            return;
+        }
         if !self.records.contains_key(name.site) {
             self.records.insert(name.site.into(), BTreeMap::new());
         }
@@ -148,7 +152,15 @@ mod tests {
 
     fn page(first: Seq, entries: Vec<Entry>) -> Page {
         let batch = (first, first + entries.len() as Seq - 1);
-        Page { id: journal::id(first), revision: None, first, batch, entries, lost: None }
+        Page {
+            id: journal::id(first),
+            revision: None,
+            first,
+            batch,
+            entries,
+            lost: None,
+            upto: None,
+        }
     }
 
     fn record(name: &str, site: &str, number: u64) -> Entry {

@@ -23,6 +23,8 @@ pub(super) const PREFIX: &str = "page:";
 /// How much a page holds: entries, and about how many bytes. CouchDB takes documents of 8 MB.
 const MOST: usize = 1_000;
 const MOST_BYTES: usize = 1 << 20;
+/// The highest number that is believed: no site ever comes near it, and what follows it still has a number.
+pub(super) const HIGHEST: u64 = u64::MAX / 2;
 
 /// A part of a batch, or all of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +43,9 @@ pub(super) struct Page {
     /// It stands for pages that were lost, which was found at this time: milliseconds since 1970.
     #[serde(rename = "Lost", default, skip_serializing_if = "Option::is_none")]
     pub(super) lost: Option<u64>,
+    /// The last number of the lost ones: there can be any number of them.
+    #[serde(rename = "Upto", default, skip_serializing_if = "Option::is_none")]
+    pub(super) upto: Option<Seq>,
 }
 
 /// One thing that was written.
@@ -127,31 +132,31 @@ pub(super) fn pages(
             batch: (first, last),
             entries: vec![entry],
             lost: None,
+            upto: None,
         });
     }
     Ok(pages)
 }
 
-/// The pages that stand for lost ones, of these numbers.
-pub(super) fn in_place_of(lost: RangeInclusive<Seq>, found: u64) -> Vec<Page> {
-    let numbers: Vec<Seq> = lost.collect();
-    let page = |numbers: &[Seq]| {
-        Some(Page {
-            id: id(*numbers.first()?),
-            revision: None,
-            first: *numbers.first()?,
-            batch: (*numbers.first()?, *numbers.last()?),
-            entries: vec![Entry::Gone(()); numbers.len()],
-            lost: Some(found),
-        })
-    };
-    numbers.chunks(MOST).filter_map(page).collect()
+/// The page that stands for lost ones, of these numbers.
+pub(super) fn in_place_of(numbers: &RangeInclusive<Seq>, found: u64) -> Page {
+    let (first, last) = (*numbers.start(), *numbers.end());
+    Page {
+        id: id(first),
+        revision: None,
+        first,
+        batch: (first, last),
+        entries: Vec::new(),
+        lost: Some(found),
+        upto: Some(last),
+    }
 }
 
 impl Page {
     /// The number of its last entry.
     pub(super) fn last(&self) -> Seq {
-        (self.first + self.entries.len() as Seq).saturating_sub(1)
+        let last = self.first.saturating_add(self.entries.len() as Seq).saturating_sub(1);
+        self.upto.unwrap_or(last)
     }
 
     /// Its entries with their numbers.
@@ -162,10 +167,13 @@ impl Page {
     /// Whether it says what a page says that has this id.
     pub(super) fn is_sound(&self) -> bool {
         let (first, last) = self.batch;
+        let stands_for_lost_ones = self.upto.is_some() && self.lost.is_some();
         self.id == id(self.first)
-            && !self.entries.is_empty()
-            && first <= self.first
-            && self.last() <= last
+            && self.entries.is_empty() == stands_for_lost_ones
+            && self.upto.is_some() == stands_for_lost_ones
+            && (1..=self.first).contains(&first)
+            && (self.first..=last).contains(&self.last())
+            && last <= HIGHEST
     }
 }
 
@@ -209,11 +217,39 @@ mod tests {
     }
 
     #[test]
-    fn lost_pages_have_others_in_their_place() {
-        let pages = in_place_of(3..=MOST as Seq + 3, 9);
-        assert!(pages.iter().all(|page| page.is_sound() && page.lost == Some(9)));
-        let ends: Vec<_> = pages.iter().map(|page| (page.first, page.last())).collect();
-        assert_eq!(ends, [(3, MOST as Seq + 2), (MOST as Seq + 3, MOST as Seq + 3)]);
+    fn lost_pages_have_one_in_their_place_however_many_they_are() {
+        let page = in_place_of(&(3..=HIGHEST), 9);
+        assert!(page.is_sound());
+        assert_eq!((page.first, page.last(), page.lost), (3, HIGHEST, Some(9)));
+        let read: Page = serde_json::from_value(serde_json::json!(page)).unwrap();
+        assert_eq!((read.numbered().count(), &read), (0, &page));
+    }
+
+    #[test]
+    fn a_page_of_numbers_that_make_no_sense_is_none() {
+        let clearing = clearing("r");
+        let [page] = &pages(5, &[(&clearing, None), (&clearing, None)]).unwrap()[..] else {
+            panic!("one page")
+        };
+        let at = |first: Seq| Page { id: id(first), first, ..page.clone() };
+        for wrong in [
+            Page { batch: (0, 6), ..page.clone() },
+            Page { batch: (6, 6), ..page.clone() },
+            Page { batch: (5, 5), ..page.clone() },
+            Page { batch: (5, Seq::MAX), ..page.clone() },
+            Page { batch: (Seq::MAX, 0), ..page.clone() },
+            Page { batch: (0, 1), ..at(0) },
+            Page { batch: (1, Seq::MAX), ..at(Seq::MAX) },
+            Page { batch: (1, Seq::MAX), ..at(Seq::MAX - 1) },
+            Page { entries: Vec::new(), ..page.clone() },
+            Page { upto: Some(6), ..page.clone() },
+            Page { upto: Some(6), lost: Some(1), ..page.clone() },
+            Page { entries: Vec::new(), upto: Some(4), lost: Some(1), ..page.clone() },
+            Page { first: 4, ..page.clone() },
+        ] {
+            assert!(!wrong.is_sound(), "{wrong:?}");
+        }
+        assert!(page.is_sound());
     }
 
     #[test]

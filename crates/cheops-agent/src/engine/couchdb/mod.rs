@@ -72,6 +72,8 @@ pub struct CouchDb {
     lost_unknown: Option<LostUnknown>,
     /// Pages that are gone: others take their place with the next batch.
     untold: Vec<RangeInclusive<Seq>>,
+    /// Documents that the journal names, and that somebody has removed or changed.
+    lost: BTreeSet<String>,
 }
 
 /// Documents that are not in the journal yet, by their hashes.
@@ -190,6 +192,7 @@ impl CouchDb {
             damage: Vec::new(),
             lost_unknown: None,
             untold: Vec::new(),
+            lost: BTreeSet::new(),
         };
         // What a forgotten resource has left behind because the agent was stopped.
         let forgotten: Vec<_> = this.shared.index().forgotten().cloned().collect();
@@ -345,10 +348,13 @@ fn cut_off(databases: &Databases) -> Result<Seq, Trouble> {
         return Ok(end);
     }
     let pages = databases.pages(first, usize::from(u16::MAX))?;
+    // Only its own: a last page that makes no sense takes no other with it.
+    let (own, others): (Vec<Page>, Vec<_>) =
+        pages.into_iter().partition(|page| page.batch == last.batch);
     let removed = |page: &Page| json!({"_id": page.id, "_rev": page.revision, "_deleted": true});
-    let removed: Vec<_> = pages.iter().rev().map(removed).collect();
+    let removed: Vec<_> = own.iter().rev().map(removed).collect();
     databases.change_pages(&removed)?;
-    Ok(first - 1)
+    Ok(others.iter().map(Page::last).fold(first - 1, Seq::max))
 }
 
 fn read_index(databases: &Databases) -> Result<Index, Trouble> {
@@ -398,15 +404,19 @@ impl CouchDb {
         let documents = self.documents(batch).map_err(Failed::ForGood)?;
         let pages = journal::pages(self.next, &documents)
             .map_err(|(n, problem)| Failed::ForGood(self.unwritable(&batch[n], &problem)))?;
-        let documents: Vec<Document> = documents.into_iter().filter_map(|(_, d)| d).collect();
+        let documents = documents.into_iter().filter_map(|(_, document)| document);
+        let (back, documents): (Vec<Document>, Vec<_>) =
+            documents.partition(|document| self.lost.contains(&document.id));
         let Shared { databases, .. } = &*self.shared;
         self.put(&documents)?;
+        databases.put_back(&back)?;
         let found = self.lost_unknown.map_or(0, |lost| lost.found);
-        let in_place = |lost: &RangeInclusive<Seq>| journal::in_place_of(lost.clone(), found);
+        let in_place = |lost: &RangeInclusive<Seq>| journal::in_place_of(lost, found);
         let made: Vec<Page> =
-            self.untold.iter().flat_map(in_place).chain(pages.iter().cloned()).collect();
+            self.untold.iter().map(in_place).chain(pages.iter().cloned()).collect();
         databases.make_pages(&made)?;
         self.untold.clear();
+        self.lost.retain(|id| back.iter().all(|document| document.id != *id));
         let last = self.next + batch.len() as Seq - 1;
         {
             let (mut index, mut names) = (self.shared.index_mut(), Names::default());
@@ -483,11 +493,9 @@ impl Opened for CouchDb {
 
 impl Filling for CouchDb {
     fn lose_unknown(&mut self, lost: LostUnknown) -> Result<(), EngineError> {
-        let pages = journal::in_place_of(1..=lost.records, lost.found);
-        for pages in pages.chunks(PAGES) {
-            let made = self.shared.databases.make_pages(pages);
-            made.map_err(|trouble| self.shared.fail(&trouble))?;
-        }
+        let page = journal::in_place_of(&(1..=lost.records), lost.found);
+        let made = self.shared.databases.make_pages(&[page]);
+        made.map_err(|trouble| self.shared.fail(&trouble))?;
         self.next = lost.records + 1;
         self.shared.last.store(lost.records, Ordering::Release);
         Ok(())

@@ -23,6 +23,8 @@ enum Found {
     /// Something that can't be read.
     Lost {
         resource: Option<ResourceId>,
+        /// Its document, if it had one.
+        document: Option<String>,
         what: String,
         why: String,
     },
@@ -54,7 +56,7 @@ impl Shared {
 
     /// What was written after a number, so much at most. What can't be read is left out.
     pub(super) fn read_after(&self, seq: Seq, most: usize) -> Result<Vec<(Seq, Durable)>, Trouble> {
-        let (mut read, mut names) = (Vec::new(), Names::default());
+        let (mut read, mut names, mut reached) = (Vec::new(), Names::default(), seq);
         let Some(mut from) = seq.checked_add(1).filter(|from| *from <= self.last_number()) else {
             return Ok(read);
         };
@@ -67,10 +69,11 @@ impl Shared {
             from = last.last() + 1;
             for (number, found) in self.open_pages(&pages, &mut names)? {
                 if let Found::Written(durable) = found
-                    && number > seq
+                    && number > reached
                     && number <= self.last_number()
                     && read.len() < most
                 {
+                    reached = number;
                     read.push((number, durable));
                 }
             }
@@ -94,11 +97,11 @@ fn found(entry: &Entry, documents: &BTreeMap<String, Document>, names: &mut Name
         Some(Err(why)) => why,
         None => "its document is not there any more".to_owned(),
     };
-    let what = match entry {
-        Entry::Record(id) => format!("the document `{id}`"),
-        _ => "an entry of the journal".to_owned(),
+    let (document, what) = match entry {
+        Entry::Record(id) => (Some(id.clone()), format!("the document `{id}`")),
+        _ => (None, "an entry of the journal".to_owned()),
     };
-    Found::Lost { resource: entry.resource(), what, why }
+    Found::Lost { resource: entry.resource(), document, what, why }
 }
 
 /// All that was written, in order, some pages at a time in memory.
@@ -118,6 +121,7 @@ impl<'a> Written<'a> {
     pub(super) fn new(engine: &'a mut CouchDb) -> Self {
         engine.damage.clear();
         engine.untold.clear();
+        engine.lost.clear();
         engine.lost_unknown = None;
         Self {
             engine,
@@ -140,16 +144,22 @@ impl<'a> Written<'a> {
         if pages.is_empty() {
             self.missing(last);
         }
-        for page in &pages {
+        let mut in_order = Vec::with_capacity(pages.len());
+        for page in pages {
             if page.first > self.expected {
                 self.missing(page.first - 1);
             }
+            if page.first < self.expected {
+                self.doubled(&page);
+                continue;
+            }
             self.expected = page.last() + 1;
             if let Some(found) = page.lost {
-                self.lost_unknown(found, page.entries.len() as u64);
+                self.lost_unknown(found, page.last() + 1 - page.first);
             }
+            in_order.push(page);
         }
-        self.found.extend(shared.open_pages(&pages, &mut self.names)?);
+        self.found.extend(shared.open_pages(&in_order, &mut self.names)?);
         Ok(true)
     }
 
@@ -169,10 +179,21 @@ impl<'a> Written<'a> {
         self.expected = upto + 1;
     }
 
+    /// A page stands for numbers that an earlier one has: one of them makes no sense.
+    fn doubled(&mut self, page: &Page) {
+        self.engine.damage.push(Damage {
+            seqs: page.first..=page.last(),
+            resource: None,
+            what: format!("the page `{}` of the journal", page.id),
+            why: "another page stands for the same numbers".to_owned(),
+            floor: 0,
+        });
+    }
+
     fn lost_unknown(&mut self, found: u64, records: u64) {
         let unknown = self.engine.lost_unknown.get_or_insert_default();
         unknown.found = unknown.found.max(found);
-        unknown.records += records;
+        unknown.records = unknown.records.saturating_add(records);
     }
 
     fn step(&mut self) -> Result<Option<Durable>, Trouble> {
@@ -198,7 +219,8 @@ impl<'a> Written<'a> {
                         return Ok(Some(durable));
                     }
                 }
-                Found::Lost { resource, what, why } => {
+                Found::Lost { resource, document, what, why } => {
+                    self.engine.lost.extend(document);
                     let floor = resource.as_ref().and_then(|resource| {
                         self.engine
                             .shared

@@ -47,6 +47,8 @@ const KEPT: usize = 4;
 pub(crate) enum Trouble {
     /// Nobody answers.
     Silent(String),
+    /// Whoever answers is not known to be CouchDB.
+    Untrusted(String),
     /// It answers that something is wrong.
     Refused {
         status: StatusCode,
@@ -59,6 +61,8 @@ pub(crate) enum Trouble {
     Taken(String),
     /// The last page of the journal is not what the engine has written.
     Spoilt(String),
+    /// There is no such database, and it can't be made.
+    NotMade { database: String, why: String },
 }
 
 impl Trouble {
@@ -67,7 +71,11 @@ impl Trouble {
         match self {
             Self::Silent(_) => true,
             Self::Refused { status, .. } => status.is_server_error(),
-            Self::Odd(_) | Self::Taken(_) | Self::Spoilt(_) => false,
+            Self::Untrusted(_)
+            | Self::Odd(_)
+            | Self::Taken(_)
+            | Self::Spoilt(_)
+            | Self::NotMade { .. } => false,
         }
     }
 }
@@ -81,6 +89,14 @@ impl std::fmt::Display for Trouble {
                     "CouchDB can't be reached ({why}): is it running, and is `couchdb.url` right?"
                 )
             }
+            Self::Untrusted(why) => write!(
+                f,
+                "the certificate of CouchDB does not count ({why}): name the CA that has signed it in `couchdb.ca`, and the host that it is for in `couchdb.url`"
+            ),
+            Self::NotMade { database, why } => write!(
+                f,
+                "there is no database `{database}`, and CouchDB does not let `couchdb.user` make it ({why}): make both databases, with this user as their admin, or name an admin of the server in `couchdb.user`"
+            ),
             Self::Refused { status: StatusCode::UNAUTHORIZED, why } => write!(
                 f,
                 "CouchDB does not take the name and the password ({why}): correct `couchdb.user` and `couchdb.password_file`"
@@ -117,18 +133,30 @@ pub(crate) struct Server {
 
 /// A refusal in the words of the server.
 pub(crate) fn refused(status: StatusCode, bytes: &[u8]) -> Trouble {
+    Trouble::Refused { status, why: said(bytes) }
+}
+
+/// Why the server refuses something, in its own words.
+pub(super) fn said(bytes: &[u8]) -> String {
     #[derive(serde::Deserialize)]
     struct Said {
         error: String,
         #[serde(default)]
         reason: Option<String>,
     }
-    let why = match serde_json::from_slice(bytes) {
+    match serde_json::from_slice(bytes) {
         Ok(Said { error, reason: Some(reason) }) => format!("{error}: {reason}"),
         Ok(Said { error, reason: None }) => error,
         Err(_) => "without saying why".to_owned(),
-    };
-    Trouble::Refused { status, why }
+    }
+}
+
+/// Why there is no connection.
+fn unreached(error: &io::Error) -> Trouble {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidCertificate(why)) => Trouble::Untrusted(why.to_string()),
+        _ => Trouble::Silent(error.to_string()),
+    }
 }
 
 impl Server {
@@ -163,7 +191,7 @@ impl Server {
     /// Asks for something that goes on for as long as somebody reads it.
     pub(crate) async fn listen(&self, path: &str) -> Result<Response<Incoming>, Trouble> {
         let listening = async {
-            let mut requests = self.connect().await.map_err(|error| silent(&error))?;
+            let mut requests = self.connect().await.map_err(|error| unreached(&error))?;
             let request = self.request(&Method::GET, path, Bytes::new());
             let request = request.map_err(|error| silent(&error))?;
             requests.send_request(request).await.map_err(|error| silent(&error))
@@ -183,7 +211,7 @@ impl Server {
             let fresh = kept.is_none();
             let mut requests = match kept {
                 Some(kept) => kept,
-                None => self.connect().await.map_err(|error| silent(&error))?,
+                None => self.connect().await.map_err(|error| unreached(&error))?,
             };
             let request = self.request(method, path, body.clone()).map_err(|e| silent(&e))?;
             let response = match requests.send_request(request).await {
