@@ -20,7 +20,7 @@ pub enum Engine {
     #[default]
     Embedded,
     /// Two databases of a CouchDB server.
-    CouchDb(CouchDb),
+    CouchDb(Box<CouchDb>),
 }
 
 impl Engine {
@@ -76,7 +76,7 @@ impl Engine {
                 Err("there is a section [couchdb], and no `engine`: write engine = 'couchdb' to use it, or engine = 'embedded' to keep records in the data directory".into())
             }
             (None | Some("embedded"), _) => Ok(Self::Embedded),
-            (Some("couchdb"), Some(couchdb)) => Ok(Self::CouchDb(couchdb.clone())),
+            (Some("couchdb"), Some(couchdb)) => Ok(Self::CouchDb(Box::new(couchdb.clone()))),
             (Some("couchdb"), None) => {
                 Err("`engine` is couchdb, and there is no section [couchdb]: write where it is, like url = 'http://127.0.0.1:5984'".into())
             }

@@ -122,7 +122,7 @@ pub fn copy(
         let (first, others) = (first.to_string(), others.len());
         return Err(Failure::Damaged { first, others });
     }
-    let (lost, last) = (source.lost_unknown(), source.reader().last());
+    let (lost, end) = (source.lost_unknown(), source.reader().last());
     let mut target = open_target().map_err(Failure::Refused)?;
     let resumed = fill(&mut *source, &strays, &mut *target, (&all, lost), tell)?;
     // Nothing that is only in memory is to pass for written.
@@ -131,7 +131,7 @@ pub fn copy(
     check(&mut *target, (&all, lost), tell)?;
     drop(source);
     let source = open_source().map_err(Failure::BrokenOff)?;
-    if source.reader().last() != last {
+    if source.reader().last() != end {
         return Err(Failure::Changed);
     }
     target.finish().map_err(Failure::BrokenOff)?;

@@ -35,7 +35,7 @@ pub(crate) enum Arguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct Copy {
-    /// The site's configuration, in TOML, with a section [couchdb]
+    /// The site's configuration, in TOML, with a section `[couchdb]`
     #[arg(long, value_name = "SITE.toml")]
     config: PathBuf,
     /// The data directory, if the agent is given another one than the configuration names
@@ -53,7 +53,7 @@ pub(crate) struct Copy {
 enum Name {
     /// The store in the data directory
     Embedded,
-    /// The databases that [couchdb] names
+    /// The databases that `[couchdb]` names
     Couchdb,
 }
 
