@@ -74,16 +74,14 @@ pub(crate) fn site_reads(text: &str) {
 /// The engine of `site1` on what the server has.
 fn open() -> Option<CouchDb> {
     let config = Config {
-        url: format!(
-            "http://127.0.0.1:{, replicate: false, relay: None, local_journal: None }",
-            SERVER.port
-        )
-        .parse()
-        .unwrap(),
+        url: format!("http://127.0.0.1:{}", SERVER.port).parse().unwrap(),
         user: None,
         password: None,
         database: "cheops".into(),
         ca: None,
+        replicate: false,
+        relay: None,
+        local_journal: None,
     };
     CouchDb::open(&config, "site1".parse().unwrap(), "/".as_ref()).ok()
 }
