@@ -31,7 +31,7 @@ use cheops_core::{
     trust::Seal,
 };
 
-pub(crate) use self::chosen::{check as check_choice, note as note_choice};
+pub(crate) use self::chosen::{check as check_choice, chosen, note as note_choice};
 pub use self::{
     chosen::Kind,
     copy::{Copied, Failure as CopyFailure, Progress, copy},
