@@ -209,6 +209,12 @@ fn what_is_not_empty_damaged_in_use_or_not_there_is_refused_and_nothing_is_copie
         }
         let mut engine = site.open(from).unwrap();
         engine.append(&own(1..=3)).unwrap();
+        let word = site.config.data.join("engine");
+        std::fs::write(&word, to.name()).unwrap();
+        if to == Kind::CouchDb {
+            refused("what is in embedded is old");
+        }
+        std::fs::write(&word, from.name()).unwrap();
         refused("it is in use");
         drop(engine);
         let mut other = site.open(to).unwrap();

@@ -33,6 +33,14 @@ pub fn copy_engine(
         let problem = "there is no section [couchdb] in the configuration: write where it is, like url = 'http://127.0.0.1:5984'";
         return Err(refused(problem.to_owned()));
     };
+    if let Some(holder) = engine::chosen(&config.data).map_err(CopyFailure::Refused)?
+        && holder != from
+    {
+        let problem = format!(
+            "the records of this site are in {holder}, and what is in {from} is old: copy --from {holder}"
+        );
+        return Err(refused(problem));
+    }
     if from == Kind::Embedded && !store(config).join("about").exists() {
         let problem = format!("there is no store in {}: is `data` right?", store(config).display());
         return Err(refused(problem));

@@ -58,7 +58,7 @@ pub(crate) fn check(data: &Path, kind: Kind) -> Result<(), EngineError> {
 }
 
 /// The engine that holds what the site has written; none if it has written nothing, as far as that is known.
-fn chosen(data: &Path) -> Result<Option<Kind>, EngineError> {
+pub(crate) fn chosen(data: &Path) -> Result<Option<Kind>, EngineError> {
     let word = match fs::read_to_string(data.join(FILE)) {
         Ok(text) => text,
         Err(failure) if failure.kind() == io::ErrorKind::NotFound => String::new(),

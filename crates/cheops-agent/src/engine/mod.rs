@@ -32,7 +32,7 @@ use cheops_core::{
 };
 use futures_util::future::BoxFuture;
 
-pub(crate) use self::chosen::{check as check_choice, note as note_choice};
+pub(crate) use self::chosen::{check as check_choice, chosen, note as note_choice};
 pub use self::{
     chosen::Kind,
     copy::{Copied, Failure as CopyFailure, Progress, copy},
