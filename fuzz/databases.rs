@@ -83,7 +83,7 @@ fn open() -> Option<CouchDb> {
         relay: None,
         local_journal: None,
     };
-    CouchDb::open(&config, "site1".parse().unwrap(), "/".as_ref()).ok()
+    CouchDb::open(&config, "site1".parse().unwrap(), env!("CARGO_TARGET_TMPDIR").as_ref()).ok()
 }
 
 /// What an engine has written itself: batch after batch, and with some of it gone.

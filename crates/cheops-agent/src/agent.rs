@@ -43,13 +43,13 @@ use crate::{
     audit::{self, Audit},
     config::{self, Config},
     engine::{
-        self, Damage, EngineError, LostUnknown, Opened,
-        couchdb::{self, CouchDb, Fence},
+        self, Damage, EngineError, LostUnknown, Opened, Sort,
+        couchdb::{self, Attachments, CouchDb, Fence},
         embedded::{Embedded, Options},
     },
     entrances::Entrances,
     federation::Federation,
-    files::{Content, Fetch, Files},
+    files::{Content, Depot, Fetch, Files},
     hooks::Hooks,
     limits::{Buckets, Places},
     mesh::{Doors, Mesh},
@@ -219,7 +219,8 @@ impl Agent {
         );
         let federation = federation.map_err(directory(config.data.clone()))?;
         let store = config.data.join("files");
-        let files = Files::open(store.clone(), config.store.clone()).map_err(directory(store))?;
+        let files = Files::with_depot(store.clone(), config.store.clone(), depot(&config)?);
+        let files = files.map_err(directory(store))?;
         let gate = gate(&config, members.clone())?;
         let audit = open_audit(&config, members.own())?;
         let runner = runner(&config, (&gate, &audit, &at_work.fence), &files, &peers, &handle)?;
@@ -476,6 +477,15 @@ fn open_audit(config: &Config, own: Own) -> Result<Audit, StartError> {
     Audit::open(data, settings, own, &config.site).map_err(failed)
 }
 
+/// Where attached files are kept beside the data directory. It may be away if what is accepted meanwhile waits.
+fn depot(config: &Config) -> Result<Option<(Box<dyn Depot>, bool)>, StartError> {
+    let config::Engine::CouchDb(couchdb) = &config.engine else { return Ok(None) };
+    let place = couchdb.url.to_string();
+    let failed = |problem| EngineError { place, problem, sort: Sort::Server };
+    let attachments = Attachments::new(couchdb).map_err(failed)?;
+    Ok(Some((Box::new(attachments), couchdb.local_journal.is_some())))
+}
+
 /// Opens the store, and makes the replica as it was.
 async fn restore(
     config: &Config,
@@ -682,12 +692,15 @@ async fn sweep(context: Shared) {
     loop {
         ticks.tick().await;
         let Some(in_use) = in_use(&context).await else { return };
-        let files = context.files.clone();
+        let (files, used) = (context.files.clone(), in_use.clone());
         let swept = tokio::task::spawn_blocking(move || files.keep_only(&in_use, UNUSED)).await;
         match swept {
             Ok(Ok(0)) | Err(_) => {}
             Ok(Ok(count)) => tracing::info!("removed {count} files that no operation names"),
             Ok(Err(error)) => tracing::warn!("unused files could not be removed: {error}"),
+        }
+        if let Err(error) = context.files.tend_depot(&used, UNUSED).await {
+            tracing::warn!("attached files could not be looked through in CouchDB: {error}");
         }
     }
 }

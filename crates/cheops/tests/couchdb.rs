@@ -146,6 +146,51 @@ fn sites_on_couchdb_and_on_their_disks_work_together() {
 }
 
 #[test]
+fn attached_files_are_in_the_database_once_and_come_back_from_there() {
+    let couch = Couch::get();
+    let directory = tempfile::tempdir().unwrap();
+    let mut agent =
+        Agent::alone_with(directory.path(), &in_work(&couch.settings(directory.path())));
+    let attached = directory.path().join("attached");
+    // Longer than what passes through memory at once.
+    let content = "0123456789abcdef".repeat(200_000);
+    fs::write(&attached, &content).unwrap();
+    let run = |agent: &Agent, id: &str| {
+        let command = format!("cat {{{}}} >> {id}", attached.display());
+        let ran = Command::new(env!("CARGO_BIN_EXE_cheops"))
+            .args(["--agent", &agent.url, "exec", "--id", id, "--sites", "site1"])
+            .args(["--type", "append", "--command", &command])
+            .output()
+            .unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        assert_eq!(fs::read_to_string(agent.work().join(id)).unwrap(), content, "{id}");
+    };
+    run(&agent, "one");
+    run(&agent, "two");
+    let files = || {
+        let path = format!("/{}/_all_docs?include_docs=true", couch.config.database);
+        let found = couch.look(&path);
+        let documents = found["rows"].as_array().cloned().unwrap_or_default();
+        let documents = documents.into_iter().map(|row| row["doc"].clone());
+        documents.filter(|document| document["Type"] == "FILE").collect::<Vec<_>>()
+    };
+    let [file] = &files()[..] else { panic!("{:?}", files()) };
+    assert_eq!(file["_attachments"]["content"]["length"], content.len(), "{file}");
+
+    // Another machine, which has only the database: the API has it, and so have those who run something.
+    agent.kill();
+    let cached = directory.path().join("data/files");
+    fs::remove_dir_all(&cached).unwrap();
+    agent.start();
+    agent.wait_until_ready();
+    let hash = file["_id"].as_str().unwrap().strip_prefix("file:").unwrap();
+    let (status, served) = agent.ask(&format!("/api/v1/files/{hash}")).unwrap();
+    assert_eq!((status, served == content), (200, true));
+    run(&agent, "three");
+    assert_eq!(files().len(), 1);
+}
+
+#[test]
 fn a_site_moves_to_couchdb_and_back_with_all_that_it_knows_and_runs_nothing_twice() {
     let couch = Couch::get();
     let directory = tempfile::tempdir().unwrap();

@@ -29,6 +29,7 @@ on_both_engines!(
     a_full_disk_stops_accepting_and_recovers_by_itself,
     a_damaged_store_says_what_is_lost_and_the_rest_goes_on,
     what_is_said_of_a_resource_whose_creation_is_lost_works,
+    a_store_of_which_nothing_is_left_makes_nothing_run_twice,
     a_log_that_can_not_be_written_hurts_nobody,
     garbage_from_a_peer_is_refused_and_changes_nothing,
     a_peer_that_accepts_and_never_answers_delays_nobody,
@@ -289,14 +290,17 @@ fn what_is_said_of_a_resource_whose_creation_is_lost_works(engine: Engine) {
     assert!(!problems.contains(next), "{problems}");
 }
 
-#[test]
-fn a_store_of_which_nothing_is_left_makes_nothing_run_twice() {
-    let mut field = Field::with(3, QUICK);
+fn a_store_of_which_nothing_is_left_makes_nothing_run_twice(engine: Engine) {
+    let mut field = Field::on(engine, 3, QUICK);
     assert!(all_ok(&field.sites[0].exec("x", &on(&field.everywhere(), "echo once >> {id}")), 3));
     field.agreed("x", &[0, 1, 2]);
     field.sites[0].kill();
-    fs::remove_dir_all(field.directory(0).join("data/store/db")).unwrap();
-    fs::create_dir(field.directory(0).join("data/store/db")).unwrap();
+    if let Some(databases) = &field.databases {
+        databases.of(0).wipe();
+    } else {
+        fs::remove_dir_all(field.directory(0).join("data/store/db")).unwrap();
+        fs::create_dir(field.directory(0).join("data/store/db")).unwrap();
+    }
     field.sites[0].start();
     field.sites[0].wait_until_ready();
     field.wait_until_linked();

@@ -105,6 +105,11 @@ impl From<FileError> for ApiError {
             FileError::Full { .. } | FileError::Disk { .. } => {
                 (StatusCode::INSUFFICIENT_STORAGE, "disk-full", "make room, or ask another site")
             }
+            FileError::Depot(_) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "store-unreachable",
+                "look at CouchDB, and send it again",
+            ),
             FileError::Broken(_) => (StatusCode::BAD_REQUEST, "bad-file", "send it again, whole"),
         };
         Self::new(status, kind, error.to_string(), hint)

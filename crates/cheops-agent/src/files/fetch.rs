@@ -87,6 +87,12 @@ impl Files {
         }
         // Before what there is of it is read again.
         self.room(usize::try_from(attachment.length).map_or(CHUNK, |all| all.min(CHUNK))).await?;
+        match self.recover(&content).await {
+            Ok(Some(path)) => return Ok(path),
+            Ok(None) => {}
+            // Other sites may have it.
+            Err(error) => tracing::debug!("{error}"),
+        }
         let claim = Claim::new(&self.0, content);
         let mut pause = FIRST_PAUSE;
         let mut wrong = BTreeSet::new();
@@ -98,6 +104,10 @@ impl Files {
             }
             let before = part.as_ref().map(|part| part.length);
             if let Some(path) = self.round(attachment, sites, fetch, &mut part, &mut wrong).await? {
+                // It can be used; that it is in the depot, too, is seen to later if not now.
+                if let Err(error) = self.deposit(&content, attachment.length).await {
+                    tracing::warn!("{error}");
+                }
                 return Ok(path);
             }
             if part.as_ref().map(|part| part.length) > before {

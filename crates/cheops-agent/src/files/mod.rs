@@ -11,8 +11,10 @@
 //! - whatever a file's length, it passes through a buffer and is never in memory whole;
 //! - what can't be completed leaves nothing behind, except a part that a later fetch goes on with;
 //! - a file that somebody has just put or claimed is not collected before it can be used;
+//! - where there is a depot, a file that was put is there, too, and is got back from there if it is not here;
 //! - no file takes the room that the site keeps for what it writes down.
 
+mod depot;
 mod fetch;
 
 use std::{
@@ -33,8 +35,8 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use tokio::task::spawn_blocking;
 
-pub use self::fetch::Fetch;
 use self::fetch::Slot;
+pub use self::{depot::Depot, fetch::Fetch};
 use crate::{config, engine::free};
 
 /// The hash of a file's content.
@@ -69,6 +71,9 @@ pub enum FileError {
     /// Whoever sent it stopped.
     #[error("the file did not arrive whole: {0}")]
     Broken(String),
+    /// What keeps files beside the disk.
+    #[error("the file can't be kept in CouchDB: {0}")]
+    Depot(io::Error),
     /// The disk.
     #[error("the file can't be stored in {place}: {error}", place = place.display())]
     Disk {
@@ -91,12 +96,23 @@ struct Store {
     /// Held while a file gets its name, and while it is decided whether one is collected.
     names: Mutex<()>,
     fetching: Mutex<HashMap<Content, Arc<Slot>>>,
+    /// Where files are kept besides, and whether that may be away while they are put.
+    depot: Option<(Box<dyn Depot>, bool)>,
 }
 
 impl Files {
     /// Opens the store in a directory, which is made if it is not there.
     pub fn open(directory: PathBuf, limits: config::Store) -> io::Result<Self> {
-        Self::with_patience(directory, limits, PATIENCE)
+        Self::open_with(directory, limits, PATIENCE, None)
+    }
+
+    /// The same, with a depot, which may be away while files are put, or not.
+    pub fn with_depot(
+        directory: PathBuf,
+        limits: config::Store,
+        depot: Option<(Box<dyn Depot>, bool)>,
+    ) -> io::Result<Self> {
+        Self::open_with(directory, limits, PATIENCE, depot)
     }
 
     /// The same, with another time that a site may send nothing before the next one is asked.
@@ -104,6 +120,15 @@ impl Files {
         directory: PathBuf,
         limits: config::Store,
         patience: Duration,
+    ) -> io::Result<Self> {
+        Self::open_with(directory, limits, patience, None)
+    }
+
+    fn open_with(
+        directory: PathBuf,
+        limits: config::Store,
+        patience: Duration,
+        depot: Option<(Box<dyn Depot>, bool)>,
     ) -> io::Result<Self> {
         fs::create_dir_all(&directory)?;
         for entry in fs::read_dir(&directory)? {
@@ -119,6 +144,7 @@ impl Files {
             next: AtomicU64::new(0),
             names: Mutex::default(),
             fetching: Mutex::default(),
+            depot,
         })))
     }
 
@@ -154,7 +180,9 @@ impl Files {
             }
             if part.is_none() {
                 let store = self.0.clone();
-                return self.blocking(move || store.name(&draft).map(|hash| (hash, length))).await;
+                let hash = self.blocking(move || store.name(&draft)).await?;
+                self.deposit(&hash, length).await?;
+                return Ok((hash, length));
             }
         }
     }
@@ -179,6 +207,9 @@ impl Files {
         offset: u64,
     ) -> io::Result<(tokio::fs::File, u64)> {
         let path = self.0.path(content);
+        if self.path(content).is_none() {
+            self.recover(content).await.map_err(io::Error::other)?;
+        }
         let open = move || {
             let mut file = File::open(path)?;
             let length = file.metadata()?.len();

@@ -103,6 +103,15 @@ impl Couch {
         self.remove(database, id);
     }
 
+    /// Removes both databases.
+    pub(crate) fn wipe(&self) {
+        let url = self.config.url.to_string();
+        for database in [&self.config.database, &self.config.local()] {
+            let path = format!("{}/{database}", url.trim_end_matches('/'));
+            self.curl(&["-f", "-X", "DELETE", &path]);
+        }
+    }
+
     /// Has the server copy all documents to another database, once, as replication would.
     pub(crate) fn copy_to(&self, other: &Self) {
         let job = format!(r#"{{"source":"{}","target":"{}"}}"#, self.address(), other.address());

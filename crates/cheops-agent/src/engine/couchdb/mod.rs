@@ -7,6 +7,7 @@
 //! - what is there of a batch that failed is the same when it is written again, so it is never there twice;
 //! - a batch whose last page is missing was never acknowledged, and does not count.
 
+mod attachments;
 mod buffered;
 mod client;
 mod databases;
@@ -22,7 +23,7 @@ mod server;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
+    fs, io,
     ops::RangeInclusive,
     path::{Path, PathBuf},
     sync::{
@@ -38,6 +39,13 @@ use cheops_core::{
 };
 use serde_json::json;
 
+pub(crate) use self::{
+    attachments::Attachments,
+    dialect::Dialect,
+    document::{Document, Name},
+    lease::{Attempt, BEAT, Held, Holder, Lease},
+    server::{Server, Trouble, refused},
+};
 pub use self::{buffered::Buffered, lease::Fence};
 use self::{
     databases::{About, Databases},
@@ -45,15 +53,9 @@ use self::{
     journal::{Entry, Page},
     local_journal::{Batch, LocalJournal},
 };
-pub(crate) use self::{
-    dialect::Dialect,
-    document::{Document, Name},
-    lease::{Attempt, BEAT, Held, Holder, Lease},
-    server::{Server, Trouble, refused},
-};
 use super::{
     Arrivals, Damage, Engine, EngineError, Filling, HALF_FILLED, LostUnknown, Opened, Reader, Seq,
-    Sort, entry::Entry as What, free,
+    Sort, disk, entry::Entry as What, free,
 };
 use crate::{config, wire::Names};
 
@@ -74,6 +76,8 @@ pub struct CouchDb {
     untold: Vec<RangeInclusive<Seq>>,
     /// Documents that the journal names, and that somebody has removed or changed.
     lost: BTreeSet<String>,
+    /// Whether the data directory says that something was written.
+    noted: bool,
 }
 
 /// Documents that are not in the journal yet, by their hashes.
@@ -126,8 +130,16 @@ impl CouchDb {
     /// Opens the databases of a site, and makes them if there are none. Its data directory is where the rest
     /// is that it keeps.
     pub fn open(config: &config::CouchDb, here: SiteId, data: &Path) -> Result<Self, EngineError> {
-        let (this, filling) = Self::open_any(config, here, data)?;
-        if filling { Err(error(&this.shared.databases.place, HALF_FILLED)) } else { Ok(this) }
+        let (mut this, filling) = Self::open_any(config, here, data)?;
+        if filling {
+            return Err(error(&this.shared.databases.place, HALF_FILLED));
+        }
+        if this.next == 1 && note(data).exists() {
+            // All that was written is gone, and nobody knows how much it was: something was.
+            this.next = 2;
+            this.shared.last.store(1, Ordering::Release);
+        }
+        Ok(this)
     }
 
     /// Opens the databases of a site to fill them: empty ones, or some that are half filled.
@@ -141,6 +153,8 @@ impl CouchDb {
                 return Err(error(&databases.place, problem));
             }
             databases.mark_filling().map_err(fail)?;
+            // It is of other databases.
+            let _ = fs::remove_file(note(data));
         }
         Ok(this)
     }
@@ -193,6 +207,7 @@ impl CouchDb {
             lost_unknown: None,
             untold: Vec::new(),
             lost: BTreeSet::new(),
+            noted: note(data).exists(),
         };
         // What a forgotten resource has left behind because the agent was stopped.
         let forgotten: Vec<_> = this.shared.index().forgotten().cloned().collect();
@@ -340,6 +355,17 @@ fn place(data: &Path) -> PathBuf {
     data.join("couchdb")
 }
 
+/// What says that the databases are not empty: found to be so, they are lost.
+fn note(data: &Path) -> PathBuf {
+    place(data).join("written")
+}
+
+fn write_note(data: &Path) -> io::Result<()> {
+    disk::create_directory(&place(data))?;
+    fs::File::create(note(data))?.sync_all()?;
+    disk::sync_directory(&place(data))
+}
+
 /// Cuts off a batch of which the last page is missing, and says the last number that counts.
 fn cut_off(databases: &Databases) -> Result<Seq, Trouble> {
     let Some(last) = databases.last_page()? else { return Ok(0) };
@@ -428,6 +454,13 @@ impl CouchDb {
             let Afoot { brought, ours } = &mut *self.shared.afoot();
             for hash in std::mem::take(ours) {
                 brought.remove(&hash);
+            }
+        }
+        if !self.noted {
+            let noted = write_note(&self.shared.data);
+            self.noted = noted.is_ok();
+            if let Err(failure) = noted {
+                tracing::warn!("that {} is not empty can't be noted: {failure}", databases.place);
             }
         }
         self.next = last + 1;

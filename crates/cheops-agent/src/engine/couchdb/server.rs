@@ -14,12 +14,14 @@ use std::{
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
+use futures_util::TryStreamExt as _;
+use http_body_util::{BodyExt as _, Full, Limited, StreamBody};
 use hyper::{
     Method, Request, Response, StatusCode,
-    body::Incoming,
+    body::{Body, Frame, Incoming},
     client::conn::http1::{self, SendRequest},
     header,
+    http::request,
 };
 use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, pki_types::ServerName};
@@ -28,7 +30,8 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
-use tokio_rustls::TlsConnector;
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_util::{either::Either, io::ReaderStream};
 
 use crate::{
     config::{CouchDb, Secret},
@@ -39,6 +42,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest answer that is read, in bytes.
 const LONGEST: usize = 256 << 20;
+/// How much of a file is read at once.
+const UPLOADED: usize = 64 << 10;
 /// How many connections are kept for later.
 const KEPT: usize = 4;
 
@@ -79,6 +84,8 @@ impl Trouble {
         }
     }
 }
+
+impl std::error::Error for Trouble {}
 
 impl std::fmt::Display for Trouble {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -200,6 +207,26 @@ impl Server {
         timeout(PATIENCE, listening).await.unwrap_or_else(|_| Err(late()))
     }
 
+    /// Sends a file of so many bytes. It may take its time, as long as it goes on.
+    pub(crate) async fn upload(
+        &self,
+        path: &str,
+        file: tokio::fs::File,
+        length: u64,
+    ) -> Result<(StatusCode, Bytes), Trouble> {
+        let stream = self.stream().await.map_err(|error| unreached(&error))?;
+        let mut requests = shake(stream).await.map_err(|error| silent(&error))?;
+        let parts = ReaderStream::with_capacity(file, UPLOADED).map_ok(Frame::data);
+        let mut request = self.head(&Method::PUT, path);
+        request = request.header(header::CONTENT_TYPE, "application/octet-stream");
+        let request = request.header(header::CONTENT_LENGTH, length);
+        let request = request.body(StreamBody::new(parts)).map_err(|error| silent(&error))?;
+        let response = requests.send_request(request).await.map_err(|error| silent(&error))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), LONGEST).collect().await;
+        Ok((status, body.map_err(|error| silent(&error))?.to_bytes()))
+    }
+
     async fn exchange(
         &self,
         method: &Method,
@@ -238,31 +265,39 @@ impl Server {
         path: &str,
         body: Bytes,
     ) -> hyper::http::Result<Request<Full<Bytes>>> {
-        let host = self.config.url.authority().map_or("", |authority| authority.as_str());
-        let base = self.config.url.path().trim_end_matches('/');
-        let mut request = Request::builder()
-            .method(method)
-            .uri(format!("{base}{path}"))
-            .header(header::HOST, host)
-            .header(header::ACCEPT, "application/json")
-            .header(header::USER_AGENT, concat!("cheops/", env!("CARGO_PKG_VERSION")));
-        if let Some(authorization) = &self.authorization {
-            request = request.header(header::AUTHORIZATION, authorization);
-        }
+        let mut request = self.head(method, path).header(header::ACCEPT, "application/json");
         if !body.is_empty() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
         request.body(Full::new(body))
     }
 
+    fn head(&self, method: &Method, path: &str) -> request::Builder {
+        let host = self.config.url.authority().map_or("", |authority| authority.as_str());
+        let base = self.config.url.path().trim_end_matches('/');
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{base}{path}"))
+            .header(header::HOST, host)
+            .header(header::USER_AGENT, concat!("cheops/", env!("CARGO_PKG_VERSION")));
+        match &self.authorization {
+            Some(authorization) => request.header(header::AUTHORIZATION, authorization),
+            None => request,
+        }
+    }
+
     async fn connect(&self) -> io::Result<SendRequest<Full<Bytes>>> {
+        shake(self.stream().await?).await
+    }
+
+    async fn stream(&self) -> io::Result<Either<TcpStream, TlsStream<TcpStream>>> {
         let (host, port) = self.config.place();
         let tcp = TcpStream::connect((host, port)).await?;
         // Small requests wait for nobody.
         tcp.set_nodelay(true)?;
-        let Some(tls) = self.tls.clone() else { return shake(tcp).await };
+        let Some(tls) = self.tls.clone() else { return Ok(Either::Left(tcp)) };
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        shake(TlsConnector::from(tls).connect(name, tcp).await?).await
+        TlsConnector::from(tls).connect(name, tcp).await.map(Either::Right)
     }
 }
 
@@ -270,9 +305,13 @@ fn silent(error: &dyn std::fmt::Display) -> Trouble {
     Trouble::Silent(error.to_string())
 }
 
-async fn shake(
+async fn shake<B>(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-) -> io::Result<SendRequest<Full<Bytes>>> {
+) -> io::Result<SendRequest<B>>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let (requests, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     // It ends with the last request over it.

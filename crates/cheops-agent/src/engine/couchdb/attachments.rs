@@ -1,0 +1,201 @@
+//! Attached files, as attachments of documents: one for each content, however many operations name it.
+//!
+//! What must stay true: a document has the hash of the content in its id, and one attachment; a document without it is
+//! one that is being made; they say nothing of where they belong, so replication leaves them alone, and each site gets
+//! the files that it needs over the links.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use futures_util::{TryStreamExt as _, future::BoxFuture, stream::BoxStream};
+use http_body_util::BodyDataStream;
+use hyper::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::server::{Server, Trouble, refused};
+use crate::{
+    config::CouchDb,
+    files::{Content, Depot},
+};
+
+/// What the ids of these documents begin with, and what they all end before.
+const PREFIX: &str = "file:";
+const END: &str = "file;";
+/// The name of the attachment.
+const NAME: &str = "content";
+
+/// The attached files of a site in its database.
+#[derive(Clone)]
+pub(crate) struct Attachments(Arc<Place>);
+
+struct Place {
+    server: Server,
+    database: String,
+}
+
+/// What is there of a file.
+#[derive(Debug, Deserialize)]
+struct There {
+    #[serde(rename = "_id")]
+    id: String,
+    #[serde(rename = "_rev")]
+    revision: String,
+    #[serde(rename = "Time", default)]
+    time: u64,
+    #[serde(rename = "_attachments", default)]
+    attachments: Value,
+}
+
+impl There {
+    fn length(&self) -> Option<u64> {
+        self.attachments[NAME]["length"].as_u64()
+    }
+
+    /// The content that it is of, if its id says that.
+    fn content(&self) -> Option<Content> {
+        let hash = self.id.strip_prefix(PREFIX)?;
+        blake3::Hash::from_hex(hash).ok().map(|hash| *hash.as_bytes())
+    }
+}
+
+impl Attachments {
+    /// Those in the database that a configuration names. Reads files.
+    pub(crate) fn new(config: &CouchDb) -> Result<Self, String> {
+        let database = format!("/{}", config.database);
+        Ok(Self(Arc::new(Place { server: Server::new(config)?, database })))
+    }
+}
+
+impl Depot for Attachments {
+    fn keep(
+        &self,
+        content: Content,
+        path: PathBuf,
+        length: u64,
+    ) -> BoxFuture<'static, io::Result<()>> {
+        let place = self.0.clone();
+        Box::pin(async move { place.keep(&content, path, length).await.map_err(io::Error::other) })
+    }
+
+    fn open(
+        &self,
+        content: Content,
+    ) -> BoxFuture<'static, io::Result<Option<BoxStream<'static, io::Result<Bytes>>>>> {
+        let place = self.0.clone();
+        Box::pin(async move { place.open(&content).await.map_err(io::Error::other) })
+    }
+
+    fn keep_only(
+        &self,
+        in_use: BTreeSet<Content>,
+        older_than: Duration,
+    ) -> BoxFuture<'static, io::Result<usize>> {
+        let place = self.0.clone();
+        let kept = async move { place.keep_only(&in_use, older_than).await };
+        Box::pin(async move { kept.await.map_err(io::Error::other) })
+    }
+}
+
+impl Place {
+    fn path(&self, content: &Content) -> String {
+        format!("{}/{PREFIX}{}", self.database, blake3::Hash::from_bytes(*content).to_hex())
+    }
+
+    async fn find(&self, content: &Content) -> Result<Option<There>, Trouble> {
+        let path = self.path(content);
+        match self.server.answer(&Method::GET, &path, Bytes::new()).await? {
+            (StatusCode::NOT_FOUND, _) => Ok(None),
+            (status, bytes) => read(status, &bytes).map(Some),
+        }
+    }
+
+    async fn keep(&self, content: &Content, file: PathBuf, length: u64) -> Result<(), Trouble> {
+        #[derive(Deserialize)]
+        struct Made {
+            rev: String,
+        }
+        let path = self.path(content);
+        let revision = match self.find(content).await? {
+            Some(there) if there.length() == Some(length) => return Ok(()),
+            Some(there) => there.revision,
+            None => {
+                let about = json!({"Type": "FILE", "Length": length, "Time": now()}).to_string();
+                let (status, bytes) = self.server.answer(&Method::PUT, &path, about.into()).await?;
+                read::<Made>(status, &bytes)?.rev
+            }
+        };
+        let file = tokio::fs::File::open(&file).await;
+        let file = file.map_err(|error| Trouble::Odd(error.to_string()))?;
+        let path = format!("{path}/{NAME}?rev={revision}");
+        let (status, bytes) = self.server.upload(&path, file, length).await?;
+        if status.is_success() { Ok(()) } else { Err(refused(status, &bytes)) }
+    }
+
+    async fn open(
+        &self,
+        content: &Content,
+    ) -> Result<Option<BoxStream<'static, io::Result<Bytes>>>, Trouble> {
+        let response = self.server.listen(&format!("{}/{NAME}", self.path(content))).await?;
+        match response.status() {
+            StatusCode::NOT_FOUND => Ok(None),
+            StatusCode::OK => {
+                let parts = BodyDataStream::new(response.into_body());
+                Ok(Some(Box::pin(parts.map_err(io::Error::other))))
+            }
+            status => Err(refused(status, b"")),
+        }
+    }
+
+    async fn keep_only(
+        &self,
+        in_use: &BTreeSet<Content>,
+        older_than: Duration,
+    ) -> Result<usize, Trouble> {
+        #[derive(Deserialize)]
+        struct Rows {
+            rows: Vec<Row>,
+        }
+        #[derive(Deserialize)]
+        struct Row {
+            doc: Option<There>,
+        }
+        let range = format!("startkey=%22{PREFIX}%22&endkey=%22{END}%22");
+        let path = format!("{}/_all_docs?include_docs=true&{range}", self.database);
+        let (status, bytes) = self.server.answer(&Method::GET, &path, Bytes::new()).await?;
+        let rows = read::<Rows>(status, &bytes)?.rows;
+        let span = u64::try_from(older_than.as_millis()).unwrap_or(u64::MAX);
+        let old = |there: &There| there.time.saturating_add(span) <= now();
+        let unused = |there: &There| there.content().is_none_or(|c| !in_use.contains(&c));
+        let gone = rows.into_iter().filter_map(|row| row.doc);
+        let gone = gone
+            .filter(|there| old(there) && unused(there))
+            .map(|there| json!({"_id": there.id, "_rev": there.revision, "_deleted": true}));
+        let gone: Vec<Value> = gone.collect();
+        if gone.is_empty() {
+            return Ok(0);
+        }
+        let path = format!("{}/_bulk_docs", self.database);
+        let body = json!({"docs": gone}).to_string();
+        let (status, bytes) = self.server.answer(&Method::POST, &path, body.into()).await?;
+        read::<Value>(status, &bytes).map(|_| gone.len())
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(status: StatusCode, bytes: &[u8]) -> Result<T, Trouble> {
+    if !status.is_success() {
+        return Err(refused(status, bytes));
+    }
+    serde_json::from_slice(bytes).map_err(|error| Trouble::Odd(error.to_string()))
+}
+
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
