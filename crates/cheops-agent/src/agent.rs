@@ -5,6 +5,7 @@
 //! open last.
 
 mod copy;
+mod restore;
 
 use std::{
     collections::BTreeSet,
@@ -23,8 +24,7 @@ use axum::{
 };
 use cheops_core::{
     id::SiteId,
-    replica::{Durable, Effect, Event, Message, Replica, Resource, Settings, Version},
-    time::Millis,
+    replica::{Effect, Event, Message, Replica, Resource},
 };
 use futures_util::{
     TryStreamExt,
@@ -43,8 +43,8 @@ use crate::{
     audit::{self, Audit},
     config::{self, Config},
     engine::{
-        self, Damage, EngineError, LostUnknown, Opened, Sort,
-        couchdb::{self, Attachments, CouchDb, Fence},
+        EngineError, Sort,
+        couchdb::{Attachments, CouchDb, Fence},
         embedded::{Embedded, Options},
     },
     entrances::Entrances,
@@ -74,6 +74,7 @@ use crate::{
 };
 
 pub use self::copy::copy_engine;
+use self::restore::restore;
 
 /// How long requests may take to end when the agent stops.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -218,9 +219,7 @@ impl Agent {
             &config,
         );
         let federation = federation.map_err(directory(config.data.clone()))?;
-        let store = config.data.join("files");
-        let files = Files::with_depot(store.clone(), config.store.clone(), depot(&config)?);
-        let files = files.map_err(directory(store))?;
+        let files = open_files_store(&config)?;
         let gate = gate(&config, members.clone())?;
         let audit = open_audit(&config, members.own())?;
         let runner = runner(&config, (&gate, &audit, &at_work.fence), &files, &peers, &handle)?;
@@ -249,19 +248,19 @@ impl Agent {
         let context = Arc::new(Context {
             rates: Mutex::new(Buckets::new(config.rates.rate, config.rates.burst)),
             config,
-            audit: audit.clone(),
+            audit,
             started: Instant::now(),
             replicants,
             node: handle,
             peers,
-            federation: federation.clone(),
+            federation,
             runner,
             gate,
             files,
             hooks,
-            access: access.clone(),
-            certificate: certificate.clone(),
-            replication: replication.clone(),
+            access,
+            certificate,
+            replication,
             noted,
             metrics,
             feeds,
@@ -276,23 +275,15 @@ impl Agent {
             router: from_peers,
             context: context.clone(),
             mesh: mesh.clone(),
-            audit,
-            federation: federation.clone(),
-            replication: replication.clone(),
         });
         let socket = entrances.socket();
         let servers = entrances.serve(&dress(router), &context);
-        let sweeper = tokio::spawn(sweep(context.clone()));
-        let learner = tokio::spawn(api::learn(context.clone()));
-        let renewer = certificate.map(|certificate| tokio::spawn(certificate.follow()));
-        let spreader = tokio::spawn(federation.serve());
-        let inspector = Inspector::new(Arc::new(members.clone()));
-        let arrivals = arrivals.map(|arrivals| {
+        let mut aside = vec![follower, teller];
+        aside.extend(tasks(&context));
+        aside.extend(arrivals.map(|arrivals| {
+            let inspector = Inspector::new(Arc::new(members.clone()));
             tokio::spawn(arrivals::take_in(arrivals, inspector, context.node.clone()))
-        });
-        let replicating = replication.iter().flat_map(Replication::start);
-        let aside = [follower, sweeper, learner, teller, spreader];
-        let aside = aside.into_iter().chain(renewer).chain(arrivals).chain(replicating).collect();
+        }));
         let (site, peers) = (context.here(), context.peers.address());
         let key = members.identity().public();
         tracing::info!(%site, %api, %peers, %key, "the agent is at work");
@@ -348,6 +339,19 @@ impl Agent {
         }
         self.at_work.release().await;
     }
+}
+
+/// Starts what goes on until the agent stops.
+fn tasks(context: &Shared) -> Vec<JoinHandle<()>> {
+    let mut tasks = vec![
+        tokio::spawn(sweep(context.clone())),
+        tokio::spawn(api::learn(context.clone())),
+        tokio::spawn(context.federation.clone().serve()),
+    ];
+    let certificate = context.certificate.clone();
+    tasks.extend(certificate.map(|certificate| tokio::spawn(certificate.follow())));
+    tasks.extend(context.replication.iter().flat_map(Replication::start));
+    tasks
 }
 
 /// Looks whether an agent can work as it is told to, and makes its directories.
@@ -477,106 +481,19 @@ fn open_audit(config: &Config, own: Own) -> Result<Audit, StartError> {
     Audit::open(data, settings, own, &config.site).map_err(failed)
 }
 
-/// Where attached files are kept beside the data directory. It may be away if what is accepted meanwhile waits.
-fn depot(config: &Config) -> Result<Option<(Box<dyn Depot>, bool)>, StartError> {
-    let config::Engine::CouchDb(couchdb) = &config.engine else { return Ok(None) };
-    let place = couchdb.url.to_string();
-    let failed = |problem| EngineError { place, problem, sort: Sort::Server };
-    let attachments = Attachments::new(couchdb).map_err(failed)?;
-    Ok(Some((Box::new(attachments), couchdb.local_journal.is_some())))
-}
-
-/// Opens the store, and makes the replica as it was.
-async fn restore(
-    config: &Config,
-    members: &Members,
-    noted: &Noted,
-) -> Result<(Replica, Box<dyn Opened>), StartError> {
-    let (config, noted) = (config.clone(), noted.clone());
-    let inspector = Inspector::new(Arc::new(members.clone()));
-    let opened = tokio::task::spawn_blocking(move || {
-        let engine = open(&config)?;
-        read(&config, engine, inspector, &noted)
-    });
-    Ok(opened.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?)
-}
-
-/// Opens what the site keeps its records in.
-fn open(config: &Config) -> Result<Box<dyn Opened>, EngineError> {
-    let (site, kind) = (config.site.clone(), config.engine.kind());
-    engine::check_choice(&config.data, kind)?;
-    let opened: Box<dyn Opened> = match &config.engine {
-        config::Engine::Embedded => {
-            Box::new(Embedded::open(&config.data.join("store"), Options::of(site))?)
+/// The store of attached files, with another place for them where there is one.
+fn open_files_store(config: &Config) -> Result<Files, StartError> {
+    let depot = match &config.engine {
+        config::Engine::Embedded => None,
+        config::Engine::CouchDb(couchdb) => {
+            let place = couchdb.url.to_string();
+            let failed = |problem| EngineError { place, problem, sort: Sort::Server };
+            Some(Box::new(Attachments::new(couchdb).map_err(failed)?) as Box<dyn Depot>)
         }
-        config::Engine::CouchDb(couchdb) => couchdb::open(couchdb, site, &config.data)?,
     };
-    engine::note_choice(&config.data, kind)?;
-    Ok(opened)
-}
-
-fn settings(config: &Config) -> Settings {
-    Settings { show_after: config.runs.show_after.map(Millis::from), ..Settings::default() }
-}
-
-/// Makes the replica of all that was written, and marks what of it was lost.
-fn read(
-    config: &Config,
-    mut engine: Box<dyn Opened>,
-    mut inspector: Inspector,
-    noted: &Noted,
-) -> Result<(Replica, Box<dyn Opened>), EngineError> {
-    let mut strays = engine.strays()?;
-    strays.retain(|stray| arrivals::sealed(stray.clone(), &mut inspector).is_some());
-    let mut failure = None;
-    let written =
-        engine.written().map_while(|read| read.map_err(|error| failure = Some(error)).ok());
-    let written = written.chain(strays.iter().cloned());
-    let mut replica = Replica::restore(config.site.clone(), settings(config), written);
-    if let Some(error) = failure {
-        return Err(error);
-    }
-    if !strays.is_empty() {
-        let count = strays.len();
-        tracing::warn!(
-            "{count} records of this site were written, and not acknowledged: they count"
-        );
-        engine.append(&strays)?;
-    }
-    let markers: Vec<Durable> = engine.damage().iter().flat_map(|d| marked(&replica, d)).collect();
-    for damage in engine.damage() {
-        tracing::error!("{damage}");
-        noted.damaged(damage.to_string());
-    }
-    if !markers.is_empty() {
-        engine.append(&markers)?;
-    }
-    for marker in &markers {
-        if let Durable::Withheld { resource, floor } = marker {
-            replica.withhold(resource, *floor);
-        }
-    }
-    if let Some(LostUnknown { found, records }) = engine.lost_unknown() {
-        replica.lose_unknown(Millis(found), records);
-    }
-    Ok((replica, engine))
-}
-
-/// What is withheld because of a loss: the resource, or all of them if it is not known which.
-fn marked(replica: &Replica, damage: &Damage) -> Vec<Durable> {
-    if let Some(resource) = &damage.resource {
-        return vec![Durable::Withheld { resource: resource.clone(), floor: damage.floor }];
-    }
-    // Each of the numbers that are lost may have been that of a record of this site.
-    let lost = damage.seqs.clone().count() as u64;
-    let floor = |version: &Version| version.get(replica.here()).copied().unwrap_or(0) + lost;
-    let resources = replica.resources();
-    resources
-        .map(|resource| Durable::Withheld {
-            resource: resource.id().clone(),
-            floor: floor(&resource.version()),
-        })
-        .collect()
+    let store = config.data.join("files");
+    let files = Files::with_depot(store.clone(), config.store.clone(), depot);
+    files.map_err(directory(store))
 }
 
 /// Answers the requests of other agents: for the application, or for this agent itself.
@@ -584,9 +501,6 @@ struct Answers {
     router: Router,
     context: api::Shared,
     mesh: Mesh,
-    federation: Federation,
-    replication: Option<Replication>,
-    audit: Audit,
 }
 
 impl Calls for Answers {
@@ -596,10 +510,10 @@ impl Calls for Answers {
             return Box::pin(async move { mesh.forwarded(request).await });
         }
         if Federation::is_for(&request) {
-            return Box::pin(self.federation.clone().answer(request));
+            return Box::pin(self.context.federation.clone().answer(request));
         }
         if replication::is_for(&request)
-            && let Some(replication) = &self.replication
+            && let Some(replication) = &self.context.replication
         {
             return Box::pin(replication.clone().answer(request));
         }
@@ -613,7 +527,7 @@ impl Calls for Answers {
     }
 
     fn welcome(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
-        let (federation, audit) = (self.federation.clone(), self.audit.clone());
+        let (federation, audit) = (self.context.federation.clone(), self.context.audit.clone());
         Box::pin(async move {
             let mut response = federation.answer(request).await;
             if let Some(joining) = response.extensions_mut().remove::<audit::Event>() {
@@ -624,7 +538,7 @@ impl Calls for Answers {
     }
 
     fn turned_away(&self, from: SocketAddr, why: &str) {
-        self.audit.note(audit::Event::link(from.to_string(), why));
+        self.context.audit.note(audit::Event::link(from.to_string(), why));
     }
 }
 

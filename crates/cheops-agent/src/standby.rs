@@ -110,17 +110,15 @@ pub(crate) async fn stand_by(config: &Config) -> Result<AtWork, StartError> {
                         "another process is at work on these databases, and takes no turns: an agent with `couchdb.local_journal`, or `cheops engine copy`".to_owned(),
                     ));
                 }
-                match &passing {
-                    Some(passing) => passing.to(holder),
-                    None => {
-                        let api = holder.doors.get(API).map(ToString::to_string);
-                        let api = api.unwrap_or_default();
-                        passing = Some(Passing::open(config, holder).await?);
-                        tracing::info!(
-                            "another agent of `{}` is at work, with its API on {api}: this one stands by, and passes on whoever comes",
-                            config.site
-                        );
-                    }
+                if let Some(passing) = &passing {
+                    passing.to(holder);
+                } else {
+                    let api = holder.doors.get(API).map(ToString::to_string).unwrap_or_default();
+                    passing = Some(Passing::open(config, holder).await?);
+                    tracing::info!(
+                        "another agent of `{}` is at work, with its API on {api}: this one stands by, and passes on whoever comes",
+                        config.site
+                    );
                 }
             }
             Err(trouble) if passing.is_none() => return Err(failed(trouble.to_string())),

@@ -12,6 +12,9 @@ use super::{CHUNK, Content, Draft, FileError, Files, Ordering};
 
 /// A place for files outside of the data directory.
 pub trait Depot: Send + Sync + 'static {
+    /// Whether it may be away while files are put: it gets them later.
+    fn may_be_away(&self) -> bool;
+
     /// Keeps a file of so many bytes, if it is not there yet.
     fn keep(
         &self,
@@ -38,9 +41,9 @@ impl Files {
     /// Brings a file to the depot, if there is one. Whoever has put it is told that it is safe only then; unless
     /// the depot may be away, and gets it later.
     pub(super) async fn deposit(&self, content: &Content, length: u64) -> Result<(), FileError> {
-        let Some((depot, may_be_away)) = &self.0.depot else { return Ok(()) };
+        let Some(depot) = &self.0.depot else { return Ok(()) };
         match depot.keep(*content, self.0.path(content), length).await {
-            Err(error) if !may_be_away => Err(FileError::Depot(error)),
+            Err(error) if !depot.may_be_away() => Err(FileError::Depot(error)),
             Err(error) => {
                 tracing::warn!("an attached file is not in CouchDB yet: {error}");
                 Ok(())
@@ -51,7 +54,7 @@ impl Files {
 
     /// Gets a file back from the depot, if it is there, and says where it is then.
     pub(super) async fn recover(&self, content: &Content) -> Result<Option<PathBuf>, FileError> {
-        let Some((depot, _)) = &self.0.depot else { return Ok(None) };
+        let Some(depot) = &self.0.depot else { return Ok(None) };
         let opened = depot.open(*content).await.map_err(FileError::Depot)?;
         let Some(stream) = opened else { return Ok(None) };
         let name = format!("put-{}", self.0.next.fetch_add(1, Ordering::Relaxed));
@@ -81,7 +84,7 @@ impl Files {
         in_use: &BTreeSet<Content>,
         older_than: Duration,
     ) -> io::Result<usize> {
-        let Some((depot, _)) = &self.0.depot else { return Ok(0) };
+        let Some(depot) = &self.0.depot else { return Ok(0) };
         for content in in_use {
             let Some(path) = self.path(content) else { continue };
             let length = tokio::fs::metadata(&path).await?.len();

@@ -96,8 +96,8 @@ struct Store {
     /// Held while a file gets its name, and while it is decided whether one is collected.
     names: Mutex<()>,
     fetching: Mutex<HashMap<Content, Arc<Slot>>>,
-    /// Where files are kept besides, and whether that may be away while they are put.
-    depot: Option<(Box<dyn Depot>, bool)>,
+    /// Where files are kept besides.
+    depot: Option<Box<dyn Depot>>,
 }
 
 impl Files {
@@ -106,11 +106,11 @@ impl Files {
         Self::open_with(directory, limits, PATIENCE, None)
     }
 
-    /// The same, with a depot, which may be away while files are put, or not.
+    /// The same, with another place for files, if there is one.
     pub fn with_depot(
         directory: PathBuf,
         limits: config::Store,
-        depot: Option<(Box<dyn Depot>, bool)>,
+        depot: Option<Box<dyn Depot>>,
     ) -> io::Result<Self> {
         Self::open_with(directory, limits, PATIENCE, depot)
     }
@@ -128,7 +128,7 @@ impl Files {
         directory: PathBuf,
         limits: config::Store,
         patience: Duration,
-        depot: Option<(Box<dyn Depot>, bool)>,
+        depot: Option<Box<dyn Depot>>,
     ) -> io::Result<Self> {
         fs::create_dir_all(&directory)?;
         for entry in fs::read_dir(&directory)? {

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::{Shared, answer, problem};
 use crate::{
     engine::couchdb::{Document, Name},
-    trust::Inspector,
+    trust::{Doubt, Inspector},
     wire::Names,
 };
 
@@ -257,7 +257,7 @@ fn checked(document: &Value, inspector: &mut Inspector) -> Result<(Sent, Documen
         return Err("it says something else of its record than what that is");
     }
     let sent = Sent { after: 0, record, seal };
-    inspector.inspect(&sent).map_err(|doubt| doubt.word())?;
+    inspector.inspect(&sent).map_err(Doubt::word)?;
     Ok((sent, ours))
 }
 

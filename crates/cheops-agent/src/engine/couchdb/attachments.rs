@@ -38,6 +38,8 @@ pub(crate) struct Attachments(Arc<Place>);
 struct Place {
     server: Server,
     database: String,
+    /// What is accepted while the server is away waits for it.
+    may_be_away: bool,
 }
 
 /// What is there of a file.
@@ -69,11 +71,16 @@ impl Attachments {
     /// Those in the database that a configuration names. Reads files.
     pub(crate) fn new(config: &CouchDb) -> Result<Self, String> {
         let database = format!("/{}", config.database);
-        Ok(Self(Arc::new(Place { server: Server::new(config)?, database })))
+        let (server, may_be_away) = (Server::new(config)?, config.local_journal.is_some());
+        Ok(Self(Arc::new(Place { server, database, may_be_away })))
     }
 }
 
 impl Depot for Attachments {
+    fn may_be_away(&self) -> bool {
+        self.0.may_be_away
+    }
+
     fn keep(
         &self,
         content: Content,

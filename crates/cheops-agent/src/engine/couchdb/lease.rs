@@ -4,7 +4,7 @@
 //! stay true:
 //! - an agent takes it from another only if that has given it up, if its process is known to be gone, or if the
 //!   document did not change for as long as [`TERM`] while it could be read;
-//! - who holds it counts on it for less than [`TERM`] after it was last written: a clock that stands still, or an agent
+//! - who holds it counts on it for [`TRUST`] after it was last written, which is less: a clock that stands still, or an agent
 //!   that was stopped and goes on, ends it;
 //! - of two that write at the same time, one is told that it was too late.
 
@@ -28,8 +28,8 @@ use crate::config::CouchDb;
 pub(crate) const BEAT: Duration = Duration::from_secs(2);
 /// How long it may stay as it is before another agent takes it.
 const TERM: Duration = Duration::from_secs(6);
-/// By how much sooner its holder stops counting on it.
-const MARGIN: Duration = Duration::from_secs(1);
+/// For how long its holder counts on it.
+const TRUST: Duration = Duration::from_secs(5);
 
 /// An agent, as the others of its site know it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,7 +215,7 @@ impl Fence {
 
     fn renewed(&self, start: Instant) {
         if let Some(until) = &self.0 {
-            let span = start.duration_since(until.begin) + TERM - MARGIN;
+            let span = start.duration_since(until.begin) + TRUST;
             let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
             until.until.store(millis, Ordering::Release);
         }
@@ -291,11 +291,11 @@ mod tests {
     fn the_holder_stops_before_others_begin() {
         let start = Instant::now();
         let fence = Fence::new(false, start);
-        assert!(fence.holds_at(start) && fence.holds_at(start + TERM - MARGIN * 2));
-        assert!(!fence.holds_at(start + TERM - MARGIN));
+        let instant = Duration::from_millis(1);
+        assert!(TRUST < TERM && fence.holds_at(start) && !fence.holds_at(start + TRUST));
         fence.renewed(start + BEAT);
-        assert!(fence.holds_at(start + TERM - MARGIN));
-        assert!(!fence.holds_at(start + BEAT + TERM - MARGIN));
+        assert!(fence.holds_at(start + TRUST + instant));
+        assert!(!fence.holds_at(start + BEAT + TRUST));
         assert!(Fence::new(true, start).holds_at(start + 100 * TERM));
     }
 }

@@ -500,9 +500,11 @@ fn forgot_itself() -> Damage {
     }
 }
 
-/// Whether something was written to the store in a directory, as far as its file `tail` says.
+/// Whether something was written to the store in a directory, as far as its file `tail` says; one that is being
+/// filled does not count yet.
 pub(super) fn is_used(directory: &Path) -> bool {
     File::open(directory.join("tail")).is_ok_and(|tail| Tail::of(tail).read() > 0)
+        && !disk::is_filling(directory).unwrap_or(false)
 }
 
 /// Takes a directory for this process, and says whether the store in it is being filled.
