@@ -63,7 +63,7 @@ impl Buffering {
         let start = std::time::Instant::now();
         while engine.reader().waiting().is_some() {
             assert!(start.elapsed() < std::time::Duration::from_secs(30), "it still waits");
-            engine.tend();
+            engine.tend().unwrap();
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     }
@@ -452,7 +452,7 @@ fn that_another_agent_has_taken_a_number_stays_an_error() {
     let start = std::time::Instant::now();
     while !engine.reader().waiting().unwrap().why.contains("another agent has written") {
         assert!(start.elapsed() < std::time::Duration::from_secs(30), "nobody says so");
-        engine.tend();
+        engine.tend().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     assert!(engine.append(&own(3..=3)).is_err());

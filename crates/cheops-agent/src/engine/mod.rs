@@ -51,8 +51,11 @@ pub trait Engine: Send + 'static {
     /// Tries to get back to work after a failure.
     fn recover(&mut self) -> Result<(), EngineError>;
 
-    /// Does what is to be done now and then. Whoever has the engine calls it about every second.
-    fn tend(&mut self) {}
+    /// Does what is to be done now and then, and fails if it is known by now that nothing can be written. Whoever
+    /// has the engine calls it about every second.
+    fn tend(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
 
     /// Reads what was written, while others write.
     fn reader(&self) -> Arc<dyn Reader>;

@@ -16,7 +16,7 @@ use super::{
     sealing::Sealing,
     tray::Tray,
 };
-use crate::engine::{Engine, Seq, Sort};
+use crate::engine::{Engine, EngineError, Seq, Sort};
 
 /// How long to wait before a batch that could not be written is tried again, and how often to look
 /// at the room that is left.
@@ -59,7 +59,7 @@ impl Committer {
         while let Ok(taken) = tray.take(PAUSE) {
             // Also while others only look, and that without a pause.
             if tended.elapsed() >= PAUSE {
-                self.engine.tend();
+                self.tend();
                 tended = Instant::now();
             }
             let Some(mut batch) = taken else { continue };
@@ -75,6 +75,29 @@ impl Committer {
         }
     }
 
+    /// Lets the engine do what is due, and says whether it can be written to.
+    fn tend(&mut self) {
+        match self.engine.tend() {
+            Ok(()) => self.well(),
+            Err(error) => self.stalled(&error),
+        }
+    }
+
+    fn well(&self) {
+        if matches!(*self.health.borrow(), Health::Stalled { .. }) {
+            tracing::info!("the store takes records again");
+            self.health.send_replace(Health::Well);
+        }
+    }
+
+    fn stalled(&self, error: &EngineError) {
+        let stalled = Health::Stalled { why: error.to_string(), away: error.sort == Sort::Server };
+        if *self.health.borrow() != stalled {
+            tracing::error!("{error}; it is tried again every second");
+            self.health.send_replace(stalled);
+        }
+    }
+
     /// Makes a batch durable, however long that takes; nothing if the agent stops meanwhile. Who
     /// only looks is let go: also those who came after this batch.
     fn append(&mut self, batch: &mut Batch) -> Option<Seq> {
@@ -82,10 +105,7 @@ impl Committer {
         loop {
             match outcome {
                 Ok(last) => {
-                    if matches!(*self.health.borrow(), Health::Stalled { .. }) {
-                        tracing::info!("the store takes records again");
-                        self.health.send_replace(Health::Well);
-                    }
+                    self.well();
                     return Some(last);
                 }
                 // What can never be written was never told to anyone. The replica counts on it, so
@@ -95,12 +115,7 @@ impl Committer {
                     return None;
                 }
                 Err(error) => {
-                    let why = error.to_string();
-                    let stalled = Health::Stalled { why, away: error.sort == Sort::Server };
-                    if *self.health.borrow() != stalled {
-                        tracing::error!("{error}; it is tried again every second");
-                        self.health.send_replace(stalled);
-                    }
+                    self.stalled(&error);
                     batch.release();
                     self.tray.release();
                     if self.stop.is_cancelled() {

@@ -231,8 +231,9 @@ impl Engine for Buffered {
         Ok(())
     }
 
-    fn tend(&mut self) {
+    fn tend(&mut self) -> Result<(), EngineError> {
         self.write_on();
+        Ok(())
     }
 
     fn reader(&self) -> Arc<dyn Reader> {

@@ -477,6 +477,11 @@ impl Engine for CouchDb {
         self.try_append(batch).map_err(|failed| self.worded(failed))
     }
 
+    fn tend(&mut self) -> Result<(), EngineError> {
+        // Whoever follows the changes asks all the time: nobody has to write something to find that out.
+        if self.shared.databases.server().is_silent() { self.recover() } else { Ok(()) }
+    }
+
     fn recover(&mut self) -> Result<(), EngineError> {
         self.shared.databases.look().map_err(|trouble| self.shared.fail(&trouble))
     }

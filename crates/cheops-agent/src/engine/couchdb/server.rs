@@ -8,7 +8,10 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -136,6 +139,8 @@ pub(crate) struct Server {
     tls: Option<Arc<ClientConfig>>,
     authorization: Option<String>,
     kept: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+    /// Whether the last request got no answer.
+    silent: AtomicBool,
 }
 
 /// A refusal in the words of the server.
@@ -176,7 +181,13 @@ impl Server {
             let pair = format!("{user}:{}", password.unwrap_or_default());
             format!("Basic {}", BASE64_STANDARD.encode(pair))
         });
-        Ok(Self { config: config.clone(), tls, authorization, kept: Mutex::default() })
+        Ok(Self {
+            config: config.clone(),
+            tls,
+            authorization,
+            kept: Mutex::default(),
+            silent: AtomicBool::new(false),
+        })
     }
 
     /// What proves who asks, as a header has it.
@@ -192,7 +203,15 @@ impl Server {
         body: Bytes,
     ) -> Result<(StatusCode, Bytes), Trouble> {
         let late = || Trouble::Silent(format!("no answer within {} s", PATIENCE.as_secs()));
-        timeout(PATIENCE, self.exchange(method, path, body)).await.unwrap_or_else(|_| Err(late()))
+        let asked = timeout(PATIENCE, self.exchange(method, path, body)).await;
+        let answer = asked.unwrap_or_else(|_| Err(late()));
+        self.silent.store(matches!(answer, Err(Trouble::Silent(_))), Ordering::Relaxed);
+        answer
+    }
+
+    /// Whether the last request got no answer.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
     }
 
     /// Asks for something that goes on for as long as somebody reads it.
