@@ -11,7 +11,7 @@ use std::{
     fs,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::{
@@ -39,6 +39,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How long the server may take to hear that the lease is given up.
 const FAREWELL: Duration = Duration::from_secs(2);
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+const PROCESSES: &str = "/proc/self/ns/pid";
+/// How long another may still be at work that was not stopped as it should.
+const WAIT: Duration = Duration::from_secs(10);
 
 /// This agent is the one at work.
 pub(crate) struct AtWork {
@@ -133,23 +136,36 @@ fn this(alone: bool, doors: BTreeMap<String, SocketAddr>) -> Holder {
     Holder {
         life: format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..)),
         key: String::new(),
-        boot: fs::read_to_string(BOOT).unwrap_or_default().trim().to_owned(),
+        boot: machine(),
         process: std::process::id(),
         alone,
         doors,
     }
 }
 
+/// Where the numbers of processes mean the same: this boot of this machine, and in it the same container.
+fn machine() -> String {
+    let boot = fs::read_to_string(BOOT).unwrap_or_default();
+    let processes = fs::read_link(PROCESSES).unwrap_or_default();
+    format!("{} {}", boot.trim(), processes.display())
+}
+
 /// Takes the databases of a site for this process alone, for as long as what this gives is there. Waits for the
 /// server.
 pub(crate) fn claim(couchdb: &config::CouchDb) -> Result<Held, String> {
     let mut lease = Lease::open(couchdb, this(true, BTreeMap::new()))?;
-    match lease.try_take(String::new()) {
-        Ok(Attempt::Ours(held)) => Ok(held),
-        Ok(Attempt::Theirs(_)) => Err(
-            "an agent is at work on these databases: stop it first, and wait some seconds if it was not stopped but killed on another machine".to_owned(),
-        ),
-        Err(trouble) => Err(trouble.to_string()),
+    let start = Instant::now();
+    loop {
+        match lease.try_take(String::new()) {
+            Ok(Attempt::Ours(held)) => return Ok(held),
+            Ok(Attempt::Theirs(holder)) if holder.alone || start.elapsed() >= WAIT => {
+                return Err(
+                    "another process is at work on these databases: stop it first".to_owned()
+                );
+            }
+            Ok(Attempt::Theirs(_)) => std::thread::sleep(LOOK),
+            Err(trouble) => return Err(trouble.to_string()),
+        }
     }
 }
 

@@ -29,12 +29,12 @@ pub trait Depot: Send + Sync + 'static {
         content: Content,
     ) -> BoxFuture<'static, io::Result<Option<BoxStream<'static, io::Result<Bytes>>>>>;
 
-    /// Drops what nobody uses and what was not kept just now; says how many.
+    /// Drops what nobody uses and what was not kept just now; says what of the rest is not there.
     fn keep_only(
         &self,
         in_use: BTreeSet<Content>,
         older_than: Duration,
-    ) -> BoxFuture<'static, io::Result<usize>>;
+    ) -> BoxFuture<'static, io::Result<BTreeSet<Content>>>;
 }
 
 impl Files {
@@ -78,18 +78,18 @@ impl Files {
         Ok(self.path(content))
     }
 
-    /// Brings files to the depot that it lacks, and drops from it what nobody uses; says how many.
+    /// Drops from the depot what nobody uses, and brings files there that it lacks.
     pub async fn tend_depot(
         &self,
         in_use: &BTreeSet<Content>,
         older_than: Duration,
-    ) -> io::Result<usize> {
-        let Some(depot) = &self.0.depot else { return Ok(0) };
-        for content in in_use {
-            let Some(path) = self.path(content) else { continue };
+    ) -> io::Result<()> {
+        let Some(depot) = &self.0.depot else { return Ok(()) };
+        for content in depot.keep_only(in_use.clone(), older_than).await? {
+            let Some(path) = self.path(&content) else { continue };
             let length = tokio::fs::metadata(&path).await?.len();
-            depot.keep(*content, path, length).await?;
+            depot.keep(content, path, length).await?;
         }
-        depot.keep_only(in_use.clone(), older_than).await
+        Ok(())
     }
 }

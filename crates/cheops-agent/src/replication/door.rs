@@ -4,18 +4,19 @@
 //! its own site has sealed, of a resource that is not known to be elsewhere only, and nothing more is said beside it
 //! than follows from it.
 
-use std::{collections::BTreeMap, sync::atomic::Ordering};
+use std::{collections::BTreeMap, sync::atomic::Ordering, time::Duration};
 
 use axum::body::Body;
 use bytes::Bytes;
 use cheops_core::{
-    id::SiteId,
+    id::{ResourceId, SiteId},
     replica::{Durable, Replica, Sent},
 };
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::{Shared, answer, problem};
 use crate::{
@@ -30,8 +31,11 @@ pub(super) const PLACE: &str = "/peer/v1/couchdb";
 pub(super) const LONGEST: usize = 64 << 20;
 /// The longest note of a replicator.
 const LONGEST_NOTE: usize = 1 << 20;
-/// What the server says of a database; a replicator needs no more of it.
-const ABOUT: [&str; 3] = ["update_seq", "instance_start_time", "disk_format_version"];
+/// How long a request may take to come whole: others wait for its place.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// What is told of the server's start. A replicator looks whether it is the same all the time, and what was added is
+/// on the disk whenever the server has started.
+const START: &str = "0";
 
 /// Whether a request of another agent is one of these.
 pub(crate) fn is_for<T>(request: &Request<T>) -> bool {
@@ -77,6 +81,15 @@ impl Asked {
     }
 }
 
+/// A document of a record that its site has sealed, as it is written here.
+#[derive(Debug)]
+struct Checked {
+    resource: ResourceId,
+    /// Where the resource is, as it says.
+    sites: Vec<SiteId>,
+    document: Document,
+}
+
 /// What is to be added.
 #[derive(Deserialize)]
 struct Batch {
@@ -97,20 +110,29 @@ impl Shared {
         let Ok(_room) = self.room.acquire().await else {
             return problem(StatusCode::SERVICE_UNAVAILABLE, "stopping", "the agent is stopping");
         };
-        let Ok(body) = Limited::new(request.into_body(), longest).collect().await else {
+        let body = Limited::new(request.into_body(), longest).collect();
+        let Ok(body) = timeout(PATIENCE, body).await else {
+            return problem(
+                StatusCode::REQUEST_TIMEOUT,
+                "timeout",
+                "send it faster, or less of it",
+            );
+        };
+        let Ok(body) = body else {
             return problem(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "send less at once");
         };
         let (body, database) = (body.to_bytes(), format!("/{}", self.config.database));
         match asked {
             None => problem(StatusCode::FORBIDDEN, "forbidden", "other sites may not ask that"),
             Some(Asked::Flush) => {
-                answer(StatusCode::CREATED, r#"{"ok":true,"instance_start_time":"0"}"#)
+                let done = json!({"ok": true, "instance_start_time": START});
+                answer(StatusCode::CREATED, done.to_string())
             }
             Some(Asked::About) => {
                 let about = self.ask::<BTreeMap<String, Value>>(&Method::GET, &database, body);
                 about.await.map_or_else(
                     |trouble| unavailable(&trouble.to_string()),
-                    |about| answer(StatusCode::OK, said_of(&self.config.database, about)),
+                    |about| answer(StatusCode::OK, said_of(&self.config.database, &about)),
                 )
             }
             Some(Asked::Missing) => self.find_missing(&database, &body).await,
@@ -180,11 +202,13 @@ impl Shared {
         }
         let site = from.clone();
         let sorted = self.node.read(move |replica| {
-            records.into_iter().partition::<Vec<_>, _>(|(sent, _)| may_add(replica, &site, sent))
+            let may = |record: &Checked| may_add(replica, &site, record);
+            records.into_iter().partition::<Vec<_>, _>(may)
         });
         let Ok((records, strange)) = sorted.await else { return unavailable("it is stopping") };
         let elsewhere = "its resource is not at both sites";
-        refused.extend(strange.iter().map(|(_, document)| refusal(&json!(document.id), elsewhere)));
+        let strange = strange.iter().map(|checked| &checked.document.id);
+        refused.extend(strange.map(|id| refusal(&json!(id), elsewhere)));
         if !refused.is_empty() {
             let count = refused.len();
             tracing::warn!(%from, "{count} documents were not taken in: {}", refused[0]);
@@ -192,7 +216,8 @@ impl Shared {
             self.peers.refused(from);
         }
         if !records.is_empty() {
-            let documents: Vec<&Document> = records.iter().map(|(_, document)| document).collect();
+            let documents: Vec<&Document> =
+                records.iter().map(|checked| &checked.document).collect();
             let body = json!({"new_edits": false, "docs": documents}).to_string();
             let path = format!("{database}/_bulk_docs");
             match self.ask::<Vec<Value>>(&Method::POST, &path, body.into()).await {
@@ -233,14 +258,13 @@ fn renamed(name: &str, said: Bytes) -> Bytes {
 }
 
 /// What is said of the database: nothing of what is in it.
-fn said_of(database: &str, mut about: BTreeMap<String, Value>) -> String {
-    about.retain(|name, _| ABOUT.contains(&name.as_str()));
-    about.insert("db_name".to_owned(), database.into());
-    json!(about).to_string()
+fn said_of(database: &str, about: &BTreeMap<String, Value>) -> String {
+    let reached = about.get("update_seq");
+    json!({"db_name": database, "update_seq": reached, "instance_start_time": START}).to_string()
 }
 
 /// A document as it is written here, if it is that of a record that its site has sealed.
-fn checked(document: &Value, inspector: &mut Inspector) -> Result<(Sent, Document), &'static str> {
+fn checked(document: &Value, inspector: &mut Inspector) -> Result<Checked, &'static str> {
     let read: Document = Document::deserialize(document).map_err(|_| "it is no record")?;
     let durable = read.read(&mut Names::default()).map_err(|_| "it is not what it is called")?;
     let Durable::Record(record, seal) = durable else { return Err("it is no record") };
@@ -258,15 +282,17 @@ fn checked(document: &Value, inspector: &mut Inspector) -> Result<(Sent, Documen
     }
     let sent = Sent { after: 0, record, seal };
     inspector.inspect(&sent).map_err(Doubt::word)?;
-    Ok((sent, ours))
+    Ok(Checked { resource: sent.record.resource().clone(), sites, document: ours })
 }
 
-/// Whether a site may add a record: if its resource is known here, both have to be among its sites.
-fn may_add(replica: &Replica, from: &SiteId, sent: &Sent) -> bool {
-    let resource = replica.resource(sent.record.resource());
-    resource.is_none_or(|resource| {
-        resource.sites().contains(from) && resource.sites().contains(replica.here())
-    })
+/// Whether a site may add a record: both have to be among the sites of its resource, as far as that is known here,
+/// and otherwise as it says itself.
+fn may_add(replica: &Replica, from: &SiteId, checked: &Checked) -> bool {
+    let both = [from, replica.here()];
+    match replica.resource(&checked.resource) {
+        Some(resource) => both.iter().all(|site| resource.sites().contains(site)),
+        None => both.iter().all(|site| checked.sites.contains(site)),
+    }
 }
 
 #[cfg(test)]
@@ -274,8 +300,7 @@ mod tests {
     use std::sync::Arc;
 
     use cheops_core::{
-        id::ResourceId,
-        replica::{Record, Shown},
+        replica::{Record, Settings, Shown},
         trust::PublicKey,
     };
 
@@ -363,7 +388,7 @@ mod tests {
             ("a design", json!({"_id": "_design/x", "_rev": "1-x"}), false),
             ("nothing", Value::Null, false),
         ] {
-            let found = checked(&document, &mut inspector).map(|(_, ours)| json!(ours));
+            let found = checked(&document, &mut inspector).map(|checked| json!(checked.document));
             assert_eq!(found.is_ok(), expected, "{story}: {found:?}");
             // What is written is what follows from the record, and nothing that came beside it.
             assert!(found.is_err() || found.is_ok_and(|ours| ours.get("_revisions").is_none()));
@@ -371,10 +396,33 @@ mod tests {
     }
 
     #[test]
+    fn a_record_of_an_unknown_resource_has_to_be_for_both_sites() {
+        let replica = Replica::new("here".parse().unwrap(), Settings::default());
+        let record = Record::Shown(Arc::new(Shown {
+            id: "there:1".parse().unwrap(),
+            resource: "web".parse().unwrap(),
+            op: "there:1".parse().unwrap(),
+            block: 7,
+            print: None,
+        }));
+        for (sites, expected) in
+            [(vec!["here", "there"], true), (vec!["here"], false), (vec!["there", "else"], false)]
+        {
+            let sites: Vec<SiteId> = sites.iter().map(|site| site.parse().unwrap()).collect();
+            let document = Document::of(&record, None, &sites).unwrap();
+            let checked = Checked { resource: "web".parse().unwrap(), sites, document };
+            let from = "there".parse().unwrap();
+            assert_eq!(may_add(&replica, &from, &checked), expected, "{checked:?}");
+        }
+    }
+
+    #[test]
     fn of_the_database_only_what_is_needed_is_said() {
         let about = [("update_seq", json!(5)), ("doc_count", json!(7)), ("sizes", json!({}))];
         let about = about.map(|(name, value)| (name.to_owned(), value)).into();
-        assert_eq!(said_of("records", about), r#"{"db_name":"records","update_seq":5}"#);
+        let said: Value = serde_json::from_str(&said_of("records", &about)).unwrap();
+        let expected = json!({"db_name": "records", "update_seq": 5, "instance_start_time": "0"});
+        assert_eq!(said, expected);
     }
 
     #[test]

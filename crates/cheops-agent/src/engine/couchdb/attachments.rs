@@ -103,7 +103,7 @@ impl Depot for Attachments {
         &self,
         in_use: BTreeSet<Content>,
         older_than: Duration,
-    ) -> BoxFuture<'static, io::Result<usize>> {
+    ) -> BoxFuture<'static, io::Result<BTreeSet<Content>>> {
         let place = self.0.clone();
         let kept = async move { place.keep_only(&in_use, older_than).await };
         Box::pin(async move { kept.await.map_err(io::Error::other) })
@@ -164,7 +164,7 @@ impl Place {
         &self,
         in_use: &BTreeSet<Content>,
         older_than: Duration,
-    ) -> Result<usize, Trouble> {
+    ) -> Result<BTreeSet<Content>, Trouble> {
         #[derive(Deserialize)]
         struct Rows {
             rows: Vec<Row>,
@@ -176,22 +176,23 @@ impl Place {
         let range = format!("startkey=%22{PREFIX}%22&endkey=%22{END}%22");
         let path = format!("{}/_all_docs?include_docs=true&{range}", self.database);
         let (status, bytes) = self.server.answer(&Method::GET, &path, Bytes::new()).await?;
-        let rows = read::<Rows>(status, &bytes)?.rows;
+        let there: Vec<There> =
+            read::<Rows>(status, &bytes)?.rows.into_iter().filter_map(|row| row.doc).collect();
+        let whole = there.iter().filter(|there| there.length().is_some());
+        let whole: BTreeSet<Content> = whole.filter_map(There::content).collect();
         let span = u64::try_from(older_than.as_millis()).unwrap_or(u64::MAX);
-        let old = |there: &There| there.time.saturating_add(span) <= now();
-        let unused = |there: &There| there.content().is_none_or(|c| !in_use.contains(&c));
-        let gone = rows.into_iter().filter_map(|row| row.doc);
-        let gone = gone
-            .filter(|there| old(there) && unused(there))
-            .map(|there| json!({"_id": there.id, "_rev": there.revision, "_deleted": true}));
+        let old = |there: &&There| there.time.saturating_add(span) <= now();
+        let unused = |there: &&There| there.content().is_none_or(|c| !in_use.contains(&c));
+        let gone = there.iter().filter(old).filter(unused);
+        let gone = gone.map(|t| json!({"_id": t.id, "_rev": t.revision, "_deleted": true}));
         let gone: Vec<Value> = gone.collect();
-        if gone.is_empty() {
-            return Ok(0);
+        if !gone.is_empty() {
+            let path = format!("{}/_bulk_docs", self.database);
+            let body = json!({"docs": gone}).to_string();
+            let (status, bytes) = self.server.answer(&Method::POST, &path, body.into()).await?;
+            read::<Value>(status, &bytes)?;
         }
-        let path = format!("{}/_bulk_docs", self.database);
-        let body = json!({"docs": gone}).to_string();
-        let (status, bytes) = self.server.answer(&Method::POST, &path, body.into()).await?;
-        read::<Value>(status, &bytes).map(|_| gone.len())
+        Ok(in_use.difference(&whole).copied().collect())
     }
 }
 

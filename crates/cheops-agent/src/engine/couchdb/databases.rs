@@ -187,9 +187,7 @@ impl Databases {
                 let put: Result<Put, _> = serde_json::from_slice(&bytes);
                 put.map(|put| Some(put.rev)).map_err(|error| Trouble::Odd(error.to_string()))
             }
-            (StatusCode::ACCEPTED, _) => {
-                Err(Trouble::Odd("it is not written on enough of its nodes".to_owned()))
-            }
+            (StatusCode::ACCEPTED, _) => Err(few_nodes()),
             (status, bytes) => Err(refused(status, &bytes)),
         }
     }
@@ -239,9 +237,20 @@ impl Databases {
             return Ok(());
         }
         let body = json!({"new_edits": false, "docs": documents});
-        let written: Vec<Written> =
-            self.client.ask(Method::POST, &format!("{}/_bulk_docs", self.records), Some(&body))?;
+        let written = self.bulk(&self.records, &body)?;
         written.iter().try_for_each(Written::check)
+    }
+
+    /// Writes documents, on as many nodes of a cluster as make it last.
+    fn bulk(&self, database: &str, body: &Value) -> Result<Vec<Written>, Trouble> {
+        let path = format!("{database}/_bulk_docs");
+        match self.client.answer(Method::POST, &path, Some(body))? {
+            (StatusCode::CREATED, bytes) => {
+                serde_json::from_slice(&bytes).map_err(|error| Trouble::Odd(error.to_string()))
+            }
+            (StatusCode::ACCEPTED, _) => Err(few_nodes()),
+            (status, bytes) => Err(refused(status, &bytes)),
+        }
     }
 
     /// Writes documents in place of whatever stands under their ids, if only that they were removed: without a
@@ -263,16 +272,14 @@ impl Databases {
             document
         });
         let body = json!({"docs": put.collect::<Vec<_>>()});
-        let written: Vec<Written> =
-            self.client.ask(Method::POST, &format!("{}/_bulk_docs", self.records), Some(&body))?;
+        let written = self.bulk(&self.records, &body)?;
         written.iter().try_for_each(Written::check)
     }
 
     /// Makes pages. Those that are there already have to say the same.
     pub(super) fn make_pages(&self, pages: &[Page]) -> Result<(), Trouble> {
         let body = json!({"docs": pages});
-        let written: Vec<Written> =
-            self.client.ask(Method::POST, &format!("{}/_bulk_docs", self.local), Some(&body))?;
+        let written = self.bulk(&self.local, &body)?;
         for (page, written) in pages.iter().zip(&written) {
             if written.error.as_deref() != Some("conflict") {
                 written.check()?;
@@ -292,8 +299,7 @@ impl Databases {
             return Ok(());
         }
         let body = json!({"docs": pages});
-        let written: Vec<Written> =
-            self.client.ask(Method::POST, &format!("{}/_bulk_docs", self.local), Some(&body))?;
+        let written = self.bulk(&self.local, &body)?;
         written.iter().try_for_each(Written::check)
     }
 
@@ -440,6 +446,12 @@ impl Databases {
         let path = format!("{}/_purge", self.records);
         self.client.ask::<Value>(Method::POST, &path, Some(&revisions)).map(drop)
     }
+}
+
+/// CouchDB has taken something, and not on as many nodes as make it last.
+fn few_nodes() -> Trouble {
+    let why = "too few of its nodes take what is written".to_owned();
+    Trouble::Refused { status: StatusCode::SERVICE_UNAVAILABLE, why }
 }
 
 /// A position in the changes, as a part of an address.

@@ -39,7 +39,7 @@ pub(crate) struct Holder {
     pub(crate) life: String,
     /// The key of the site, which all of its agents have.
     pub(crate) key: String,
-    /// The boot of its machine, and its process there.
+    /// Its machine, since it was booted, and its process there.
     pub(crate) boot: String,
     pub(crate) process: u32,
     /// It takes no turns: it has a journal of its own for when the server is away.
