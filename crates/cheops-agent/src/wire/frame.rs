@@ -221,7 +221,9 @@ impl Frame {
             CLOSE => {
                 let (code, text) = content.split_first().ok_or(FrameError::Malformed(sort))?;
                 let text = String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)]);
-                let text = text.chars().filter(|c| !c.is_control()).collect();
+                let mut text: String = text.chars().filter(|c| !c.is_control()).collect();
+                // What is no text takes more room in its place than it had.
+                text.truncate(text.floor_char_boundary(MAX_TEXT));
                 Ok(Self::Close { code: Code::of(*code), text })
             }
             MESSAGE => Ok(Self::Message(content)),
