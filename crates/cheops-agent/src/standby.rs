@@ -36,6 +36,8 @@ use crate::{
 const LOOK: Duration = Duration::from_secs(1);
 /// How long the agent at work may take to answer the phone.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How many connections are passed on by one door at the same time.
+const MOST: usize = 1_000;
 /// How long the server may take to hear that the lease is given up.
 const FAREWELL: Duration = Duration::from_secs(2);
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
@@ -110,7 +112,7 @@ pub(crate) async fn stand_by(config: &Config) -> Result<AtWork, StartError> {
                 }
                 if holder.alone {
                     return Err(failed(
-                        "another process is at work on these databases, and takes no turns: an agent with `couchdb.local_journal`, or `cheops engine copy`".to_owned(),
+                        "another process is at work on these databases, and takes no turns: an agent with `couchdb.local_journal`, or `cheops engine copy`. If it is gone for good, with its machine, delete the document `lease` in the database that ends with -local".to_owned(),
                     ));
                 }
                 if let Some(passing) = &passing {
@@ -228,9 +230,15 @@ impl Passing {
         let holder = Arc::new(Mutex::new(holder));
         let mut open = JoinSet::new();
         for (name, address) in doors(config) {
+            if way(address, holder_door(&holder, &name)).is_none() {
+                tracing::warn!(
+                    "whoever comes for the {name} on {address} is not passed on: the agent at work listens where this one can't reach it, or where it would take strangers for users of its machine; write addresses that both reach in `listen`"
+                );
+                continue;
+            }
             let failed = |error| StartError::Listen { address, what: "those who come by", error };
             let listener = TcpListener::bind(address).await.map_err(failed)?;
-            open.spawn(pass(listener, name, holder.clone()));
+            open.spawn(pass(listener, (name, address), holder.clone()));
         }
         Ok(Self { holder, _doors: open })
     }
@@ -241,21 +249,28 @@ impl Passing {
     }
 }
 
+/// Where a door leads of which the one at work has another, if it may be passed on there: to loopback only from loopback,
+/// for whoever comes there is trusted, and never to an address that is no one's own.
+fn way(own: SocketAddr, theirs: Option<SocketAddr>) -> Option<SocketAddr> {
+    let theirs = theirs.filter(|theirs| !theirs.ip().is_unspecified() && theirs.port() != 0)?;
+    (theirs.ip().is_loopback() == own.ip().is_loopback() && theirs != own).then_some(theirs)
+}
+
+fn holder_door(holder: &Mutex<Holder>, name: &str) -> Option<SocketAddr> {
+    holder.lock().unwrap_or_else(PoisonError::into_inner).doors.get(name).copied()
+}
+
 /// Passes on whoever comes by one door.
-async fn pass(listener: TcpListener, name: String, holder: Arc<Mutex<Holder>>) {
-    let mut passing = JoinSet::new();
+async fn pass(listener: TcpListener, door: (String, SocketAddr), holder: Arc<Mutex<Holder>>) {
+    let ((name, own), mut passing) = (door, JoinSet::new());
     loop {
         tokio::select! {
-            accepted = listener.accept() => {
+            accepted = listener.accept(), if passing.len() < MOST => {
                 let Ok((mut from, _)) = accepted else {
                     sleep(Duration::from_millis(100)).await;
                     continue;
                 };
-                let to = {
-                    let holder = holder.lock().unwrap_or_else(PoisonError::into_inner);
-                    holder.doors.get(&name).copied()
-                };
-                let Some(to) = to else { continue };
+                let Some(to) = way(own, holder_door(&holder, &name)) else { continue };
                 passing.spawn(async move {
                     let Ok(Ok(mut to)) = timeout(PATIENCE, TcpStream::connect(to)).await else {
                         return;
@@ -267,5 +282,30 @@ async fn pass(listener: TcpListener, name: String, holder: Arc<Mutex<Holder>>) {
             }
             Some(_) = passing.join_next() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_passed_on_to_where_they_would_count_for_more() {
+        for (own, theirs, expected) in [
+            ("127.0.0.1:1", "127.0.0.1:2", true),
+            ("192.0.2.1:1", "192.0.2.2:1", true),
+            ("192.0.2.1:1", "127.0.0.1:2", false),
+            ("0.0.0.0:1", "127.0.0.1:2", false),
+            ("127.0.0.1:1", "192.0.2.2:2", false),
+            ("0.0.0.0:1", "0.0.0.0:1", false),
+            ("192.0.2.1:1", "0.0.0.0:2", false),
+            ("192.0.2.1:1", "192.0.2.1:1", false),
+            ("127.0.0.1:1", "127.0.0.1:0", false),
+        ] {
+            let theirs: SocketAddr = theirs.parse().unwrap();
+            let found = way(own.parse().unwrap(), Some(theirs));
+            assert_eq!(found, expected.then_some(theirs), "{own} to {theirs}");
+        }
+        assert_eq!(way("127.0.0.1:1".parse().unwrap(), None), None);
     }
 }

@@ -24,7 +24,10 @@ on_both_engines!(
     nothing_is_lost_where_the_matrix_takes_both,
 );
 
-const ROUNDS: usize = 20;
+/// How often each experiment is done. What is slower is done less often: the rounds differ in their cuts alone.
+fn rounds(field: &Field) -> usize {
+    if field.databases.is_some() { 8 } else { 20 }
+}
 
 /// Settings under which a cut is noticed soon.
 const QUICK: &str = "[links]\nheartbeat = '100ms'\nsilence = '400ms'\nretry = '200ms'";
@@ -114,7 +117,7 @@ impl Experiment {
     }
 
     fn one_after_the_other(&self, field: &Field, expected: &str) {
-        for round in 0..ROUNDS {
+        for round in 0..rounds(field) {
             self.create(field, round);
             for (site, (command, kind)) in field.sites.iter().zip(self.then) {
                 let submitted = site.exec(&self.id(round), &submit(command, kind));
@@ -192,7 +195,7 @@ fn concurrent_on_files_and_redis_with_and_without_one_that_fails(engine: Engine)
     let _redis = Redis::start(&field);
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
-    for round in 0..ROUNDS {
+    for round in 0..rounds(&field) {
         for experiment in &experiments {
             experiment.create(&field, round);
         }
@@ -221,7 +224,7 @@ fn nothing_is_lost_where_the_matrix_takes_both(engine: Engine) {
     let field = Field::on(engine, 3, QUICK);
     let _redis = Redis::start(&field);
     let mut random = fastrand::Rng::new();
-    for round in 0..ROUNDS {
+    for round in 0..rounds(&field) {
         both.create(&field, round);
         field.net.cut_all();
         both.all_at_once(&field, round, &mut random);
