@@ -205,6 +205,23 @@ pub(crate) fn is_address(text: &str) -> bool {
     printable && text.len() < 256 && matches!(port, Some((host, Ok(_))) if !host.is_empty())
 }
 
+/// How many brackets may be open at once. The reader of TOML goes as deep as there are, and ends the program if there
+/// are too many; no setting needs more than three.
+const DEEPEST: usize = 100;
+
+/// How many brackets are open at once, strings included.
+fn depth(text: &str) -> usize {
+    let deeper = |(open, most): (usize, usize), byte: u8| {
+        let open = match byte {
+            b'[' | b'{' => open + 1,
+            b']' | b'}' => open.saturating_sub(1),
+            _ => open,
+        };
+        (open, most.max(open))
+    };
+    text.bytes().fold((0, 0), deeper).1
+}
+
 impl Config {
     /// A site with this name and nothing but defaults; its data is kept in `data`.
     pub fn new(site: SiteId, data: impl Into<PathBuf>) -> Self {
@@ -270,6 +287,9 @@ impl Config {
 
     /// The configuration in a text; paths are relative to a directory.
     pub fn from_toml(text: &str, beside: &Path) -> Result<Self, String> {
+        if depth(text) > DEEPEST {
+            return Err(format!("more than {DEEPEST} brackets are open at once: close them"));
+        }
         let file: File = toml::from_str(text).map_err(|error| worded(text, &error))?;
         Self::from_file(file, beside).map_err(|problem| placed(text, problem))
     }

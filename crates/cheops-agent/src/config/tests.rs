@@ -267,3 +267,11 @@ fn the_engine_is_the_embedded_one_unless_couchdb_is_named() {
         assert!(!error.contains("u:p"), "{error}");
     }
 }
+
+#[test]
+fn brackets_without_an_end_are_an_error_and_not_the_end_of_the_program() {
+    for text in ["a = { 'm'\n[b]".repeat(10_000), "[".repeat(100_000), "a = [".repeat(10_000)] {
+        let problem = Config::from_toml(&text, Path::new("/")).unwrap_err();
+        assert!(problem.contains("brackets"), "{problem}");
+    }
+}
