@@ -105,14 +105,14 @@ pub(crate) async fn stand_by(config: &Config) -> Result<AtWork, StartError> {
                 return Ok(AtWork::with(held));
             }
             Ok(Attempt::Theirs(holder)) => {
-                if holder.key != key {
-                    return Err(failed(
-                        "another agent is at work on these databases, with another key: agents of one site share their data directory".to_owned(),
-                    ));
-                }
                 if holder.alone {
                     return Err(failed(
                         "another process is at work on these databases, and takes no turns: an agent with `couchdb.local_journal`, or `cheops engine copy`. If it is gone for good, with its machine, delete the document `lease` in the database that ends with -local".to_owned(),
+                    ));
+                }
+                if holder.key != key {
+                    return Err(failed(
+                        "another agent is at work on these databases, with another key: agents of one site share their data directory".to_owned(),
                     ));
                 }
                 if let Some(passing) = &passing {

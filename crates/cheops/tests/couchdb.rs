@@ -159,8 +159,12 @@ fn attached_files_are_in_the_database_once_and_come_back_from_there() {
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
         assert_eq!(fs::read_to_string(agent.work().join(id)).unwrap(), content, "{id}");
     };
-    run(&agent, "one");
-    run(&agent, "two");
+    // At the same time: one of them is faster, and the others find it there.
+    std::thread::scope(|scope| {
+        for id in ["one", "two", "both"] {
+            scope.spawn(|| run(&agent, id));
+        }
+    });
     let files = || {
         let path = format!("/{}/_all_docs?include_docs=true", couch.config.database);
         let found = couch.look(&path);

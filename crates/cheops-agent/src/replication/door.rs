@@ -129,7 +129,8 @@ impl Shared {
                 answer(StatusCode::CREATED, done.to_string())
             }
             Some(Asked::About) => {
-                let about = self.ask::<BTreeMap<String, Value>>(&Method::GET, &database, body);
+                let about =
+                    self.server.ask::<BTreeMap<String, Value>>(&Method::GET, &database, body);
                 about.await.map_or_else(
                     |trouble| unavailable(&trouble.to_string()),
                     |about| answer(StatusCode::OK, said_of(&self.config.database, &about)),
@@ -220,7 +221,7 @@ impl Shared {
                 records.iter().map(|checked| &checked.document).collect();
             let body = json!({"new_edits": false, "docs": documents}).to_string();
             let path = format!("{database}/_bulk_docs");
-            match self.ask::<Vec<Value>>(&Method::POST, &path, body.into()).await {
+            match self.server.ask::<Vec<Value>>(&Method::POST, &path, body).await {
                 Ok(written) => {
                     self.taken.fetch_add(documents.len() as u64, Ordering::Relaxed);
                     refused.extend(written.into_iter().filter(|one| one.get("error").is_some()));

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use tokio::{select, time::sleep};
 
 use super::Shared;
-use crate::engine::couchdb::{Trouble, refused};
+use crate::engine::couchdb::{Trouble, encoded, refused};
 
 /// How often it is looked who shares something, and how often what jobs there are.
 const LOOK: Duration = Duration::from_secs(2);
@@ -217,10 +217,10 @@ impl Shared {
             };
             if let Some(revision) = revision {
                 let path = format!("{path}?rev={}", encoded(&revision));
-                self.ask::<Value>(&Method::DELETE, &path, Bytes::new()).await?;
+                self.server.ask::<Value>(&Method::DELETE, &path, Bytes::new()).await?;
             }
             if let Some(job) = job {
-                self.ask::<Value>(&Method::PUT, &path, job.to_string().into()).await?;
+                self.server.ask::<Value>(&Method::PUT, &path, job.to_string()).await?;
                 tracing::debug!("the job `{id}` is made");
             }
             if let Some(site) = site
@@ -278,7 +278,7 @@ impl Shared {
             encoded(&json!(from).to_string()),
             encoded(&json!(to).to_string()),
         );
-        let found = match self.ask::<Rows>(&Method::GET, &path, Bytes::new()).await {
+        let found = match self.server.ask::<Rows>(&Method::GET, &path, Bytes::new()).await {
             Err(Trouble::Refused { status: StatusCode::NOT_FOUND, .. }) => {
                 self.make_database().await?;
                 return Ok(BTreeMap::new());
@@ -314,14 +314,10 @@ impl Shared {
             state: Option<String>,
         }
         let path = format!("/_scheduler/docs{JOBS}?limit=100000");
-        let listed: Listed = self.ask(&Method::GET, &path, Bytes::new()).await?;
+        let listed: Listed = self.server.ask(&Method::GET, &path, Bytes::new()).await?;
         let asleep = |job: &Job| job.state.as_deref().is_some_and(|s| ASLEEP.contains(&s));
         Ok(listed.docs.into_iter().filter(asleep).map(|job| job.doc_id).collect())
     }
-}
-
-fn encoded(text: &str) -> String {
-    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ pub(crate) use self::door::is_for;
 use self::jobs::Failing;
 use crate::{
     config::{self, Config},
-    engine::couchdb::{Dialect, Server, Trouble, refused},
+    engine::couchdb::{Dialect, Server},
     node,
     peers::{Caller, Peers},
     trust::{Identity, Inspector, Members},
@@ -168,20 +168,6 @@ impl Shared {
     /// Takes note that the job for a site got no good answer.
     fn failed(&self, site: &SiteId) {
         self.failing().entry(site.clone()).or_default().failed(Instant::now());
-    }
-
-    /// Asks the server for something that has to succeed.
-    async fn ask<T: serde::de::DeserializeOwned>(
-        &self,
-        method: &Method,
-        path: &str,
-        body: Bytes,
-    ) -> Result<T, Trouble> {
-        let (status, bytes) = self.server.answer(method, path, body).await?;
-        if !status.is_success() {
-            return Err(refused(status, &bytes));
-        }
-        serde_json::from_slice(&bytes).map_err(|error| Trouble::Odd(error.to_string()))
     }
 }
 

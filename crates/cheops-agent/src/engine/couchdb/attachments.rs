@@ -7,9 +7,9 @@
 use std::{
     collections::BTreeSet,
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
@@ -18,8 +18,9 @@ use http_body_util::BodyDataStream;
 use hyper::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
-use super::server::{Server, Trouble, refused};
+use super::server::{Server, Trouble, read, refused};
 use crate::{
     config::CouchDb,
     files::{Content, Depot},
@@ -28,6 +29,9 @@ use crate::{
 /// What the ids of these documents begin with, and what they all end before.
 const PREFIX: &str = "file:";
 const END: &str = "file;";
+/// How often and for how long it is looked whether another has kept the same file.
+const PAUSE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// The name of the attachment.
 const NAME: &str = "content";
 
@@ -123,7 +127,20 @@ impl Place {
         }
     }
 
+    /// Keeps a file. Another may be about to keep the same one: then it is looked at again.
     async fn keep(&self, content: &Content, file: PathBuf, length: u64) -> Result<(), Trouble> {
+        let start = Instant::now();
+        loop {
+            match self.try_keep(content, &file, length).await {
+                Err(Trouble::Refused { status: StatusCode::CONFLICT, .. })
+                    if start.elapsed() < PATIENCE => {}
+                kept => return kept,
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn try_keep(&self, content: &Content, file: &Path, length: u64) -> Result<(), Trouble> {
         #[derive(Deserialize)]
         struct Made {
             rev: String,
@@ -134,11 +151,10 @@ impl Place {
             Some(there) => there.revision,
             None => {
                 let about = json!({"Type": "FILE", "Length": length, "Time": now()}).to_string();
-                let (status, bytes) = self.server.answer(&Method::PUT, &path, about.into()).await?;
-                read::<Made>(status, &bytes)?.rev
+                self.server.ask::<Made>(&Method::PUT, &path, about).await?.rev
             }
         };
-        let file = tokio::fs::File::open(&file).await;
+        let file = tokio::fs::File::open(file).await;
         let file = file.map_err(|error| Trouble::Odd(error.to_string()))?;
         let path = format!("{path}/{NAME}?rev={revision}");
         let (status, bytes) = self.server.upload(&path, file, length).await?;
@@ -175,9 +191,8 @@ impl Place {
         }
         let range = format!("startkey=%22{PREFIX}%22&endkey=%22{END}%22");
         let path = format!("{}/_all_docs?include_docs=true&{range}", self.database);
-        let (status, bytes) = self.server.answer(&Method::GET, &path, Bytes::new()).await?;
-        let there: Vec<There> =
-            read::<Rows>(status, &bytes)?.rows.into_iter().filter_map(|row| row.doc).collect();
+        let found: Rows = self.server.ask(&Method::GET, &path, Bytes::new()).await?;
+        let there: Vec<There> = found.rows.into_iter().filter_map(|row| row.doc).collect();
         let whole = there.iter().filter(|there| there.length().is_some());
         let whole: BTreeSet<Content> = whole.filter_map(There::content).collect();
         let span = u64::try_from(older_than.as_millis()).unwrap_or(u64::MAX);
@@ -189,18 +204,10 @@ impl Place {
         if !gone.is_empty() {
             let path = format!("{}/_bulk_docs", self.database);
             let body = json!({"docs": gone}).to_string();
-            let (status, bytes) = self.server.answer(&Method::POST, &path, body.into()).await?;
-            read::<Value>(status, &bytes)?;
+            self.server.ask::<Value>(&Method::POST, &path, body).await?;
         }
         Ok(in_use.difference(&whole).copied().collect())
     }
-}
-
-fn read<T: serde::de::DeserializeOwned>(status: StatusCode, bytes: &[u8]) -> Result<T, Trouble> {
-    if !status.is_success() {
-        return Err(refused(status, bytes));
-    }
-    serde_json::from_slice(bytes).map_err(|error| Trouble::Odd(error.to_string()))
 }
 
 fn now() -> u64 {

@@ -10,7 +10,7 @@ use hyper::{Method, StatusCode};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::runtime::{Builder, Runtime};
 
-use super::server::{Server, Trouble, refused};
+use super::server::{Server, Trouble, read};
 use crate::config::CouchDb;
 
 /// One server.
@@ -85,11 +85,4 @@ impl Client {
             (status, bytes) => read(status, &bytes).map(Some),
         }
     }
-}
-
-fn read<T: DeserializeOwned>(status: StatusCode, bytes: &[u8]) -> Result<T, Trouble> {
-    if !status.is_success() {
-        return Err(refused(status, bytes));
-    }
-    serde_json::from_slice(bytes).map_err(|error| Trouble::Odd(error.to_string()))
 }

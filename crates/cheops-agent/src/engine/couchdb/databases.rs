@@ -17,7 +17,7 @@ use super::{
     document::{self, Document},
     journal::{self, Page},
     lease,
-    server::{Server, Trouble, refused, said},
+    server::{Server, Trouble, encoded, read, refused, said},
 };
 use crate::{config::CouchDb, engine::Seq};
 
@@ -25,6 +25,8 @@ use crate::{config::CouchDb, engine::Seq};
 const END: char = '\u{fff0}';
 /// How many documents are asked for at once.
 const AT_ONCE: usize = 1_000;
+/// How many documents CouchDB purges at once.
+const PURGED: usize = 100;
 
 pub(super) struct Databases {
     client: Client,
@@ -245,11 +247,8 @@ impl Databases {
     fn bulk(&self, database: &str, body: &Value) -> Result<Vec<Written>, Trouble> {
         let path = format!("{database}/_bulk_docs");
         match self.client.answer(Method::POST, &path, Some(body))? {
-            (StatusCode::CREATED, bytes) => {
-                serde_json::from_slice(&bytes).map_err(|error| Trouble::Odd(error.to_string()))
-            }
             (StatusCode::ACCEPTED, _) => Err(few_nodes()),
-            (status, bytes) => Err(refused(status, &bytes)),
+            (status, bytes) => read(status, &bytes),
         }
     }
 
@@ -441,10 +440,14 @@ impl Databases {
         if !self.dialect.purges() || documents.is_empty() {
             return Ok(());
         }
-        let revisions: BTreeMap<_, _> =
-            documents.iter().map(|(id, document)| (id, [&document.revision])).collect();
         let path = format!("{}/_purge", self.records);
-        self.client.ask::<Value>(Method::POST, &path, Some(&revisions)).map(drop)
+        let revisions: Vec<_> =
+            documents.iter().map(|(id, document)| (id, [&document.revision])).collect();
+        for some in revisions.chunks(PURGED) {
+            let some: BTreeMap<_, _> = some.iter().copied().collect();
+            self.client.ask::<Value>(Method::POST, &path, Some(&some))?;
+        }
+        Ok(())
     }
 }
 
@@ -460,10 +463,6 @@ fn text(since: &Value) -> String {
         Value::String(text) => encoded(text),
         other => other.to_string(),
     }
-}
-
-fn encoded(text: &str) -> String {
-    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
 }
 
 /// The page that a document is, if it is one that makes sense.

@@ -44,7 +44,7 @@ pub(crate) use self::{
     dialect::Dialect,
     document::{Document, Name},
     lease::{Attempt, BEAT, Held, Holder, Lease},
-    server::{Server, Trouble, refused},
+    server::{Server, Trouble, encoded, refused},
 };
 pub use self::{buffered::Buffered, lease::Fence};
 use self::{
@@ -329,10 +329,9 @@ impl CouchDb {
                 changed.push(json!(page));
             }
         }
-        // Documents go last: while a page names them, they can be found.
-        let documents = databases.documents(&gone)?;
+        // Pages go last: while one names a document, that can be found. Nobody is shown what is forgotten.
+        databases.purge(&databases.documents(&gone)?)?;
         databases.change_pages(&changed)?;
-        databases.purge(&documents)?;
         self.shared.index_mut().scrubbed(resource);
         Ok(())
     }

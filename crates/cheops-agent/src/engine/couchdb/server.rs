@@ -28,6 +28,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, pki_types::ServerName};
+use serde::de::DeserializeOwned;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -143,6 +144,19 @@ pub(crate) struct Server {
     silent: AtomicBool,
 }
 
+/// What an answer says that has to be a success.
+pub(crate) fn read<T: DeserializeOwned>(status: StatusCode, bytes: &[u8]) -> Result<T, Trouble> {
+    if !status.is_success() {
+        return Err(refused(status, bytes));
+    }
+    serde_json::from_slice(bytes).map_err(|error| Trouble::Odd(error.to_string()))
+}
+
+/// A text as a part of an address.
+pub(crate) fn encoded(text: &str) -> String {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+}
+
 /// A refusal in the words of the server.
 pub(crate) fn refused(status: StatusCode, bytes: &[u8]) -> Trouble {
     Trouble::Refused { status, why: said(bytes) }
@@ -212,6 +226,17 @@ impl Server {
     /// Whether the last request got no answer.
     pub(crate) fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Relaxed)
+    }
+
+    /// Asks for something that has to succeed.
+    pub(crate) async fn ask<T: DeserializeOwned>(
+        &self,
+        method: &Method,
+        path: &str,
+        body: impl Into<Bytes>,
+    ) -> Result<T, Trouble> {
+        let (status, bytes) = self.answer(method, path, body.into()).await?;
+        read(status, &bytes)
     }
 
     /// Asks for something that goes on for as long as somebody reads it.
