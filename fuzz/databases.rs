@@ -81,6 +81,7 @@ fn open() -> Option<CouchDb> {
         ca: None,
         replicate: false,
         relay: None,
+        relay_name: None,
         local_journal: None,
     };
     CouchDb::open(&config, "site1".parse().unwrap(), env!("CARGO_TARGET_TMPDIR").as_ref()).ok()

@@ -47,7 +47,7 @@ use crate::{
         couchdb::{Attachments, CouchDb, Fence},
         embedded::{Embedded, Options},
     },
-    entrances::Entrances,
+    entrances::{Entrances, UnixSocket},
     federation::Federation,
     files::{Content, Depot, Fetch, Files},
     hooks::Hooks,
@@ -164,17 +164,22 @@ pub enum StartError {
 
 /// An agent at work.
 pub struct Agent {
+    parts: Parts,
+    at_work: AtWork,
+}
+
+/// What an agent is made of.
+struct Parts {
     context: Shared,
     api: SocketAddr,
     mesh: Mesh,
     node: node::Running,
     servers: Vec<JoinHandle<()>>,
     /// The Unix socket, which goes with the agent.
-    socket: Option<PathBuf>,
+    socket: Option<UnixSocket>,
     /// Tasks that go on until the agent stops.
     aside: Vec<JoinHandle<()>>,
     stop: watch::Sender<bool>,
-    at_work: AtWork,
 }
 
 impl Agent {
@@ -189,8 +194,60 @@ impl Agent {
         dress: impl FnOnce(Router) -> Router,
     ) -> Result<Self, StartError> {
         prepare(&mut config).await?;
-        let noted = Noted::default();
         let at_work = standby::stand_by(&config).await?;
+        match Parts::start(config, &at_work.fence, dress).await {
+            Ok(parts) => Ok(Self { parts, at_work }),
+            Err(error) => {
+                at_work.release().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Where its API listens.
+    pub fn api(&self) -> SocketAddr {
+        self.parts.api
+    }
+
+    /// Where its API listens besides, for users of this machine.
+    pub fn socket(&self) -> Option<&Path> {
+        self.parts.socket.as_ref().map(UnixSocket::path)
+    }
+
+    /// Where it listens for other agents.
+    pub fn peers(&self) -> SocketAddr {
+        self.parts.context.peers.address()
+    }
+
+    /// The application's requests, as they pass.
+    pub fn mesh(&self) -> &Mesh {
+        &self.parts.mesh
+    }
+
+    /// Waits until the agent has come to an end by itself: by a fault, or since another agent of the site has
+    /// taken over.
+    pub async fn ended(&mut self) {
+        tokio::select! {
+            () = self.parts.node.ended() => {}
+            () = self.at_work.lost.cancelled() => {}
+        }
+    }
+
+    /// Stops the agent. Commands that run go on; their results are found when it starts again.
+    pub async fn stop(self) {
+        self.parts.stop(&self.at_work.fence).await;
+        self.at_work.release().await;
+    }
+}
+
+impl Parts {
+    /// Starts all of them, for the agent that is at work for as long as the fence holds.
+    async fn start(
+        config: Config,
+        fence: &Fence,
+        dress: impl FnOnce(Router) -> Router,
+    ) -> Result<Self, StartError> {
+        let noted = Noted::default();
         let members = members(&config)?;
         let (mut replica, engine) = restore(&config, &members, &noted).await?;
         let wary = engine.lost_unknown().is_some();
@@ -222,7 +279,7 @@ impl Agent {
         let files = open_files_store(&config)?;
         let gate = gate(&config, members.clone())?;
         let audit = open_audit(&config, members.own())?;
-        let runner = runner(&config, (&gate, &audit, &at_work.fence), &files, &peers, &handle)?;
+        let runner = runner(&config, (&gate, &audit, fence), &files, &peers, &handle)?;
         let hands = AgentHands {
             peers: peers.clone(),
             runner: runner.clone(),
@@ -234,7 +291,8 @@ impl Agent {
         let node = node::start(inbox, replica, engine, Box::new(hands), sealer, reserve)
             .map_err(StartError::Thread)?;
 
-        let replication = Replication::open(&config, &members, &peers, &handle).await;
+        let replication =
+            Replication::open(&config, certificate.as_ref(), &members, &peers, &handle).await;
         let place = config.data.join("hooks");
         let hooks = Hooks::open(&config).map_err(directory(place))?;
         let teller = hooks.start(handle.clone(), peers.clone());
@@ -276,8 +334,7 @@ impl Agent {
             context: context.clone(),
             mesh: mesh.clone(),
         });
-        let socket = entrances.socket();
-        let servers = entrances.serve(&dress(router), &context);
+        let (servers, socket) = entrances.serve(&dress(router), &context);
         let mut aside = vec![follower, teller];
         aside.extend(tasks(&context));
         aside.extend(arrivals.map(|arrivals| {
@@ -287,46 +344,21 @@ impl Agent {
         let (site, peers) = (context.here(), context.peers.address());
         let key = members.identity().public();
         tracing::info!(%site, %api, %peers, %key, "the agent is at work");
-        Ok(Self { context, api, mesh, node, servers, socket, aside, stop, at_work })
+        Ok(Self { context, api, mesh, node, servers, socket, aside, stop })
     }
 
-    /// Where its API listens.
-    pub fn api(&self) -> SocketAddr {
-        self.api
-    }
-
-    /// Where its API listens besides, for users of this machine.
-    pub fn socket(&self) -> Option<&Path> {
-        self.socket.as_deref()
-    }
-
-    /// Where it listens for other agents.
-    pub fn peers(&self) -> SocketAddr {
-        self.context.peers.address()
-    }
-
-    /// The application's requests, as they pass.
-    pub fn mesh(&self) -> &Mesh {
-        &self.mesh
-    }
-
-    /// Waits until the agent has come to an end by itself: by a fault, or since another agent of the site has
-    /// taken over.
-    pub async fn ended(&mut self) {
-        tokio::select! {
-            () = self.node.ended() => {}
-            () = self.at_work.lost.cancelled() => {}
-        }
-    }
-
-    /// Stops the agent. Commands that run go on; their results are found when it starts again.
-    pub async fn stop(self) {
+    /// Stops them, in the opposite order.
+    async fn stop(self, fence: &Fence) {
         self.aside.iter().for_each(JoinHandle::abort);
         let _ = self.stop.send(true);
         let served = join_all(self.servers);
         let _ = tokio::join!(time::timeout(FAREWELL, served), self.mesh.stop(FAREWELL));
         if let Some(socket) = self.socket {
-            let _ = tokio::fs::remove_file(socket).await;
+            socket.remove();
+        }
+        // Those of an agent that has taken over are not this one's to end.
+        if let Some(replication) = self.context.replication.as_ref().filter(|_| fence.holds()) {
+            replication.stop().await;
         }
         self.context.peers.stop().await;
         self.context.node.stop();
@@ -337,7 +369,6 @@ impl Agent {
                 "the audit did not come to its end in time: its last lines may be lost"
             );
         }
-        self.at_work.release().await;
     }
 }
 
@@ -350,7 +381,8 @@ fn tasks(context: &Shared) -> Vec<JoinHandle<()>> {
     ];
     let certificate = context.certificate.clone();
     tasks.extend(certificate.map(|certificate| tokio::spawn(certificate.follow())));
-    tasks.extend(context.replication.iter().flat_map(Replication::start));
+    let replication = context.replication.as_ref();
+    tasks.extend(replication.into_iter().flat_map(|it| it.start(context)));
     tasks
 }
 

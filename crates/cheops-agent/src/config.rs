@@ -316,6 +316,10 @@ impl Config {
         }
         config.policy = Policy::read(file.policy, beside)?;
         config.entry = Entry::read(&file.api, &config.policy, beside)?;
+        let named = config.couchdb.as_ref().is_some_and(|couchdb| couchdb.relay_name.is_some());
+        if named && config.entry.certificate.is_none() {
+            return Err("`couchdb.relay_name` needs `api.certificate` and `api.key`: CouchDB is shown the same certificate".into());
+        }
         config.pki = Pki::read(file.trust, beside)?;
         for peer in file.peers {
             let name = peer.name.parse().map_err(|error| format!("`peer.name`: {error}"))?;

@@ -9,7 +9,7 @@ use std::{
     io,
     net::SocketAddr,
     os::unix::{
-        fs::{FileTypeExt as _, PermissionsExt as _},
+        fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
         net::UnixStream,
     },
     path::{Path, PathBuf},
@@ -39,7 +39,27 @@ pub(crate) struct Entrances {
     pub(crate) api: SocketAddr,
     pub(crate) certificate: Option<Arc<Certificate>>,
     listener: Listener,
-    socket: Option<(PathBuf, UnixListener)>,
+    socket: Option<(UnixSocket, UnixListener)>,
+}
+
+/// The Unix socket of an agent.
+pub(crate) struct UnixSocket {
+    path: PathBuf,
+    /// What tells it from one that another agent has put in its place.
+    inode: u64,
+}
+
+impl UnixSocket {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes it, if it is still there.
+    pub(crate) fn remove(self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|about| about.ino() == self.inode) {
+            let _ = fs::remove_file(self.path);
+        }
+    }
 }
 
 impl Entrances {
@@ -67,13 +87,12 @@ impl Entrances {
         Ok(Self { api, certificate, listener, socket: unix_socket(config)? })
     }
 
-    /// The path of the Unix socket, if there is one.
-    pub(crate) fn socket(&self) -> Option<PathBuf> {
-        self.socket.as_ref().map(|(path, _)| path.clone())
-    }
-
-    /// Serves whoever comes, until it is to stop.
-    pub(crate) fn serve(self, router: &Router, context: &Shared) -> Vec<JoinHandle<()>> {
+    /// Serves whoever comes, until it is to stop. Gives what does, and the Unix socket if there is one.
+    pub(crate) fn serve(
+        self,
+        router: &Router,
+        context: &Shared,
+    ) -> (Vec<JoinHandle<()>>, Option<UnixSocket>) {
         let (access, limits) = (&context.access, &context.config.serve);
         let Self { api, certificate, listener, socket } = self;
         let secure = certificate.is_some();
@@ -84,26 +103,28 @@ impl Entrances {
             );
         }
         let few = Serve { connections: limits.connections.min(BY_SOCKET), ..limits.clone() };
-        let socket = socket.map(|(_, unix)| (Listener::Unix(unix), Place::Socket, few));
-        let entrances = [(listener, place, limits.clone())].into_iter().chain(socket);
+        let (socket, unix) = socket.unzip();
+        let unix = unix.map(|unix| (Listener::Unix(unix), Place::Socket, few));
+        let entrances = [(listener, place, limits.clone())].into_iter().chain(unix);
         let served = entrances.map(|(listener, place, limits)| {
             let router = api::attended(router.clone(), Some(place), context);
             let counts = context.metrics.clone();
             tokio::spawn(api::serve(listener, router, limits, counts, context.stopping.clone()))
         });
-        served.collect()
+        (served.collect(), socket)
     }
 }
 
 /// Listens on the Unix socket, if there is to be one.
-fn unix_socket(config: &Config) -> Result<Option<(PathBuf, UnixListener)>, StartError> {
-    let (path, needed) = match &config.socket {
+fn unix_socket(config: &Config) -> Result<Option<(UnixSocket, UnixListener)>, StartError> {
+    // Whoever is at work from the data directory is the only one, or comes after one that hangs.
+    let (path, needed, ours) = match &config.socket {
         Socket::Off => return Ok(None),
-        Socket::At(path) => (path.clone(), true),
-        Socket::InData => (config.data.join(SOCKET), false),
+        Socket::At(path) => (path.clone(), true, false),
+        Socket::InData => (config.data.join(SOCKET), false, true),
     };
-    match bind(&path) {
-        Ok(unix) => Ok(Some((path, unix))),
+    match bind(path.clone(), ours) {
+        Ok(bound) => Ok(Some(bound)),
         Err(error) if needed => Err(StartError::Socket { path, error }),
         // Most often its path is longer than the system allows.
         Err(error) => {
@@ -116,24 +137,25 @@ fn unix_socket(config: &Config) -> Result<Option<(PathBuf, UnixListener)>, Start
     }
 }
 
-/// Makes a socket for its owner and its group, in the place of one that an agent has left.
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    match fs::symlink_metadata(path) {
+/// Makes a socket for its owner and its group, in the place of one that an agent has left, or of one that is ours.
+fn bind(path: PathBuf, ours: bool) -> io::Result<(UnixSocket, UnixListener)> {
+    match fs::symlink_metadata(&path) {
         Ok(about) if !about.file_type().is_socket() => {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is another file"));
         }
-        Ok(_) if UnixStream::connect(path).is_ok() => {
+        Ok(_) if !ours && UnixStream::connect(&path).is_ok() => {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another agent listens there"));
         }
         _ => {}
     }
     // It gets its name when it is for these only.
-    let mut draft = path.to_owned().into_os_string();
+    let mut draft = path.clone().into_os_string();
     draft.push(".n");
     let draft = PathBuf::from(draft);
     let _ = fs::remove_file(&draft);
     let unix = UnixListener::bind(&draft)?;
     fs::set_permissions(&draft, Permissions::from_mode(0o660))?;
-    fs::rename(&draft, path)?;
-    Ok(unix)
+    let inode = fs::symlink_metadata(&draft)?.ino();
+    fs::rename(&draft, &path)?;
+    Ok((UnixSocket { path, inode }, unix))
 }

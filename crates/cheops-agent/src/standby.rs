@@ -8,7 +8,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -27,7 +26,7 @@ use crate::{
     config::{self, Config},
     engine::{
         EngineError, Sort,
-        couchdb::{Attempt, BEAT, Fence, Held, Holder, Lease},
+        couchdb::{Attempt, BEAT, Fence, Held, Holder, Lease, Owner},
     },
     trust::Identity,
 };
@@ -40,8 +39,6 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const MOST: usize = 1_000;
 /// How long the server may take to hear that the lease is given up.
 const FAREWELL: Duration = Duration::from_secs(2);
-const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-const PROCESSES: &str = "/proc/self/ns/pid";
 /// How long another may still be at work that was not stopped as it should.
 const WAIT: Duration = Duration::from_secs(10);
 
@@ -82,29 +79,27 @@ pub(crate) async fn stand_by(config: &Config) -> Result<AtWork, StartError> {
     let failed = |problem: String| {
         StartError::Store(EngineError { place: place.clone(), problem, sort: Sort::Server })
     };
-    let me = this(couchdb.local_journal.is_some(), doors(config));
-    let couchdb = couchdb.clone();
-    let opened = blocking(move || Lease::open(&couchdb, me)).await;
+    let owner = Owner::with(config.site.clone(), &config.data);
+    let (couchdb, data, doors) = (couchdb.clone(), config.data.clone(), doors(config));
+    let opened = blocking(move || {
+        Lease::open(&couchdb, &owner, &data, couchdb.local_journal.is_some(), doors)
+    });
+    let opened = opened.await;
     let mut lease = opened.map_err(&failed)?;
     let mut passing: Option<Passing> = None;
     loop {
         // The agent at work may have got the site a new one.
         let key = Identity::open(&config.data)?.public().to_string();
         let ours = key.clone();
-        let tried = blocking(move || {
-            let attempt = lease.try_take(ours);
-            (lease, attempt)
-        });
-        let attempt;
-        (lease, attempt) = tried.await;
-        match attempt {
-            Ok(Attempt::Ours(held)) => {
+        match blocking(move || lease.try_take(ours)).await {
+            Attempt::Ours(held) => {
                 if passing.is_some() {
                     tracing::info!("this agent takes over");
                 }
                 return Ok(AtWork::with(held));
             }
-            Ok(Attempt::Theirs(holder)) => {
+            Attempt::Theirs(again, holder) => {
+                lease = again;
                 if holder.alone {
                     return Err(failed(
                         "another process is at work on these databases, and takes no turns: an agent with `couchdb.local_journal`, or `cheops engine copy`. If it is gone for good, with its machine, delete the document `lease` in the database that ends with -local".to_owned(),
@@ -126,48 +121,36 @@ pub(crate) async fn stand_by(config: &Config) -> Result<AtWork, StartError> {
                     );
                 }
             }
-            Err(trouble) if passing.is_none() => return Err(failed(trouble.to_string())),
-            Err(trouble) => tracing::warn!("who is at work can't be told: {trouble}"),
+            Attempt::Failed(_, trouble) if passing.is_none() => {
+                return Err(failed(trouble.to_string()));
+            }
+            Attempt::Failed(again, trouble) => {
+                lease = again;
+                tracing::warn!("who is at work can't be told: {trouble}");
+            }
         }
         sleep(LOOK).await;
     }
 }
 
-/// This process.
-fn this(alone: bool, doors: BTreeMap<String, SocketAddr>) -> Holder {
-    Holder {
-        life: format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..)),
-        key: String::new(),
-        boot: machine(),
-        process: std::process::id(),
-        alone,
-        doors,
-    }
-}
-
-/// Where the numbers of processes mean the same: this boot of this machine, and in it the same container.
-fn machine() -> String {
-    let boot = fs::read_to_string(BOOT).unwrap_or_default();
-    let processes = fs::read_link(PROCESSES).unwrap_or_default();
-    format!("{} {}", boot.trim(), processes.display())
-}
-
 /// Takes the databases of a site for this process alone, for as long as what this gives is there. Waits for the
 /// server.
-pub(crate) fn claim(couchdb: &config::CouchDb) -> Result<Held, String> {
-    let mut lease = Lease::open(couchdb, this(true, BTreeMap::new()))?;
+pub(crate) fn claim(config: &Config, couchdb: &config::CouchDb) -> Result<Held, String> {
+    let owner = Owner::any(config.site.clone());
+    let mut lease = Lease::open(couchdb, &owner, &config.data, true, BTreeMap::new())?;
     let start = Instant::now();
     loop {
         match lease.try_take(String::new()) {
-            Ok(Attempt::Ours(held)) => return Ok(held),
-            Ok(Attempt::Theirs(holder)) if holder.alone || start.elapsed() >= WAIT => {
+            Attempt::Ours(held) => return Ok(held),
+            Attempt::Theirs(_, holder) if holder.alone || start.elapsed() >= WAIT => {
                 return Err(
                     "another process is at work on these databases: stop it first".to_owned()
                 );
             }
-            Ok(Attempt::Theirs(_)) => std::thread::sleep(LOOK),
-            Err(trouble) => return Err(trouble.to_string()),
+            Attempt::Theirs(again, _) => lease = again,
+            Attempt::Failed(_, trouble) => return Err(trouble.to_string()),
         }
+        std::thread::sleep(LOOK);
     }
 }
 

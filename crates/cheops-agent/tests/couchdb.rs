@@ -14,7 +14,7 @@ use cheops_agent::engine::{
 };
 use cheops_core::replica::Durable;
 use conformance::Place as _;
-use couch::{Couch, Relay};
+use couch::{Couch, Relay, lagging::Lagging};
 use storage::{operation_of, resource};
 
 struct InCouch(Couch, tempfile::TempDir);
@@ -456,4 +456,36 @@ fn that_another_agent_has_taken_a_number_stays_an_error() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     assert!(engine.append(&own(3..=3)).is_err());
+}
+
+#[test]
+fn a_node_of_a_cluster_that_lacks_pages_hides_nothing() {
+    let place = InCouch::new();
+    let mut engine = place.open();
+    engine.append(&own(1..=1)).unwrap();
+    engine.append(&own(2..=3)).unwrap();
+    // More than a page.
+    engine.append(&own(4..=2_004)).unwrap();
+    drop(engine);
+    let pages = place.0.look(&format!(
+        "/{}/_all_docs?startkey=%22page:%22&endkey=%22page;%22",
+        place.0.config.local()
+    ));
+    assert!(pages["rows"].as_array().unwrap().len() > 3, "{pages}");
+    let hides: [fn(&str) -> bool; 3] = [
+        |id| id.starts_with("page:"),
+        |id| id.starts_with("page:") && id.ends_with('2'),
+        |id| id.starts_with("page:") && id.ends_with("2004"),
+    ];
+    for hides in hides {
+        let way = Lagging::before(place.0.config.place(), hides);
+        let mut config = place.0.config.clone();
+        config.url = format!("http://127.0.0.1:{}", way.port).parse().unwrap();
+        let opened = CouchDb::open(&config, "here".parse().unwrap(), place.1.path());
+        let mut engine: Box<dyn Opened> = Box::new(opened.unwrap());
+        assert_eq!(engine.reader().last(), 2_004);
+        assert_eq!(read(&mut *engine).len(), 2_004);
+        assert!(engine.damage().is_empty() && way.hidden() > 0);
+    }
+    assert_eq!(read(&mut *place.open()).len(), 2_004);
 }

@@ -6,7 +6,7 @@ mod field;
 #[path = "couchdb/refused.rs"]
 mod refused;
 
-use std::{fs, net::TcpListener, process::Command};
+use std::{fs, net::TcpListener, path::Path, process::Command};
 
 use cheops_agent::api::model::Submit;
 use field::{
@@ -242,6 +242,53 @@ fn a_site_moves_to_couchdb_and_back_with_all_that_it_knows_and_runs_nothing_twic
     }
     assert_ne!(digests[0], digests[1]);
     assert_eq!(lines(&agent), ["1", "2", "3", "4", "5", "6", "7"]);
+}
+
+/// What an agent says that does not start on a database, from a directory of its own.
+fn refusal(couch: &Couch, directory: &Path, more: &str) -> String {
+    let section = couch.settings(directory).replace("engine = 'couchdb'\n", "");
+    refused::said(&format!("{section}{more}"), directory)
+}
+
+#[test]
+fn one_that_takes_no_turns_goes_on_after_its_machine_was_booted_and_lets_nobody_else_in() {
+    let couch = Couch::get();
+    let [directory, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let journal = "local_journal = 1048576\n";
+    let settings = in_work(&couch.settings(directory.path()));
+    let mut agent = Agent::alone_with(directory.path(), &format!("{settings}{journal}"));
+    agent.exec("lines", &Submit { sites: Some("site1".into()), ..line(1) });
+    let said = refusal(&couch, other.path(), journal);
+    assert!(said.contains("takes no turns"), "{said}");
+
+    agent.kill();
+    couch.edit(&couch.config.local(), "lease", |lease| {
+        assert_eq!(lease["Locked"], true, "{lease}");
+        lease["Holder"]["Boot"] = "an earlier one".into();
+    });
+    let said = refusal(&couch, other.path(), journal);
+    assert!(said.contains("takes no turns"), "what it accepted may be nowhere else: {said}");
+    agent.start();
+    agent.wait_until_ready();
+    assert!(all_ok(&agent.exec("lines", &line(2)), 1));
+    assert_eq!(lines(&agent), ["1", "2"]);
+}
+
+#[test]
+fn a_site_does_not_go_on_with_other_databases_of_its_name() {
+    let (old, new) = (Couch::get(), Couch::get());
+    let [directory, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    for (couch, directory) in [(&old, &other), (&new, &directory)] {
+        let settings = in_work(&couch.settings(directory.path()));
+        let mut agent = Agent::alone_with(directory.path(), &settings);
+        agent.exec("lines", &Submit { sites: Some("site1".into()), ..line(1) });
+        agent.kill();
+    }
+    let lease = || old.look(&format!("/{}/lease", old.config.local()));
+    let before = lease();
+    let said = refusal(&old, directory.path(), "");
+    assert!(said.contains("not the databases that this agent has written to"), "{said}");
+    assert_eq!(lease(), before, "it has not touched them");
 }
 
 #[test]

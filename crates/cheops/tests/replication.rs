@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
+#[path = "../../cheops-agent/tests/support/ca.rs"]
+mod ca;
 mod field;
 
-use std::{fs, net::TcpListener};
+use std::{fs, net::TcpListener, process::Command};
 
+use ca::{Ca, Wanted};
 use cheops_agent::api::model::Submit;
 use field::{
     agent::{Agent, peer},
@@ -176,5 +179,48 @@ fn a_job_that_fell_asleep_is_woken_and_one_of_a_site_that_is_no_more_goes() {
     fs::write(file, without).unwrap();
     sites.agents[0].restart();
     eventually("the job of a site that is no more is removed", || sites.job(0, 2).is_none());
-    assert!(sites.job(0, 1).is_some());
+    eventually("the other one is there again", || sites.job(0, 1).is_some());
+
+    // Nobody who listens in the place of an agent that is stopped is sent anything.
+    let pid = sites.agents[0].pid().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    eventually("it has stopped", || sites.agents[0].ended() == Some(0));
+    assert!(sites.job(0, 1).is_none());
+}
+
+#[test]
+fn a_server_elsewhere_is_served_over_tls() {
+    let couch = Couch::get();
+    let directory = tempfile::tempdir().unwrap();
+    let ca = Ca::new(&directory.path().join("ca"));
+    let (certificate, key) = ca.issue("agent", &Wanted::of("agent", "DNS:localhost"));
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (api, peers, relay) = (free(), free(), free());
+    let (couchdb, port) = (couch.settings(directory.path()), relay.port());
+    let config = format!(
+        "site = 'site1'\n{couchdb}relay = '{relay}'\nrelay_name = 'localhost'\n[listen]\napi = '{api}'\npeers = '{peers}'\n"
+    );
+    let file = directory.path().join("site.toml");
+    fs::write(&file, &config).unwrap();
+    let mut cheops = Command::new(env!("CARGO_BIN_EXE_cheops"));
+    let refused = cheops.args(["agent", "--config"]).arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("`couchdb.relay_name` needs `api.certificate`"), "{said}");
+
+    let files = format!("certificate = '{}'\nkey = '{}'", certificate.display(), key.display());
+    fs::write(&file, format!("{config}[api]\n{files}\n")).unwrap();
+    let mut agent = Agent::on_loopback("site1", &api.to_string(), directory.path());
+    agent.start();
+    let curl = |url: &str, more: &[&str]| {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "-m", "10"]).args(more).arg(url);
+        String::from_utf8(curl.output().unwrap().stdout).unwrap()
+    };
+    let trusted = ca.path("ca.pem");
+    let trusted = ["--cacert", trusted.to_str().unwrap()];
+    let place = format!("https://localhost:{port}");
+    eventually("it is served", || curl(&place, &trusted).contains("Welcome"));
+    assert!(curl(&format!("{place}/site2"), &trusted).contains("the token is not right"));
+    assert_eq!(curl(&format!("http://localhost:{port}"), &[]), "", "nothing but TLS is spoken");
 }

@@ -48,6 +48,14 @@ impl Site {
         text.lines().map(ToOwned::to_owned).collect()
     }
 
+    /// Whether an agent answers on the socket in the data directory.
+    fn socket_answers(&self) -> bool {
+        let socket = self.work.with_file_name("data").join("api.sock");
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "-f", "-m", "10", "--unix-socket"]).arg(socket);
+        curl.arg("http://agent/healthz").output().unwrap().status.success()
+    }
+
     /// Asks an agent for a line, which has to be written.
     fn write(&self, agent: usize, number: usize) {
         let sites = (number == 1).then(|| "site1".to_owned());
@@ -136,8 +144,10 @@ fn one_that_was_frozen_ends_when_it_goes_on() {
     site.write(1, 1);
     signal(&site.agents[0], "-STOP");
     site.goes_on(1, 2);
+    assert!(site.socket_answers(), "the socket is that of the one at work");
     signal(&site.agents[0], "-CONT");
     eventually("it ends", || site.agents[0].ended().is_some_and(|code| code != 0));
+    assert!(site.socket_answers(), "the other one has not taken it along");
     site.write(1, 3);
     assert_eq!(site.lines(), ["1", "2", "3"]);
 }

@@ -57,7 +57,7 @@ pub fn copy_engine(
     };
     let open_source = || open(config, couchdb, from);
     let open_target = || fill(config, couchdb, to);
-    let mut claimed = standby::claim(couchdb).map_err(|problem| {
+    let mut claimed = standby::claim(config, couchdb).map_err(|problem| {
         let place = couchdb.url.to_string();
         CopyFailure::Refused(EngineError { place, problem, sort: Sort::Server })
     })?;

@@ -50,6 +50,8 @@ pub struct CouchDb {
     pub replicate: bool,
     /// Where the agent listens for the server's replication. A port of its choice on loopback without this.
     pub relay: Option<SocketAddr>,
+    /// The name that the server knows the agent by, which then has the certificate of its API there, too.
+    pub relay_name: Option<String>,
     /// How many bytes of what is accepted while the server is away are kept in the data directory; none without it.
     pub local_journal: Option<u64>,
 }
@@ -64,6 +66,7 @@ pub(super) struct CouchDbSection {
     ca: Option<PathBuf>,
     replicate: Option<bool>,
     relay: Option<String>,
+    relay_name: Option<String>,
     local_journal: Option<u64>,
 }
 
@@ -96,6 +99,7 @@ impl CouchDb {
             ca,
             replicate,
             relay,
+            relay_name,
             local_journal,
         } = section;
         let url = url.ok_or_else(|| format!("`[couchdb]` has no `couchdb.url`: {URL}"))?;
@@ -128,13 +132,24 @@ impl CouchDb {
             relay.parse::<SocketAddr>().map_err(|_| wrong())
         });
         let relay = relay.transpose()?;
+        if let Some(name) = &relay_name {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
+            if name.is_empty() || !name.chars().all(plain) {
+                return Err(format!(
+                    "`couchdb.relay_name` is `{name}`: write a name of this machine, like agent.site1.example"
+                ));
+            }
+            if relay.is_none() {
+                return Err("`couchdb.relay_name` goes with `couchdb.relay`: write on which address and port CouchDB finds it".into());
+            }
+        }
         let replicate = replicate.unwrap_or(true);
         let password = password_file.map(|path| Secret::File(beside.join(path)));
         if local_journal == Some(0) {
             return Err("`couchdb.local_journal` is 0 bytes: write how many it may have, like 67108864, or take it out".into());
         }
         let ca = ca.map(|path| beside.join(path));
-        Ok(Self { url, user, password, database, ca, replicate, relay, local_journal })
+        Ok(Self { url, user, password, database, ca, replicate, relay, relay_name, local_journal })
     }
 
     /// The host and the port of the server.

@@ -3,16 +3,11 @@
 //! What must stay true: an agent does not start on another engine than that one. It would know nothing, or what
 //! was true once, and give numbers to new operations that it has given before.
 
-use std::{
-    fmt,
-    fs::{self, File},
-    io::{self, Write as _},
-    path::Path,
-};
+use std::{fmt, fs, io, path::Path};
 
 use super::{
     EngineError,
-    disk::{error, explain, sync_directory},
+    disk::{error, explain, replace},
     embedded,
 };
 
@@ -82,19 +77,10 @@ pub(crate) fn chosen(data: &Path) -> Result<Option<Kind>, EngineError> {
 /// Takes note of the engine that holds what the site has written from here on.
 pub(crate) fn note(data: &Path, kind: Kind) -> Result<(), EngineError> {
     let path = data.join(FILE);
-    let content = format!("{kind}\n");
-    if fs::read_to_string(&path).is_ok_and(|there| there == content) {
+    if fs::read_to_string(&path).is_ok_and(|there| there.trim() == kind.name()) {
         return Ok(());
     }
-    let write = || {
-        let new = data.join(format!("{FILE}.new"));
-        let mut file = File::create(&new)?;
-        file.write_all(content.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(new, &path)?;
-        sync_directory(data)
-    };
-    write().map_err(|failure| error(data, explain(&failure)))
+    replace(&path, kind.name()).map_err(|failure| error(data, explain(&failure)))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::{
     fs::{self, File, TryLockError},
-    io,
+    io::{self, Write as _},
     path::Path,
 };
 
@@ -32,6 +32,16 @@ pub(super) fn explain(error: &io::Error) -> String {
 /// Makes what was created, renamed or removed in a directory durable.
 pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
+}
+
+/// Writes a file of one line, whole or not at all, in place of the one that is there.
+pub(super) fn replace(path: &Path, line: &str) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = File::create(&new)?;
+    writeln!(file, "{line}")?;
+    file.sync_all()?;
+    fs::rename(new, path)?;
+    path.parent().map_or(Ok(()), sync_directory)
 }
 
 /// Makes a directory that is still there after a power cut.

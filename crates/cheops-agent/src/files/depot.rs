@@ -85,11 +85,16 @@ impl Files {
         older_than: Duration,
     ) -> io::Result<()> {
         let Some(depot) = &self.0.depot else { return Ok(()) };
+        let mut failure = Ok(());
         for content in depot.keep_only(in_use.clone(), older_than).await? {
             let Some(path) = self.path(&content) else { continue };
-            let length = tokio::fs::metadata(&path).await?.len();
-            depot.keep(content, path, length).await?;
+            let kept = match tokio::fs::metadata(&path).await {
+                Ok(about) => depot.keep(content, path, about.len()).await,
+                Err(error) => Err(error),
+            };
+            // One that can't be brought is no reason to leave the others.
+            failure = failure.and(kept);
         }
-        Ok(())
+        failure
     }
 }

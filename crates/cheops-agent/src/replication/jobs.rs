@@ -208,7 +208,6 @@ impl Shared {
         let jobs = wanted.yes.iter().map(|site| (self.id(site), self.job(site))).collect();
         let unknown = wanted.unknown.iter().map(|site| self.id(site)).collect();
         for (id, step) in steps(&jobs, &there, &asleep, &unknown) {
-            let path = format!("{JOBS}/{}", encoded(&id));
             let site = wanted.yes.iter().find(|site| self.id(site) == id);
             let (revision, job) = match step {
                 Step::Make(job) => (None, Some(job)),
@@ -216,10 +215,10 @@ impl Shared {
                 Step::Remove { revision } => (Some(revision), None),
             };
             if let Some(revision) = revision {
-                let path = format!("{path}?rev={}", encoded(&revision));
-                self.server.ask::<Value>(&Method::DELETE, &path, Bytes::new()).await?;
+                self.remove(&id, &revision).await?;
             }
             if let Some(job) = job {
+                let path = format!("{JOBS}/{}", encoded(&id));
                 self.server.ask::<Value>(&Method::PUT, &path, job.to_string()).await?;
                 tracing::debug!("the job `{id}` is made");
             }
@@ -230,6 +229,27 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    async fn remove(&self, id: &str, revision: &str) -> Result<(), Trouble> {
+        let path = format!("{JOBS}/{}?rev={}", encoded(id), encoded(revision));
+        self.server.ask::<Value>(&Method::DELETE, &path, Bytes::new()).await.map(drop)
+    }
+
+    /// Removes all jobs of this site.
+    pub(super) async fn end_jobs(&self) -> Result<(), Trouble> {
+        for (id, There { revision, .. }) in self.there().await? {
+            self.remove(&id, &revision).await?;
+        }
+        Ok(())
+    }
+
+    /// Says what it means that jobs could not be removed.
+    pub(super) fn jobs_stay(&self, why: &str) {
+        let relay = self.relay;
+        tracing::warn!(
+            "jobs of CouchDB's replication could not be ended ({why}): until this agent is back, whoever listens on {relay} is sent records"
+        );
     }
 
     /// What the ids of this site's jobs begin with: several sites may have databases at one server.
@@ -249,7 +269,11 @@ impl Shared {
         if let Some(authorization) = self.server.authorization() {
             headers["Authorization"] = authorization.into();
         }
-        let target = format!("http://{}/{}", self.relay, encoded(site.as_str()));
+        let relay = match &self.config.relay_name {
+            Some(name) => format!("https://{name}:{}", self.relay.port()),
+            None => format!("http://{}", self.relay),
+        };
+        let target = format!("{relay}/{}", encoded(site.as_str()));
         let mut job = json!({
             "source": {"url": source, "headers": headers},
             "target": {"url": target, "headers": {"Authorization": self.entry}},

@@ -24,30 +24,35 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use axum::body::Body;
-use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD, Engine as _};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
 use cheops_core::id::SiteId;
 use hyper::{Method, Request, Response, StatusCode};
-use tokio::{net::TcpListener, sync::Semaphore, task::JoinHandle};
+use tokio::{net::TcpListener, sync::Semaphore, task::JoinHandle, time::timeout};
 
 pub(crate) use self::door::is_for;
 use self::jobs::Failing;
 use crate::{
+    api::{self, Listener},
     config::{self, Config},
     engine::couchdb::{Dialect, Server},
     node,
     peers::{Caller, Peers},
-    trust::{Identity, Inspector, Members},
+    trust::{
+        Inspector, Members,
+        certificate::Certificate,
+        people::{NoRandomness, Token},
+    },
 };
 
 /// Where the port is kept that the agent has chosen: replication begins anew with another one.
 const PORT: &str = "relay.port";
-/// What the key of the site signs to make the relay's token.
-const TOKEN: &[u8] = b"cheops relay";
+/// How long the server may take to end its jobs when the agent stops.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// How many batches of documents of other sites are in memory at once.
 const AT_ONCE: usize = 4;
 
@@ -62,7 +67,7 @@ struct Shared {
     dialect: Dialect,
     /// Where the relay listens, and what proves that it is the server that asks.
     relay: SocketAddr,
-    listener: Mutex<Option<TcpListener>>,
+    listener: Mutex<Option<Listener>>,
     entry: String,
     peers: Peers,
     node: node::Handle,
@@ -80,6 +85,7 @@ impl Replication {
     /// reason not to start.
     pub(crate) async fn open(
         config: &Config,
+        certificate: Option<&Arc<Certificate>>,
         members: &Members,
         peers: &Peers,
         node: &node::Handle,
@@ -88,17 +94,28 @@ impl Replication {
         if !couchdb.replicate {
             return None;
         }
-        let opened = Shared::open(couchdb, config, members, peers, node).await;
+        let opened = Shared::open(couchdb, (config, certificate), members, peers, node).await;
         let unused = |why| tracing::warn!("CouchDB's own replication is not used: {why}");
         opened.map_err(unused).ok().map(|shared| Self(Arc::new(shared)))
     }
 
     /// Serves the server at this site, and keeps its jobs right, until the tasks are ended. Once.
-    pub(crate) fn start(&self) -> Vec<JoinHandle<()>> {
+    pub(crate) fn start(&self, context: &api::Shared) -> Vec<JoinHandle<()>> {
         let listener = self.0.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(listener) = listener else { return Vec::new() };
-        let relay = tokio::spawn(relay::serve(self.0.clone(), listener));
-        vec![relay, tokio::spawn(jobs::keep(self.0.clone()))]
+        let (limits, counts) = (context.config.serve.clone(), context.metrics.clone());
+        let router = relay::router(self.0.clone());
+        let relay = api::serve(listener, router, limits, counts, context.stopping.clone());
+        vec![tokio::spawn(relay), tokio::spawn(jobs::keep(self.0.clone()))]
+    }
+
+    /// Ends the jobs, once the tasks are ended: whoever listened in the agent's place would be sent records.
+    pub(crate) async fn stop(&self) {
+        match timeout(FAREWELL, self.0.end_jobs()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(trouble)) => self.0.jobs_stay(&trouble.to_string()),
+            Err(_) => self.0.jobs_stay("CouchDB does not answer"),
+        }
     }
 
     /// How many documents other sites have brought since the agent started, by what became of them.
@@ -125,7 +142,7 @@ impl Replication {
 impl Shared {
     async fn open(
         couchdb: &config::CouchDb,
-        config: &Config,
+        (config, certificate): (&Config, Option<&Arc<Certificate>>),
         members: &Members,
         peers: &Peers,
         node: &node::Handle,
@@ -144,13 +161,21 @@ impl Shared {
             let relay = couchdb.relay.map(|relay| format!(" on {relay}")).unwrap_or_default();
             format!("can't listen{relay} for it: {error}; look at `couchdb.relay`")
         })?;
+        let relay = listener.local_addr().map_err(|error| error.to_string())?;
+        let listener = match certificate.filter(|_| couchdb.relay_name.is_some()) {
+            None => Listener::Tcp(listener),
+            Some(certificate) => {
+                let acceptor = certificate.acceptor().map_err(|error| error.to_string())?;
+                Listener::Tls(listener, acceptor)
+            }
+        };
         Ok(Self {
             server,
             config: couchdb.clone(),
             dialect,
-            relay: listener.local_addr().map_err(|error| error.to_string())?,
+            relay,
             listener: Mutex::new(Some(listener)),
-            entry: entry(&members.identity()),
+            entry: entry().map_err(|error| error.to_string())?,
             peers: peers.clone(),
             node: node.clone(),
             inspector: Mutex::new(Inspector::new(Arc::new(members.clone()))),
@@ -188,11 +213,11 @@ async fn listen(relay: Option<SocketAddr>, data: &Path) -> io::Result<TcpListene
     Ok(listener)
 }
 
-/// What the server shows the relay, as a header has it. The same each time: with another one, replication would begin
-/// anew.
-fn entry(identity: &Identity) -> String {
-    let token = BASE64_URL_SAFE_NO_PAD.encode(identity.sign(TOKEN));
-    format!("Basic {}", BASE64_STANDARD.encode(format!("cheops:{token}")))
+/// What the server shows the relay, as a header has it. Another one at each start: what somebody has got hold of is
+/// worth nothing then.
+fn entry() -> Result<String, NoRandomness> {
+    let token = Token::make()?.reveal();
+    Ok(format!("Basic {}", BASE64_STANDARD.encode(format!("cheops:{token}"))))
 }
 
 /// An answer, as CouchDB would give it.

@@ -18,7 +18,7 @@ use hyper::{
     http::request::Parts,
 };
 use serde_json::Value;
-use tokio::{net::TcpListener, time::timeout};
+use tokio::time::timeout;
 
 use super::{
     Shared, answer,
@@ -32,12 +32,9 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// What is said to those who ask what is here.
 const WELCOME: &str = r#"{"couchdb":"Welcome","version":"3.0.0","vendor":{"name":"Cheops"}}"#;
 
-/// Serves the server at this site.
-pub(super) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
-    let router = Router::new().fallback(pass).with_state(shared);
-    if let Err(error) = axum::serve(listener, router).await {
-        tracing::error!("CouchDB's replication is not served any more: {error}");
-    }
+/// What serves the server at this site.
+pub(super) fn router(shared: Arc<Shared>) -> Router {
+    Router::new().fallback(pass).with_state(shared)
 }
 
 async fn pass(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Response<Body> {

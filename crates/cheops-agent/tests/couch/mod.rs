@@ -1,9 +1,11 @@
 //! A server that speaks the protocol of `CouchDB`, for tests: a real one, or `pouchdb-server`.
 #![allow(dead_code, reason = "each test uses what it needs")]
 
+pub(crate) mod lagging;
+
 use std::{
     fs,
-    io::Write as _,
+    io::{Read as _, Write as _},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     path::Path,
     process::{Child, Command, Stdio},
@@ -170,6 +172,7 @@ fn at(url: &str, database: String) -> config::CouchDb {
         ca: None,
         replicate: true,
         relay: None,
+        relay_name: None,
         local_journal: None,
     }
 }
@@ -288,9 +291,13 @@ impl Pouch {
         }
     }
 
+    /// Whether it has made what it needs itself: before that it forgets who is an admin.
     fn answers(&self) -> bool {
         let Ok(mut stream) = TcpStream::connect(self.address) else { return false };
-        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").is_ok()
+        let mut answer = String::new();
+        stream.write_all(b"GET /_users HTTP/1.0\r\n\r\n").is_ok()
+            && stream.read_to_string(&mut answer).is_ok()
+            && answer.starts_with("HTTP/1.1 200")
     }
 
     /// The id of its process.

@@ -29,7 +29,7 @@ use super::field::{
 };
 
 /// What an agent says that does not start with these settings.
-fn said(settings: &str, directory: &Path) -> String {
+pub(crate) fn said(settings: &str, directory: &Path) -> String {
     let file = directory.join("refused.toml");
     let head = "site = 'site1'\nengine = 'couchdb'\n[listen]\napi = '127.0.0.1:0'\npeers = '127.0.0.1:0'\n";
     fs::write(&file, format!("{head}{settings}")).unwrap();
@@ -92,7 +92,8 @@ fn curl(address: SocketAddr, user: Option<&str>, method: &str, path: &str, body:
     if let Some(user) = user {
         command.args(["-u", user]);
     }
-    command.args(["-sS", "-X", method, "-H", "Content-Type: application/json", "-d", body]);
+    command.args(["-sS", "-m", "5", "-X", method, "-H", "Content-Type: application/json"]);
+    command.args(["-d", body]);
     command.args(["-o", "/dev/null", "-w", "%{http_code}", &format!("http://{address}/{path}")]);
     eventually(path, || {
         let code = String::from_utf8(command.output().unwrap().stdout).unwrap();

@@ -16,9 +16,9 @@ use bytes::Bytes;
 use futures_util::{TryStreamExt as _, future::BoxFuture, stream::BoxStream};
 use http_body_util::BodyDataStream;
 use hyper::{Method, StatusCode};
-use serde::Deserialize;
-use serde_json::{Value, json};
-use tokio::time::sleep;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tokio::time::{sleep, timeout};
 
 use super::server::{Server, Trouble, read, refused};
 use crate::{
@@ -32,6 +32,10 @@ const END: &str = "file;";
 /// How often and for how long it is looked whether another has kept the same file.
 const PAUSE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How many bytes of a file have to go in a second at least.
+const SLOWEST: u64 = 100 << 10;
+/// For how long it need not be noted again that a file was kept.
+const RECENT: Duration = Duration::from_mins(1);
 /// The name of the attachment.
 const NAME: &str = "content";
 
@@ -47,7 +51,7 @@ struct Place {
 }
 
 /// What is there of a file.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct There {
     #[serde(rename = "_id")]
     id: String,
@@ -57,6 +61,9 @@ struct There {
     time: u64,
     #[serde(rename = "_attachments", default)]
     attachments: Value,
+    /// What else it says.
+    #[serde(flatten)]
+    about: Map<String, Value>,
 }
 
 impl There {
@@ -147,7 +154,7 @@ impl Place {
         }
         let path = self.path(content);
         let revision = match self.find(content).await? {
-            Some(there) if there.length() == Some(length) => return Ok(()),
+            Some(there) if there.length() == Some(length) => return self.renew(there).await,
             Some(there) => there.revision,
             None => {
                 let about = json!({"Type": "FILE", "Length": length, "Time": now()}).to_string();
@@ -157,8 +164,22 @@ impl Place {
         let file = tokio::fs::File::open(file).await;
         let file = file.map_err(|error| Trouble::Odd(error.to_string()))?;
         let path = format!("{path}/{NAME}?rev={revision}");
-        let (status, bytes) = self.server.upload(&path, file, length).await?;
+        let slow = Duration::from_secs(length / SLOWEST);
+        let uploaded = timeout(PATIENCE + slow, self.server.upload(&path, file, length)).await;
+        let late = |_| Trouble::Silent("it does not take an attached file".to_owned());
+        let (status, bytes) = uploaded.map_err(late)??;
         if status.is_success() { Ok(()) } else { Err(refused(status, &bytes)) }
+    }
+
+    /// Takes note that a file was kept again, so that it is not dropped before an operation names it.
+    async fn renew(&self, there: There) -> Result<(), Trouble> {
+        let age = Duration::from_millis(now().saturating_sub(there.time));
+        if age < RECENT {
+            return Ok(());
+        }
+        let path = format!("{}/{}", self.database, there.id);
+        let again = There { time: now(), ..there };
+        self.server.ask::<Value>(&Method::PUT, &path, json!(again).to_string()).await.map(drop)
     }
 
     async fn open(

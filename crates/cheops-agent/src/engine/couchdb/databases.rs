@@ -5,13 +5,15 @@
 //! - a document of a record is written with its revision, so that writing it again changes nothing;
 //! - a page is only ever made, never changed by making it again: who finds it there is told.
 
-use std::{collections::BTreeMap, fmt::Write as _, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt::Write as _, ops::RangeInclusive, sync::Arc, time::Duration};
 
+use cheops_core::id::SiteId;
 use hyper::{Method, StatusCode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
+    chance,
     client::Client,
     dialect::Dialect,
     document::{self, Document},
@@ -37,21 +39,52 @@ pub(super) struct Databases {
     dialect: Dialect,
 }
 
-/// A document of the journal's database that says whose it is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct About {
-    pub(super) format: u32,
-    pub(super) site: String,
+/// How the databases are written.
+const FORMAT: u32 = 1;
+
+/// Who opens the databases.
+#[derive(Debug, Clone)]
+pub(crate) struct Owner {
+    pub(super) site: SiteId,
+    /// The name of the databases that its data directory belongs to, if there is one.
+    pub(super) name: Option<String>,
 }
 
-/// The same with its revision.
+/// A document of the journal's database that says whose it is.
 #[derive(Serialize, Deserialize)]
-struct Kept<A = About> {
+#[serde(rename_all = "PascalCase")]
+struct About {
     #[serde(rename = "_rev", default, skip_serializing_if = "Option::is_none")]
     revision: Option<String>,
-    #[serde(flatten)]
-    about: A,
+    format: u32,
+    site: String,
+    /// What tells these databases from all others, made by chance.
+    name: String,
+}
+
+impl About {
+    /// Why an agent may not go on from here.
+    fn objection(&self, owner: &Owner) -> Option<String> {
+        let Self { site, name, format, .. } = self;
+        if *site != owner.site.as_str() {
+            let here = &owner.site;
+            return Some(format!(
+                "it belongs to site `{site}`, and this agent is `{here}`: name another `couchdb.database`"
+            ));
+        }
+        if *format != FORMAT {
+            let newer = *format > FORMAT;
+            let advice =
+                if newer { "upgrade the program" } else { "use the program that wrote it" };
+            return Some(format!(
+                "it is written with format {format}; this program reads {FORMAT}: {advice}"
+            ));
+        }
+        let other = owner.name.as_ref().filter(|known| *known != name)?;
+        Some(format!(
+            "these are not the databases that this agent has written to: they are named {name}, those {other}, and numbers would be given twice. Name the right ones in `couchdb.url` and `couchdb.database`, or another data directory in `data`"
+        ))
+    }
 }
 
 /// Up to where the changes of the database of records are dealt with.
@@ -155,19 +188,32 @@ impl Databases {
         Ok(())
     }
 
-    /// Whose they are; made so, if nobody's. What is ours is written at each start: whoever may only read
-    /// learns it now, and not from the first operation.
-    pub(super) fn about(&self, ours: &About) -> Result<About, Trouble> {
+    /// Makes sure that they are of this agent, and says their name; those that are nobody's are made so. It is written at
+    /// each start: whoever may only read learns it now, and not from the first operation.
+    pub(super) fn claim(&self, owner: &Owner) -> Result<String, String> {
+        let about = self.about(owner).map_err(|trouble| trouble.to_string())?;
+        match about.objection(owner) {
+            None => Ok(about.name),
+            Some(objection) => Err(objection),
+        }
+    }
+
+    fn about(&self, owner: &Owner) -> Result<About, Trouble> {
         let path = format!("{}/about", self.local);
-        let found: Option<Kept> = self.client.find(&path)?;
-        let revision = match found {
-            Some(kept) if kept.about != *ours => return Ok(kept.about),
-            found => found.and_then(|kept| kept.revision),
+        let about = match self.client.find::<About>(&path)? {
+            Some(found) if found.objection(owner).is_some() => return Ok(found),
+            Some(found) => found,
+            None => About {
+                revision: None,
+                format: FORMAT,
+                site: owner.site.to_string(),
+                name: owner.name.clone().unwrap_or_else(chance),
+            },
         };
-        match self.client.answer(Method::PUT, &path, Some(&Kept { revision, about: ours }))? {
+        match self.client.answer(Method::PUT, &path, Some(&about))? {
             (StatusCode::CONFLICT, _) => self.client.ask(Method::GET, &path, None::<&()>),
             (status, bytes) if !status.is_success() => Err(refused(status, &bytes)),
-            _ => Ok(ours.clone()),
+            _ => Ok(about),
         }
     }
 
@@ -284,7 +330,7 @@ impl Databases {
                 written.check()?;
                 continue;
             }
-            let there: Option<Page> = self.client.find(&format!("{}/{}", self.local, page.id))?;
+            let there = self.page(page.first)?;
             if !there.is_some_and(|there| Page { revision: None, ..there } == *page) {
                 return Err(Trouble::Taken(page.id.clone()));
             }
@@ -302,10 +348,41 @@ impl Databases {
         written.iter().try_for_each(Written::check)
     }
 
-    /// The pages from the one that begins with a number on, so many at most.
-    pub(super) fn pages(&self, from: Seq, most: usize) -> Result<Vec<Page>, Trouble> {
-        let (first, end) = (journal::id(from), format!("{}{END}", journal::PREFIX));
-        self.range(&[("startkey", &first), ("endkey", &end)], most, false)
+    /// The pages of a range, from the one that begins it on, about so many. Of a cluster one node answers for each part
+    /// of them, which may lack some: those are asked for by their ids, for which as many answer as make a page last.
+    pub(super) fn pages(
+        &self,
+        range: RangeInclusive<Seq>,
+        most: usize,
+    ) -> Result<Vec<Page>, Trouble> {
+        let (from, upto) = range.into_inner();
+        if from > upto {
+            return Ok(Vec::new());
+        }
+        let (first, end) = (journal::id(from), journal::id(upto));
+        let found = self.range(&[("startkey", &first), ("endkey", &end)], most, false)?;
+        let (mut pages, mut expected) = (Vec::with_capacity(found.len() + 1), from);
+        for page in found {
+            while page.first > expected
+                && let Some(missing) = self.page(expected)?
+            {
+                expected = missing.last() + 1;
+                pages.push(missing);
+            }
+            expected = page.last() + 1;
+            pages.push(page);
+        }
+        if pages.len() < most && expected <= upto {
+            pages.extend(self.page(expected)?);
+        }
+        Ok(pages)
+    }
+
+    /// The page that begins with a number.
+    fn page(&self, first: Seq) -> Result<Option<Page>, Trouble> {
+        let found: Option<Value> =
+            self.client.find(&format!("{}/{}", self.local, journal::id(first)))?;
+        Ok(sound(found))
     }
 
     /// The last page that begins with a number or before it.
@@ -319,9 +396,15 @@ impl Databases {
     pub(super) fn last_page(&self) -> Result<Option<Page>, Trouble> {
         let (first, end) = (journal::id(Seq::MAX), journal::PREFIX);
         let rows = self.rows(&self.local, &[("startkey", &first), ("endkey", end)], 1, true)?;
-        let Some(row) = rows.into_iter().next() else { return Ok(None) };
-        let spoilt = || Trouble::Spoilt(row.id.clone());
-        sound(row.doc).ok_or_else(spoilt).map(Some)
+        let mut last = match rows.into_iter().next() {
+            None => None,
+            Some(row) => Some(sound(row.doc).ok_or(Trouble::Spoilt(row.id))?),
+        };
+        // There may be more that the node lacks which has answered.
+        while let Some(next) = self.page(last.as_ref().map_or(1, |last| last.last() + 1))? {
+            last = Some(next);
+        }
+        Ok(last)
     }
 
     fn range(

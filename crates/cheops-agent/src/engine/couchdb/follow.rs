@@ -2,8 +2,9 @@
 //!
 //! The feed of changes names documents. Those that the journal names are passed over; the others are fetched and
 //! handed out. What must stay true:
-//! - all that came before the checkpoint is in the journal, or was handed out again and again and not wanted for
-//!   as long as [`UNWANTED`]: what was only handed out when the agent was killed is found by the next one;
+//! - all that came before the checkpoint is in the journal, or was handed out and not wanted, for as long as
+//!   [`UNWANTED`] or until there were [`MOST`] of them: what was only handed out when the agent was killed is found by
+//!   the next one;
 //! - so are this site's own documents of which the journal knows nothing yet: the checkpoint waits for them;
 //! - a feed that is silent, that breaks, or of a database that was set back is begun anew, from the checkpoint.
 
@@ -110,27 +111,31 @@ impl Follower {
             Some(feed) => feed,
             None => self.begin().await?,
         };
-        let changes = feed.next().await?;
-        self.feed = Some(feed);
-        let now = Instant::now();
-        {
-            let index = self.shared.index();
-            let settled = |name: &Name<'_>| index.has(name);
-            for change in changes {
-                self.backlog.note(change, settled, now);
-            }
-            self.backlog.settle(settled, now);
+        let mut due = self.due(Vec::new());
+        // All that came is handed out before more is read.
+        if due.is_empty() {
+            let changes = feed.next().await?;
+            due = self.due(changes);
         }
-        let due = {
-            let afoot = self.shared.afoot();
-            let ours = |name: &Name<'_>| {
-                name.site == self.here.as_str() || afoot.ours.contains(&name.hash)
-            };
-            self.backlog.due(ours, now)
-        };
+        self.feed = Some(feed);
         let arrived = self.fetch(due).await?;
         self.keep().await?;
         Ok(arrived)
+    }
+
+    /// Takes note of changes, and says which documents are to be handed out now.
+    fn due(&mut self, changes: Vec<Change>) -> Vec<String> {
+        let now = Instant::now();
+        let index = self.shared.index();
+        let settled = |name: &Name<'_>| index.has(name);
+        for change in changes {
+            self.backlog.note(change, settled, now);
+        }
+        self.backlog.settle(settled, now);
+        let afoot = self.shared.afoot();
+        let here = self.here.as_str();
+        let ours = |name: &Name<'_>| name.site == here || afoot.ours.contains(&name.hash);
+        self.backlog.due(ours, now)
     }
 
     /// Begins the feed at the checkpoint.
@@ -267,8 +272,10 @@ impl Backlog {
         if deleted || Name::read(&name).is_none_or(|name| settled(&name)) {
             return;
         }
-        if self.waiting.len() == MOST {
-            self.waiting.pop_front();
+        if self.waiting.len() >= MOST {
+            // One that was handed out goes, and others send it if it is of use; without one, there are a few more.
+            let handed_out = self.waiting.iter().position(|waiting| waiting.handed_out.is_some());
+            handed_out.and_then(|first| self.waiting.remove(first));
         }
         self.waiting.push_back(Waiting { name, before, came: now, handed_out: None });
     }
@@ -362,10 +369,19 @@ mod tests {
     #[test]
     fn no_more_waits_than_may() {
         let (mut backlog, now) = (Backlog::default(), Instant::now());
-        for number in 0..MOST as u64 + 3 {
-            backlog.note(change(number + 1, &name("there", number)), |_| false, now);
-        }
-        assert_eq!((backlog.waiting.len(), backlog.checkpoint()), (MOST, &Value::from(3)));
+        let most = MOST as u64;
+        let note = |backlog: &mut Backlog, number: u64, site: &str| {
+            backlog.note(change(number + 1, &name(site, number)), |_| false, now);
+        };
+        note(&mut backlog, 0, "here");
+        (1..most).for_each(|number| note(&mut backlog, number, "there"));
+        while !backlog.due(|name| name.site == "here", now).is_empty() {}
+        (most..most + 3).for_each(|number| note(&mut backlog, number, "there"));
+        assert_eq!(backlog.waiting.len(), MOST);
+        assert_eq!(backlog.waiting[0].name, name("here", 0), "what was not handed out stays");
+        assert_eq!(backlog.waiting[1].name, name("there", 4));
+        let due = backlog.due(|name| name.site == "here", now);
+        assert_eq!(due, [most, most + 1, most + 2].map(|number| name("there", number)));
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod index;
 mod journal;
 mod lease;
 mod local_journal;
+mod lock;
 mod read;
 mod server;
 
@@ -41,6 +42,7 @@ use serde_json::json;
 
 pub(crate) use self::{
     attachments::Attachments,
+    databases::Owner,
     dialect::Dialect,
     document::{Document, Name},
     lease::{Attempt, BEAT, Held, Holder, Lease},
@@ -48,7 +50,7 @@ pub(crate) use self::{
 };
 pub use self::{buffered::Buffered, lease::Fence};
 use self::{
-    databases::{About, Databases},
+    databases::Databases,
     index::Index,
     journal::{Entry, Page},
     local_journal::{Batch, LocalJournal},
@@ -59,8 +61,6 @@ use super::{
 };
 use crate::{config, wire::Names};
 
-/// How the databases are written.
-const FORMAT: u32 = 1;
 /// How many pages are read at once.
 const PAGES: usize = 20;
 
@@ -76,7 +76,8 @@ pub struct CouchDb {
     untold: Vec<RangeInclusive<Seq>>,
     /// Documents that the journal names, and that somebody has removed or changed.
     lost: BTreeSet<String>,
-    /// Whether the data directory says that something was written.
+    /// The name of the databases, and whether the data directory says that something was written to them.
+    name: String,
     noted: bool,
 }
 
@@ -130,7 +131,7 @@ impl CouchDb {
     /// Opens the databases of a site, and makes them if there are none. Its data directory is where the rest
     /// is that it keeps.
     pub fn open(config: &config::CouchDb, here: SiteId, data: &Path) -> Result<Self, EngineError> {
-        let (mut this, filling) = Self::open_any(config, here, data)?;
+        let (mut this, filling) = Self::open_any(config, Owner::with(here, data), data)?;
         if filling {
             return Err(error(&this.shared.databases.place, HALF_FILLED));
         }
@@ -144,7 +145,7 @@ impl CouchDb {
 
     /// Opens the databases of a site to fill them: empty ones, or some that are half filled.
     pub fn fill(config: &config::CouchDb, here: SiteId, data: &Path) -> Result<Self, EngineError> {
-        let (this, filling) = Self::open_any(config, here, data)?;
+        let (mut this, filling) = Self::open_any(config, Owner::any(here), data)?;
         let Shared { databases, .. } = &*this.shared;
         let fail = |trouble: Trouble| this.shared.fail(&trouble);
         if !filling {
@@ -155,6 +156,7 @@ impl CouchDb {
             databases.mark_filling().map_err(fail)?;
             // It is of other databases.
             let _ = fs::remove_file(note(data));
+            this.noted = false;
         }
         Ok(this)
     }
@@ -162,36 +164,17 @@ impl CouchDb {
     /// Opens the databases, and says whether they are being filled.
     fn open_any(
         config: &config::CouchDb,
-        here: SiteId,
+        owner: Owner,
         data: &Path,
     ) -> Result<(Self, bool), EngineError> {
         let url = config.url.to_string();
         let databases = Databases::open(config).map_err(|problem| error(&url, problem))?;
-        let ours = About { format: FORMAT, site: here.to_string() };
+        let here = owner.site.clone();
+        let name = databases.claim(&owner).map_err(|problem| error(&databases.place, problem))?;
         let fail = |trouble: Trouble| error(&databases.place, trouble.to_string());
-        let about = databases.about(&ours).map_err(fail)?;
-        if about.site != ours.site {
-            let problem = format!(
-                "it belongs to site `{}`, and this agent is `{here}`: name another `couchdb.database`",
-                about.site
-            );
-            return Err(error(&databases.place, problem));
-        }
-        if about.format != FORMAT {
-            let advice = if about.format > FORMAT {
-                "upgrade the program"
-            } else {
-                "use the program that wrote it"
-            };
-            let problem = format!(
-                "it is written with format {}; this program reads {FORMAT}: {advice}",
-                about.format
-            );
-            return Err(error(&databases.place, problem));
-        }
         let filling = databases.is_filling().map_err(fail)?;
         let last = cut_off(&databases).map_err(fail)?;
-        let index = read_index(&databases).map_err(fail)?;
+        let index = read_index(&databases, last).map_err(fail)?;
         let shared = Arc::new(Shared {
             databases,
             index: RwLock::new(index),
@@ -207,6 +190,7 @@ impl CouchDb {
             lost_unknown: None,
             untold: Vec::new(),
             lost: BTreeSet::new(),
+            name,
             noted: note(data).exists(),
         };
         // What a forgotten resource has left behind because the agent was stopped.
@@ -354,15 +338,32 @@ fn place(data: &Path) -> PathBuf {
     data.join("couchdb")
 }
 
-/// What says that the databases are not empty: found to be so, they are lost.
+/// What says that the databases of a name are not empty: found to be so, they are lost.
 fn note(data: &Path) -> PathBuf {
     place(data).join("written")
 }
 
-fn write_note(data: &Path) -> io::Result<()> {
+fn write_note(data: &Path, name: &str) -> io::Result<()> {
     disk::create_directory(&place(data))?;
-    fs::File::create(note(data))?.sync_all()?;
-    disk::sync_directory(&place(data))
+    disk::replace(&note(data), name)
+}
+
+impl Owner {
+    /// The site of a data directory, which goes on with the databases that it has written to.
+    pub(crate) fn with(site: SiteId, data: &Path) -> Self {
+        let name = fs::read_to_string(note(data)).ok().map(|name| name.trim().to_owned());
+        Self { site, name }
+    }
+
+    /// A site that takes whichever databases of its own.
+    pub(crate) fn any(site: SiteId) -> Self {
+        Self { site, name: None }
+    }
+}
+
+/// A name that nothing else has.
+fn chance() -> String {
+    format!("{:032x}", fastrand::u128(..))
 }
 
 /// Cuts off a batch of which the last page is missing, and says the last number that counts.
@@ -372,7 +373,7 @@ fn cut_off(databases: &Databases) -> Result<Seq, Trouble> {
     if last.last() == end {
         return Ok(end);
     }
-    let pages = databases.pages(first, usize::from(u16::MAX))?;
+    let pages = databases.pages(first..=last.last(), usize::from(u16::MAX))?;
     // Only its own: a last page that makes no sense takes no other with it.
     let (own, others): (Vec<Page>, Vec<_>) =
         pages.into_iter().partition(|page| page.batch == last.batch);
@@ -382,10 +383,10 @@ fn cut_off(databases: &Databases) -> Result<Seq, Trouble> {
     Ok(others.iter().map(Page::last).fold(first - 1, Seq::max))
 }
 
-fn read_index(databases: &Databases) -> Result<Index, Trouble> {
+fn read_index(databases: &Databases, upto: Seq) -> Result<Index, Trouble> {
     let (mut index, mut names, mut from) = (Index::default(), Names::default(), 1);
     loop {
-        let pages = databases.pages(from, PAGES)?;
+        let pages = databases.pages(from..=upto, PAGES)?;
         let Some(last) = pages.last() else { return Ok(index) };
         from = last.last() + 1;
         for page in &pages {
@@ -456,7 +457,7 @@ impl CouchDb {
             }
         }
         if !self.noted {
-            let noted = write_note(&self.shared.data);
+            let noted = write_note(&self.shared.data, &self.name);
             self.noted = noted.is_ok();
             if let Err(failure) = noted {
                 tracing::warn!("that {} is not empty can't be noted: {failure}", databases.place);

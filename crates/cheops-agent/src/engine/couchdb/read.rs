@@ -64,7 +64,7 @@ impl Shared {
             from = page.first;
         }
         while read.len() < most && from <= self.last_number() {
-            let pages = self.databases.pages(from, PAGES)?;
+            let pages = self.databases.pages(from..=self.last_number(), PAGES)?;
             let Some(last) = pages.last() else { break };
             from = last.last() + 1;
             for (number, found) in self.open_pages(&pages, &mut names)? {
@@ -140,7 +140,7 @@ impl<'a> Written<'a> {
             return Ok(false);
         }
         let shared = self.engine.shared.clone();
-        let pages = shared.databases.pages(self.expected, PAGES)?;
+        let pages = shared.databases.pages(self.expected..=last, PAGES)?;
         if pages.is_empty() {
             self.missing(last);
         }

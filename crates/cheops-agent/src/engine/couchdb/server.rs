@@ -251,7 +251,7 @@ impl Server {
         timeout(PATIENCE, listening).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Sends a file of so many bytes. It may take its time, as long as it goes on.
+    /// Sends a file of so many bytes. How long that may take is up to the caller.
     pub(crate) async fn upload(
         &self,
         path: &str,
