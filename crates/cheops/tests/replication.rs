@@ -6,18 +6,18 @@
 mod ca;
 mod field;
 
-use std::{fs, net::TcpListener, process::Command};
+use std::{fs, net::TcpListener, path::Path, process::Command};
 
 use ca::{Ca, Wanted};
 use cheops_agent::api::model::Submit;
 use field::{
     agent::{Agent, peer},
     all_ok,
-    couch::Couch,
+    couch::{Couch, Pouch},
     eventually, submit,
 };
 
-/// Three sites, each with a database of its own.
+/// Sites, each with a database of its own.
 struct Sites {
     agents: Vec<Agent>,
     couches: Vec<Couch>,
@@ -26,14 +26,19 @@ struct Sites {
 
 impl Sites {
     fn start() -> Self {
-        let couches: Vec<Couch> = (0..3).map(|_| Couch::get()).collect();
-        let directories: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+        Self::on((0..3).map(|_| Couch::get()).collect())
+    }
+
+    /// Sites on these databases.
+    fn on(couches: Vec<Couch>) -> Self {
+        let count = couches.len();
+        let directories: Vec<_> = couches.iter().map(|_| tempfile::tempdir().unwrap()).collect();
         let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let places: Vec<_> = (0..3).map(|_| (free(), free())).collect();
+        let places: Vec<_> = couches.iter().map(|_| (free(), free())).collect();
         let name = |n: usize| format!("site{}", n + 1);
         let agent = |n: usize| {
             let (directory, (api, peers)) = (directories[n].path(), places[n]);
-            let others: String = (0..3)
+            let others: String = (0..count)
                 .filter(|m| *m != n)
                 .map(|m| peer(&name(m), &places[m].1.to_string(), directories[m].path()))
                 .collect();
@@ -47,10 +52,10 @@ impl Sites {
             agent.start();
             agent
         };
-        let agents: Vec<Agent> = (0..3).map(agent).collect();
+        let agents: Vec<Agent> = (0..count).map(agent).collect();
         agents.iter().for_each(Agent::wait_until_ready);
         for agent in &agents {
-            eventually("all are linked", || agent.reachable().len() == 2);
+            eventually("all are linked", || agent.reachable().len() == count - 1);
         }
         Self { agents, couches, directories }
     }
@@ -186,6 +191,54 @@ fn a_job_that_fell_asleep_is_woken_and_one_of_a_site_that_is_no_more_goes() {
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     eventually("it has stopped", || sites.agents[0].ended() == Some(0));
     assert!(sites.job(0, 1).is_none());
+}
+
+fn copy(from: &Path, to: &Path) {
+    let _ = fs::remove_dir_all(to);
+    assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+}
+
+#[test]
+fn what_replication_brings_is_taken_in_after_compaction_a_restart_and_a_backup() {
+    let mut server = Pouch::start();
+    let couches = [Couch::at(&server), Couch::get()];
+    let mut sites = Sites::on(couches.into());
+    let everywhere = at("site1 & site2", line(1));
+    assert!(all_ok(&sites.agents[0].exec("lines", &everywhere), 2));
+    // Nothing but what is copied from one database to the other gets to site 1.
+    assert_eq!(sites.agents[1].post("/api/v1/sites/site1/pause", &()).unwrap().0, 204);
+    eventually("it is cut off", || sites.agents[0].reachable().is_empty());
+    let bring = |sites: &Sites, resource: &str, number| {
+        let submit = Submit { wait: Some("0s".into()), ..line(number) };
+        sites.agents[1].exec(resource, &submit);
+        eventually("site 2 has run it", || sites.lines(1).contains(&number.to_string()));
+        sites.couches[1].copy_to(&sites.couches[0]);
+        eventually("site 1 runs what was brought", || sites.lines(0) == sites.lines(1));
+    };
+    bring(&sites, "lines", 2);
+    sites.couches[0].compact();
+    bring(&sites, "lines", 3);
+    let backup = sites.directories[0].path().join("backup");
+    server.restart(|files| copy(files, &backup));
+    eventually("the agent sees it again", || sites.agents[0].ask("/readyz").unwrap().0 == 200);
+    bring(&sites, "lines", 4);
+
+    // What was brought since is gone, and the numbers that it had here are not given again.
+    let end = |sites: &Sites| {
+        let local = sites.couches[0].config.local();
+        let pages = format!("/{local}/_all_docs?descending=true&startkey=%22page;%22&limit=1");
+        sites.couches[0].look(&pages)["rows"][0]["id"].as_str().unwrap().to_owned()
+    };
+    let before = end(&sites);
+    server.restart(|files| copy(&backup, files));
+    assert!(end(&sites) < before);
+    eventually("the agent ends", || sites.agents[0].ended().is_some_and(|code| code != 0));
+    sites.agents[0].start();
+    sites.agents[0].wait_until_ready();
+    let problems = sites.agents[0].ask("/api/v1/problems").unwrap().1;
+    assert!(problems.contains("damaged"), "{problems}");
+    eventually("it writes after what it had written", || end(&sites) > before);
+    assert_eq!(sites.lines(0), ["1", "2", "3", "4"], "nothing is run twice");
 }
 
 #[test]

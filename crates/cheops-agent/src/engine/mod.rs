@@ -51,8 +51,8 @@ pub trait Engine: Send + 'static {
     /// Tries to get back to work after a failure.
     fn recover(&mut self) -> Result<(), EngineError>;
 
-    /// Does what is to be done now and then, and fails if it is known by now that nothing can be written. Whoever
-    /// has the engine calls it about every second.
+    /// Does what is to be done now and then, and fails if it is known by now that nothing can be written: for good if
+    /// the failure [is permanent](EngineError::is_permanent). Whoever has the engine calls it about every second.
     fn tend(&mut self) -> Result<(), EngineError> {
         Ok(())
     }

@@ -59,7 +59,9 @@ impl Committer {
         while let Ok(taken) = tray.take(PAUSE) {
             // Also while others only look, and that without a pause.
             if tended.elapsed() >= PAUSE {
-                self.tend();
+                if !self.tend() {
+                    return;
+                }
                 tended = Instant::now();
             }
             let Some(mut batch) = taken else { continue };
@@ -75,12 +77,17 @@ impl Committer {
         }
     }
 
-    /// Lets the engine do what is due, and says whether it can be written to.
-    fn tend(&mut self) {
+    /// Lets the engine do what is due. Whether it is of any use still.
+    fn tend(&mut self) -> bool {
         match self.engine.tend() {
             Ok(()) => self.well(),
+            Err(error) if error.is_permanent() => {
+                tracing::error!("{error}; the agent ends");
+                return false;
+            }
             Err(error) => self.stalled(&error),
         }
+        true
     }
 
     fn well(&self) {

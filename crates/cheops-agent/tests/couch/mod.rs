@@ -47,6 +47,21 @@ impl Couch {
         Self { config: at(&format!("http://{}", server.address), unused()), _server: Some(server) }
     }
 
+    /// The same at a server that the test has for itself.
+    pub(crate) fn at(server: &Pouch) -> Self {
+        Self { config: at(&format!("http://{}", server.address), unused()), _server: None }
+    }
+
+    /// Has the server drop what was replaced and removed from both databases.
+    pub(crate) fn compact(&self) {
+        let url = self.config.url.to_string();
+        for database in [&self.config.database, &self.config.local()] {
+            let path = format!("{}/{database}/_compact", url.trim_end_matches('/'));
+            let json = "content-type: application/json";
+            self.curl(&["-f", "-X", "POST", "-H", json, &path]);
+        }
+    }
+
     /// What stands in a configuration, in this directory, that names the database at an address.
     pub(crate) fn settings_at(&self, address: &str, directory: &Path) -> String {
         let config::CouchDb { database, user, password, .. } = &self.config;
@@ -238,7 +253,7 @@ impl Relay {
 pub(crate) struct Pouch {
     child: Child,
     pub(crate) address: SocketAddr,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Pouch {
@@ -270,17 +285,31 @@ impl Pouch {
             );
         };
         let directory = tempfile::tempdir().unwrap();
+        let child = Self::spawn(run(&program), address, directory.path());
+        Self { child, address, directory }
+    }
+
+    fn spawn(mut program: Command, address: SocketAddr, directory: &Path) -> Child {
         let (host, port) = (address.ip().to_string(), address.port().to_string());
-        let child = run(&program)
+        program
             .args(["--port", &port, "--host", &host, "--dir", "."])
             .env("NODE_OPTIONS", "--unhandled-rejections=warn")
-            .current_dir(directory.path())
+            .current_dir(directory)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .unwrap();
-        Self { child, address, _directory: directory }
+            .unwrap()
+    }
+
+    /// Ends it, does something to the directory of its files, and starts it again, on loopback.
+    pub(crate) fn restart(&mut self, meanwhile: impl FnOnce(&Path)) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        meanwhile(self.directory.path());
+        let program = Command::new(std::env::var("CHEOPS_POUCHDB").unwrap());
+        self.child = Self::spawn(program, self.address, self.directory.path());
+        self.wait_until_it_answers();
     }
 
     pub(crate) fn wait_until_it_answers(&self) {

@@ -232,6 +232,8 @@ impl Engine for Buffered {
     }
 
     fn tend(&mut self) -> Result<(), EngineError> {
+        let shared = &self.inner.shared;
+        shared.check_end().map_err(|trouble| shared.fail(&trouble))?;
         self.write_on();
         Ok(())
     }

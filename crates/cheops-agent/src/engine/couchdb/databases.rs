@@ -379,7 +379,7 @@ impl Databases {
     }
 
     /// The page that begins with a number.
-    fn page(&self, first: Seq) -> Result<Option<Page>, Trouble> {
+    pub(super) fn page(&self, first: Seq) -> Result<Option<Page>, Trouble> {
         let found: Option<Value> =
             self.client.find(&format!("{}/{}", self.local, journal::id(first)))?;
         Ok(sound(found))

@@ -141,7 +141,11 @@ impl Follower {
     /// Begins the feed at the checkpoint.
     async fn begin(&mut self) -> Result<Feed, Trouble> {
         let shared = self.shared.clone();
-        let checkpoint = blocking(move || shared.databases.checkpoint()).await?;
+        let checkpoint = blocking(move || {
+            shared.look_back()?;
+            shared.databases.checkpoint()
+        });
+        let checkpoint = checkpoint.await?;
         self.shared.afoot().brought.clear();
         self.backlog = Backlog { reached: checkpoint.since.clone(), ..Backlog::default() };
         let path = self.shared.databases.feed(&checkpoint.since, HEARTBEAT);

@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn a_lease_is_taken_only_from_one_that_is_gone() {
         let me = holder("boot", "here", "1", false);
-        let (turns, alone, soon) = (false, true, TERM - Duration::from_millis(1));
+        let (turns, alone, soon) = (false, true, Duration::from_secs(1));
         // Which machine, directory and file, whether it takes turns, whether it had the lock and gave up the lease; how
         // long it was still, and whether the lock can be had now.
         for (story, (boot, directory, file), alone, (locked, free), still, lock, expected) in [

@@ -29,7 +29,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -97,6 +97,10 @@ struct Shared {
     afoot: Mutex<Afoot>,
     /// The number of the last value that is durable.
     last: AtomicU64,
+    /// The number that the last page begins with; 0 while none is known.
+    last_page: AtomicU64,
+    /// That page is gone.
+    set_back: AtomicBool,
     data: PathBuf,
 }
 
@@ -116,10 +120,32 @@ impl Shared {
     fn fail(&self, trouble: &Trouble) -> EngineError {
         let failure = error(&self.databases.place, trouble.to_string());
         match trouble {
-            // Another agent has gone on from here: what this one knows counts no more.
-            Trouble::Taken(_) => EngineError { sort: Sort::Permanent, ..failure },
+            // Another agent has gone on from here, or there is less: what this one knows counts no more.
+            Trouble::Taken(_) | Trouble::SetBack => {
+                EngineError { sort: Sort::Permanent, ..failure }
+            }
             _ => failure,
         }
+    }
+
+    /// Looks whether the databases still have what was written last: they may have been put back to an earlier
+    /// state. How far this agent had come is kept, so that no number is given twice.
+    fn look_back(&self) -> Result<(), Trouble> {
+        self.databases.look()?;
+        let page = self.last_page.load(Ordering::Acquire);
+        if page == 0 || self.databases.page(page)?.is_some() {
+            return Ok(());
+        }
+        let last = self.last.load(Ordering::Acquire).to_string();
+        disk::create_directory(&place(&self.data))
+            .and_then(|()| disk::replace(&reached(&self.data), &last))
+            .unwrap_or_else(|failure| tracing::error!("up to {last} was written: {failure}"));
+        self.set_back.store(true, Ordering::Release);
+        Err(Trouble::SetBack)
+    }
+
+    fn check_end(&self) -> Result<(), Trouble> {
+        if self.set_back.load(Ordering::Acquire) { Err(Trouble::SetBack) } else { Ok(()) }
     }
 }
 
@@ -131,21 +157,23 @@ impl CouchDb {
     /// Opens the databases of a site, and makes them if there are none. Its data directory is where the rest
     /// is that it keeps.
     pub fn open(config: &config::CouchDb, here: SiteId, data: &Path) -> Result<Self, EngineError> {
-        let (mut this, filling) = Self::open_any(config, Owner::with(here, data), data)?;
+        let (mut this, filling) = Self::open_any(config, &Owner::with(here, data), data)?;
         if filling {
             return Err(error(&this.shared.databases.place, HALF_FILLED));
         }
-        if this.next == 1 && note(data).exists() {
-            // All that was written is gone, and nobody knows how much it was: something was.
-            this.next = 2;
-            this.shared.last.store(1, Ordering::Release);
+        // If all that was written is gone, nobody may know how much it was: something was.
+        let known = fs::read_to_string(reached(data)).ok().and_then(|n| n.trim().parse().ok());
+        let least: Seq = known.unwrap_or(0).max(u64::from(note(data).exists()));
+        if this.next <= least {
+            this.next = least + 1;
+            this.shared.last.store(least, Ordering::Release);
         }
         Ok(this)
     }
 
     /// Opens the databases of a site to fill them: empty ones, or some that are half filled.
     pub fn fill(config: &config::CouchDb, here: SiteId, data: &Path) -> Result<Self, EngineError> {
-        let (mut this, filling) = Self::open_any(config, Owner::any(here), data)?;
+        let (mut this, filling) = Self::open_any(config, &Owner::any(here), data)?;
         let Shared { databases, .. } = &*this.shared;
         let fail = |trouble: Trouble| this.shared.fail(&trouble);
         if !filling {
@@ -154,8 +182,10 @@ impl CouchDb {
                 return Err(error(&databases.place, problem));
             }
             databases.mark_filling().map_err(fail)?;
-            // It is of other databases.
-            let _ = fs::remove_file(note(data));
+            // These are of other databases.
+            for file in [note(data), reached(data)] {
+                let _ = fs::remove_file(file);
+            }
             this.noted = false;
         }
         Ok(this)
@@ -164,22 +194,24 @@ impl CouchDb {
     /// Opens the databases, and says whether they are being filled.
     fn open_any(
         config: &config::CouchDb,
-        owner: Owner,
+        owner: &Owner,
         data: &Path,
     ) -> Result<(Self, bool), EngineError> {
         let url = config.url.to_string();
         let databases = Databases::open(config).map_err(|problem| error(&url, problem))?;
         let here = owner.site.clone();
-        let name = databases.claim(&owner).map_err(|problem| error(&databases.place, problem))?;
+        let name = databases.claim(owner).map_err(|problem| error(&databases.place, problem))?;
         let fail = |trouble: Trouble| error(&databases.place, trouble.to_string());
         let filling = databases.is_filling().map_err(fail)?;
-        let last = cut_off(&databases).map_err(fail)?;
+        let (last, last_page) = cut_off(&databases).map_err(fail)?;
         let index = read_index(&databases, last).map_err(fail)?;
         let shared = Arc::new(Shared {
             databases,
             index: RwLock::new(index),
             afoot: Mutex::default(),
             last: AtomicU64::new(last),
+            last_page: AtomicU64::new(last_page),
+            set_back: AtomicBool::new(false),
             data: data.to_owned(),
         });
         let mut this = Self {
@@ -348,6 +380,11 @@ fn write_note(data: &Path, name: &str) -> io::Result<()> {
     disk::replace(&note(data), name)
 }
 
+/// What says up to which number was written at least, once less was found.
+fn reached(data: &Path) -> PathBuf {
+    place(data).join("reached")
+}
+
 impl Owner {
     /// The site of a data directory, which goes on with the databases that it has written to.
     pub(crate) fn with(site: SiteId, data: &Path) -> Self {
@@ -366,12 +403,13 @@ fn chance() -> String {
     format!("{:032x}", fastrand::u128(..))
 }
 
-/// Cuts off a batch of which the last page is missing, and says the last number that counts.
-fn cut_off(databases: &Databases) -> Result<Seq, Trouble> {
-    let Some(last) = databases.last_page()? else { return Ok(0) };
+/// Cuts off a batch of which the last page is missing. Says the last number that counts, and the one that its page
+/// begins with, if that is known.
+fn cut_off(databases: &Databases) -> Result<(Seq, Seq), Trouble> {
+    let Some(last) = databases.last_page()? else { return Ok((0, 0)) };
     let (first, end) = last.batch;
     if last.last() == end {
-        return Ok(end);
+        return Ok((end, last.first));
     }
     let pages = databases.pages(first..=last.last(), usize::from(u16::MAX))?;
     // Only its own: a last page that makes no sense takes no other with it.
@@ -380,7 +418,7 @@ fn cut_off(databases: &Databases) -> Result<Seq, Trouble> {
     let removed = |page: &Page| json!({"_id": page.id, "_rev": page.revision, "_deleted": true});
     let removed: Vec<_> = own.iter().rev().map(removed).collect();
     databases.change_pages(&removed)?;
-    Ok(others.iter().map(Page::last).fold(first - 1, Seq::max))
+    Ok((others.iter().map(Page::last).fold(first - 1, Seq::max), 0))
 }
 
 fn read_index(databases: &Databases, upto: Seq) -> Result<Index, Trouble> {
@@ -424,6 +462,7 @@ impl CouchDb {
     }
 
     fn try_append(&mut self, batch: &[Durable]) -> Result<Seq, Failed> {
+        self.shared.check_end()?;
         if batch.is_empty() {
             return Ok(self.next - 1);
         }
@@ -465,6 +504,9 @@ impl CouchDb {
         }
         self.next = last + 1;
         self.shared.last.store(last, Ordering::Release);
+        if let Some(page) = pages.last() {
+            self.shared.last_page.store(page.first, Ordering::Release);
+        }
         for resource in batch.iter().filter_map(super::meaning::forgets) {
             self.scrub(resource);
         }
@@ -478,6 +520,7 @@ impl Engine for CouchDb {
     }
 
     fn tend(&mut self) -> Result<(), EngineError> {
+        self.shared.check_end().map_err(|trouble| self.shared.fail(&trouble))?;
         // Whoever follows the changes asks all the time: nobody has to write something to find that out.
         if self.shared.databases.server().is_silent() { self.recover() } else { Ok(()) }
     }

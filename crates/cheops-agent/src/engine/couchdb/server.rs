@@ -70,6 +70,8 @@ pub(crate) enum Trouble {
     Taken(String),
     /// The last page of the journal is not what the engine has written.
     Spoilt(String),
+    /// The journal has lost its end while the engine was open.
+    SetBack,
     /// There is no such database, and it can't be made.
     NotMade { database: String, why: String },
 }
@@ -84,6 +86,7 @@ impl Trouble {
             | Self::Odd(_)
             | Self::Taken(_)
             | Self::Spoilt(_)
+            | Self::SetBack
             | Self::NotMade { .. } => false,
         }
     }
@@ -128,6 +131,9 @@ impl std::fmt::Display for Trouble {
             Self::Spoilt(page) => write!(
                 f,
                 "`{page}`, the last of the journal, makes no sense: somebody has changed it. Put both databases back from a backup; see docs/couchdb.md"
+            ),
+            Self::SetBack => f.write_str(
+                "the end of the journal is gone: was a backup put back? Started again, the agent finds what is missing; see docs/couchdb.md",
             ),
             Self::Odd(why) => write!(f, "CouchDB answers something that makes no sense ({why})"),
         }
