@@ -89,7 +89,16 @@ pub(crate) async fn stand_by(config: &Config) -> Result<AtWork, StartError> {
     let mut passing: Option<Passing> = None;
     loop {
         // The agent at work may have got the site a new one.
-        let key = Identity::open(&config.data)?.public().to_string();
+        let key = match Identity::open(&config.data) {
+            Ok(identity) => identity.public().to_string(),
+            // One that stands by can wait until it can be read.
+            Err(error) if passing.is_some() => {
+                tracing::warn!("{error}");
+                sleep(LOOK).await;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
         let ours = key.clone();
         match blocking(move || lease.try_take(ours)).await {
             Attempt::Ours(held) => {

@@ -82,7 +82,7 @@ impl About {
         }
         let other = owner.name.as_ref().filter(|known| *known != name)?;
         Some(format!(
-            "these are not the databases that this agent has written to: they are named {name}, those {other}, and numbers would be given twice. Name the right ones in `couchdb.url` and `couchdb.database`, or another data directory in `data`"
+            "these are not the databases that this agent has written to: they are named {name}, those {other}, and numbers would be given twice. Name those in `couchdb.url` and `couchdb.database`"
         ))
     }
 }

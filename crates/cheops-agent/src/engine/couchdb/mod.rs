@@ -233,6 +233,10 @@ impl CouchDb {
         let beside = place(data);
         if LocalJournal::is_in(&beside) {
             let (mut journal, batches) = LocalJournal::open(&beside)?;
+            if !batches.is_empty() {
+                let count: usize = batches.iter().map(|batch| batch.values.len()).sum();
+                tracing::info!("{count} values that wait in the local journal are brought to CouchDB");
+            }
             for batch in &batches {
                 this.take_in(batch, &journal)?;
             }
