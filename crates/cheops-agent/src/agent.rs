@@ -278,7 +278,7 @@ impl Parts {
         let federation = federation.map_err(directory(config.data.clone()))?;
         let files = open_files_store(&config)?;
         let gate = gate(&config, members.clone())?;
-        let audit = open_audit(&config, members.own())?;
+        let audit = open_audit(&config, members.own(), fence)?;
         let runner = runner(&config, (&gate, &audit, fence), &files, &peers, &handle)?;
         let hands = AgentHands {
             peers: peers.clone(),
@@ -507,10 +507,10 @@ fn afford(config: &mut Config) {
     }
 }
 
-fn open_audit(config: &Config, own: Own) -> Result<Audit, StartError> {
+fn open_audit(config: &Config, own: Own, fence: &Fence) -> Result<Audit, StartError> {
     let (data, settings) = (&config.data, config.audit.clone());
     let failed = |error| StartError::Directory { path: audit::directory(data), error };
-    Audit::open(data, settings, own, &config.site).map_err(failed)
+    Audit::open(data, settings, own, &config.site, fence.clone()).map_err(failed)
 }
 
 /// The store of attached files, with another place for them where there is one.

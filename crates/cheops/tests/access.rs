@@ -4,7 +4,6 @@
 
 use std::{
     fs,
-    net::TcpListener,
     path::Path,
     process::{Command, Output},
 };
@@ -14,7 +13,7 @@ use serde_json::Value;
 #[path = "field/mod.rs"]
 mod field;
 
-use field::{agent::Agent, eventually};
+use field::{agent::Agent, eventually, ports::unused};
 
 /// Runs the program, for an agent.
 fn cheops(agent: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
@@ -107,8 +106,7 @@ fn tokens_are_made_at_the_socket_shown_by_who_has_them_and_taken_back() {
 fn an_agent_that_others_reach_proves_who_it_is() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
-    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (api, peers) = (free(), free());
+    let (api, peers) = (unused(), unused());
     let listen = format!("[listen]\napi = '0.0.0.0:{}'\npeers = '{peers}'\n", api.port());
     fs::write(path("site.toml"), format!("site = 'site1'\n{listen}")).unwrap();
     let config = path("site.toml");

@@ -6,14 +6,16 @@ mod field;
 #[path = "couchdb/refused.rs"]
 mod refused;
 
-use std::{fs, net::TcpListener, path::Path, process::Command};
+use std::{fs, path::Path, process::Command};
 
 use cheops_agent::api::model::Submit;
 use field::{
     agent::{Agent, peer},
     all_ok,
     couch::{Couch, Relay},
-    eventually, submit,
+    eventually,
+    ports::unused,
+    submit,
 };
 
 /// Settings of an agent whose commands run in a directory of their own.
@@ -95,8 +97,7 @@ fn while_couchdb_is_down_nothing_is_accepted_and_then_all_goes_on() {
 fn sites_on_couchdb_and_on_their_disks_work_together() {
     let couches = [Couch::get(), Couch::get()];
     let directories: [tempfile::TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
-    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let places: [_; 3] = std::array::from_fn(|_| (free(), free()));
+    let places: [_; 3] = std::array::from_fn(|_| (unused(), unused()));
     let name = |n: usize| format!("site{}", n + 1);
     let mut agents: Vec<Agent> = (0..3)
         .map(|n| {

@@ -4,14 +4,16 @@
 
 mod field;
 
-use std::{fs, net::TcpListener, path::Path, process::Command};
+use std::{fs, path::Path, process::Command};
 
 use cheops_agent::api::model::{
     PolicyVerdict, Resource, Run, RunStatus, State, Submit, Trouble, Troubles,
 };
 use field::{
     agent::{Agent, peer},
-    eventually, submit,
+    eventually,
+    ports::unused,
+    submit,
 };
 
 const OPEN: &str = "[policy]\nallow_any_shell_command = true\n";
@@ -22,8 +24,7 @@ const SILENT: &str = "[policy]\nlandlock = 'required'\n";
 
 /// Two sites that see each other, with these policies.
 fn two(directory: &Path, policies: [&str; 2]) -> [Agent; 2] {
-    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let places = ["site1", "site2"].map(|name| (name, free(), free()));
+    let places = ["site1", "site2"].map(|name| (name, unused(), unused()));
     let sites = [0, 1].map(|n| {
         let ((name, api, peers), (other, _, at)) = (places[n], places[1 - n]);
         let other = peer(other, &at.to_string(), &directory.join(other));

@@ -6,7 +6,7 @@
 mod ca;
 mod field;
 
-use std::{fs, net::TcpListener, path::Path, process::Command};
+use std::{fs, path::Path, process::Command};
 
 use ca::{Ca, Wanted};
 use cheops_agent::api::model::Submit;
@@ -14,7 +14,9 @@ use field::{
     agent::{Agent, peer},
     all_ok,
     couch::{Couch, Pouch},
-    eventually, submit,
+    eventually,
+    ports::unused,
+    submit,
 };
 
 /// Sites, each with a database of its own.
@@ -33,8 +35,7 @@ impl Sites {
     fn on(couches: Vec<Couch>) -> Self {
         let count = couches.len();
         let directories: Vec<_> = couches.iter().map(|_| tempfile::tempdir().unwrap()).collect();
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let places: Vec<_> = couches.iter().map(|_| (free(), free())).collect();
+        let places: Vec<_> = couches.iter().map(|_| (unused(), unused())).collect();
         let name = |n: usize| format!("site{}", n + 1);
         let agent = |n: usize| {
             let (directory, (api, peers)) = (directories[n].path(), places[n]);
@@ -247,8 +248,7 @@ fn a_server_elsewhere_is_served_over_tls() {
     let directory = tempfile::tempdir().unwrap();
     let ca = Ca::new(&directory.path().join("ca"));
     let (certificate, key) = ca.issue("agent", &Wanted::of("agent", "DNS:localhost"));
-    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (api, peers, relay) = (free(), free(), free());
+    let (api, peers, relay) = (unused(), unused(), unused());
     let (couchdb, port) = (couch.settings(directory.path()), relay.port());
     let config = format!(
         "site = 'site1'\n{couchdb}relay = '{relay}'\nrelay_name = 'localhost'\n[listen]\napi = '{api}'\npeers = '{peers}'\n"

@@ -6,14 +6,13 @@ mod field;
 
 use std::{
     fs,
-    net::TcpListener,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use cheops_agent::api::model::Submit;
-use field::{agent::Agent, all_ok, couch::Couch, eventually, submit};
+use field::{agent::Agent, all_ok, couch::Couch, eventually, ports::unused, submit};
 
 /// How long it may take until another is at work.
 const SECONDS: Duration = Duration::from_secs(15);
@@ -33,8 +32,7 @@ impl Site {
         let agents = [1, 2].map(|n| {
             let own = directory.path().join(format!("agent{n}"));
             fs::create_dir(&own).unwrap();
-            let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-            let (api, peers) = (free(), free());
+            let (api, peers) = (unused(), unused());
             fs::write(own.join("site.toml"), config(&couch, (directory.path(), &own), api, peers))
                 .unwrap();
             Agent::on_loopback("site1", &api.to_string(), &own)
@@ -48,11 +46,15 @@ impl Site {
         text.lines().map(ToOwned::to_owned).collect()
     }
 
-    /// Whether an agent answers on the socket in the data directory.
+    /// The socket in the data directory.
+    fn socket(&self) -> PathBuf {
+        self.work.with_file_name("data").join("api.sock")
+    }
+
+    /// Whether an agent answers there.
     fn socket_answers(&self) -> bool {
-        let socket = self.work.with_file_name("data").join("api.sock");
         let mut curl = Command::new("curl");
-        curl.args(["-sS", "-f", "-m", "10", "--unix-socket"]).arg(socket);
+        curl.args(["-sS", "-f", "-m", "10", "--unix-socket"]).arg(self.socket());
         curl.arg("http://agent/healthz").output().unwrap().status.success()
     }
 
@@ -142,12 +144,26 @@ fn one_that_was_frozen_ends_when_it_goes_on() {
         site.agents[n].wait_until_ready();
     }
     site.write(1, 1);
+    // Somebody waits for an answer from it, which has a line in the audit.
+    let url = format!("{}/api/v1/resources/other/operations", site.agents[0].url);
+    let body = r#"{"command": "sleep 1", "kind": "set", "sites": "site1"}"#;
+    let json = "content-type: application/json";
+    let mut curl = Command::new("curl");
+    curl.args(["-s", "-m", "60", "-H", json, "-d", body, &url]);
+    let mut asked = curl.stdout(Stdio::null()).spawn().unwrap();
+    eventually("it is under way", || site.agents[1].resource("other").is_some());
     signal(&site.agents[0], "-STOP");
     site.goes_on(1, 2);
     assert!(site.socket_answers(), "the socket is that of the one at work");
     signal(&site.agents[0], "-CONT");
     eventually("it ends", || site.agents[0].ended().is_some_and(|code| code != 0));
     assert!(site.socket_answers(), "the other one has not taken it along");
+    asked.wait().unwrap();
     site.write(1, 3);
+    let socket = format!("unix:{}", site.socket().display());
+    let mut verify = Command::new(env!("CARGO_BIN_EXE_cheops"));
+    let verified = verify.args(["--agent", &socket, "audit", "--verify"]).output().unwrap();
+    let said = String::from_utf8_lossy(&verified.stdout);
+    assert!(verified.status.success() && said.contains("are as they were written"), "{said}");
     assert_eq!(site.lines(), ["1", "2", "3"]);
 }

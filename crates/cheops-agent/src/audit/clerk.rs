@@ -4,7 +4,8 @@
 //! - whoever waits for a line goes on when it is with the system, or can't be for now;
 //! - all that has come meanwhile is written at once;
 //! - an event is written, or counted as lost, whatever becomes of the queue, of the clerk and of the one who
-//!   wanted it written.
+//!   wanted it written;
+//! - nothing is written while another agent of the site may be at work: the record is that one's then.
 
 use std::{
     io,
@@ -21,6 +22,7 @@ use super::{
     entry::Event,
     write::{Settle, Writer},
 };
+use crate::engine::couchdb::Fence;
 
 /// How many jobs are taken at a time.
 const BATCH: usize = 256;
@@ -69,13 +71,14 @@ pub(super) struct Clerk {
     writer: Writer,
     directory: PathBuf,
     desk: Arc<Desk>,
+    fence: Fence,
     /// Those who wait for lines of the batch.
     waiting: Vec<oneshot::Sender<()>>,
 }
 
 impl Clerk {
-    pub(super) fn new(writer: Writer, directory: PathBuf, desk: Arc<Desk>) -> Self {
-        Self { writer, directory, desk, waiting: Vec::new() }
+    pub(super) fn new(writer: Writer, directory: PathBuf, desk: Arc<Desk>, fence: Fence) -> Self {
+        Self { writer, directory, desk, fence, waiting: Vec::new() }
     }
 
     /// Writes until it is told to stop, or nobody is left who could ask.
@@ -111,14 +114,18 @@ impl Clerk {
     }
 
     fn answer(&self, Question { after, ready }: Question) {
-        let new = self.writer.last().n > after;
+        let new = self.writer.last().n > after && self.fence.holds();
         let _ = ready.send(new.then(|| self.writer.settle()));
     }
 
     /// Writes what waits, and lets those go on who wait for it, written or not.
     fn write(&mut self, lost: u64) {
         if self.writer.waits() {
-            let written = self.writer.write();
+            let written = if self.fence.holds() {
+                self.writer.write()
+            } else {
+                Err(io::Error::other("another agent of this site may be at work by now"))
+            };
             self.told(&written, lost);
             self.desk.bell.notify_one();
         }

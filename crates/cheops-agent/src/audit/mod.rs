@@ -50,7 +50,7 @@ pub use self::{
     read::{Place, Verdict, Wanted, directory, entries, verify},
     write::Damage,
 };
-use crate::{config, limits::Seldom, trust::Own};
+use crate::{config, engine::couchdb::Fence, limits::Seldom, trust::Own};
 
 /// How many events may be on their way to the one who writes, whether or not whoever asked still waits. More
 /// wait for a place, and are counted as lost if they can't.
@@ -157,8 +157,15 @@ impl std::fmt::Debug for Audit {
 }
 
 impl Audit {
-    /// Opens the record in a data directory, and begins to write. It has to be called on a runtime.
-    pub fn open(data: &Path, settings: config::Audit, own: Own, site: &SiteId) -> io::Result<Self> {
+    /// Opens the record in a data directory, and begins to write, for as long as the fence holds. It has to be called
+    /// on a runtime.
+    pub fn open(
+        data: &Path,
+        settings: config::Audit,
+        own: Own,
+        site: &SiteId,
+        fence: Fence,
+    ) -> io::Result<Self> {
         let (directory, reads) = (directory(data), settings.reads);
         let now = Timestamp::now();
         let (writer, found) = Writer::open(directory.clone(), settings, own.clone(), site, now)?;
@@ -172,7 +179,7 @@ impl Audit {
         let last = begun.last();
         let settled = if last > 0 && desk.signed(begun.run()) { last } else { 0 };
         desk.bell.notify_one();
-        let clerk = Clerk::new(writer, directory.clone(), desk.clone());
+        let clerk = Clerk::new(writer, directory.clone(), desk.clone(), fence);
         std::thread::Builder::new().name("audit".into()).spawn(move || clerk.work(jobs))?;
         let audit = Self(Arc::new(Shared {
             directory,

@@ -46,8 +46,12 @@ impl World {
 
     /// An audit that signs as it is told.
     fn audit(&self, own: Own) -> Audit {
+        self.fenced(own, Fence::open())
+    }
+
+    fn fenced(&self, own: Own, fence: Fence) -> Audit {
         let (settings, site) = (self.settings.clone(), "site1".parse().unwrap());
-        Audit::open(self.data.path(), settings, own, &site).unwrap()
+        Audit::open(self.data.path(), settings, own, &site, fence).unwrap()
     }
 
     /// Opens a record that was touched, goes on with it, and says what was found.
@@ -596,7 +600,7 @@ fn what_came_before_the_end_is_written_and_what_comes_later_is_counted() {
     for _ in 0..1_000 {
         queue.try_send(note()).ok().unwrap();
     }
-    Clerk::new(writer, world.directory(), desk.clone()).work(jobs);
+    Clerk::new(writer, world.directory(), desk.clone(), Fence::open()).work(jobs);
     answer.blocking_recv().unwrap().unwrap().run().unwrap();
     let verdict = world.verify();
     assert_eq!((verdict.broken, verdict.unsigned, verdict.last.n), (None, 0, 1_001));
@@ -656,4 +660,16 @@ async fn a_head_that_can_not_be_written_is_shown_until_it_can() {
     fs::remove_dir(&draft).unwrap();
     eventually("it is not any more", || audit.how().unsigned.is_none()).await;
     assert_eq!(world.verify().unsigned, 0);
+}
+
+#[tokio::test]
+async fn an_agent_that_another_may_have_followed_writes_nothing() {
+    let world = World::new();
+    let audit = world.fenced(world.own(), Fence::fallen());
+    let before = (world.all().len(), world.head());
+    audit.record(asked("r")).await;
+    audit.stop().await;
+    assert_eq!((world.all().len(), world.head()), before);
+    assert!(audit.how().failing.unwrap().contains("another agent"));
+    assert!(world.verify().broken.is_none());
 }

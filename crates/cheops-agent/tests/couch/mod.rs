@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test uses what it needs")]
 
 pub(crate) mod lagging;
+#[path = "../support/ports.rs"]
+pub(crate) mod ports;
 
 use std::{
     fs,
@@ -271,8 +273,7 @@ impl Pouch {
 
     /// Starts one, on loopback.
     pub(crate) fn start() -> Self {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let server = Self::begin(free, |program| Command::new(program));
+        let server = Self::begin(ports::unused(), |program| Command::new(program));
         server.wait_until_it_answers();
         server
     }

@@ -2,7 +2,6 @@
 
 use std::{
     fs::{self, File},
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -14,7 +13,7 @@ use cheops_agent::{
 };
 use serde::de::DeserializeOwned;
 
-use super::eventually;
+use super::{eventually, ports::unused};
 
 /// What a configuration says of another site, whose own one is in this directory.
 pub(crate) fn peer(name: &str, address: &str, directory: &Path) -> String {
@@ -48,8 +47,7 @@ impl Agent {
 
     /// The same, with more sections in its configuration.
     pub(crate) fn alone_with(directory: &Path, settings: &str) -> Self {
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let (api, peers) = (free(), free());
+        let (api, peers) = (unused(), unused());
         let config =
             format!("site = 'site1'\n{settings}\n[listen]\napi = '{api}'\npeers = '{peers}'\n");
         fs::write(directory.join("site.toml"), config).unwrap();

@@ -26,6 +26,9 @@ use std::{
 
 use cheops_agent::api::model::{Resource, RunStatus, State, Submit, Submitted};
 
+#[allow(unused_imports, reason = "not every test starts programs on loopback")]
+pub(crate) use self::couch::ports;
+
 use self::{
     agent::Agent,
     engine::{Databases, Engine},

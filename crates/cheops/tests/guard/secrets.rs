@@ -16,17 +16,15 @@ use super::{
     field::{
         agent::{Agent, peer},
         application::LINKS,
-        eventually, read,
+        eventually,
+        ports::unused,
+        read,
     },
     here,
 };
 
 /// In every secret here.
 const HUSH: &str = "hush-4711";
-
-fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 /// Sends a request as it is, and gives the answer.
 fn exchange(address: &str, request: &str) -> String {
@@ -70,13 +68,13 @@ struct World {
 }
 
 fn world(directory: &Path, application: SocketAddr) -> World {
-    let (image, nobody) = (free(), free());
-    let (api, there) = (free(), free());
-    let (peers, peers_there) = (free(), free());
+    let (image, nobody) = (unused(), unused());
+    let (api, there) = (unused(), unused());
+    let (peers, peers_there) = (unused(), unused());
     let [here_at, there_at] = ["site1", "site2"].map(|name| directory.join(name));
     for (place, own, other) in [
         (&here_at, ("site1", api, peers, image), ("site2", peers_there, &there_at)),
-        (&there_at, ("site2", there, peers_there, free()), ("site1", peers, &here_at)),
+        (&there_at, ("site2", there, peers_there, unused()), ("site1", peers, &here_at)),
     ] {
         fs::create_dir_all(place).unwrap();
         fs::write(place.join("password"), HUSH).unwrap();

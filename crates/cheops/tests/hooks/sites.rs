@@ -1,16 +1,16 @@
 //! Several sites on loopback, with quick links.
 
-use std::{fs, net::TcpListener, path::Path};
+use std::{fs, path::Path};
 
 use super::field::{
     agent::{Agent, peer},
     eventually,
+    ports::unused,
 };
 
 /// So many sites that all see each other, with more sections in their configurations.
 pub(crate) fn sites(directory: &Path, count: usize, settings: &str) -> Vec<Agent> {
-    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let places: Vec<_> = (1..=count).map(|n| (format!("site{n}"), free(), free())).collect();
+    let places: Vec<_> = (1..=count).map(|n| (format!("site{n}"), unused(), unused())).collect();
     let sites: Vec<Agent> = places
         .iter()
         .map(|(name, api, peers)| {

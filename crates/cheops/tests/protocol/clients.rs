@@ -4,8 +4,9 @@ use std::{fs, process::Command};
 
 use serde_json::{Value, json};
 
-use super::origin::{Echo, Proxy, free, nginx};
+use super::origin::{Echo, Proxy, nginx};
 use crate::field::eventually;
+use crate::field::ports::unused;
 
 /// What curl prints.
 fn curl(arguments: &[&str]) -> String {
@@ -124,7 +125,7 @@ fn a_client_that_goes_away_takes_its_request_along() {
 #[test]
 fn nginx_as_an_instance_is_served_as_without_the_agent() {
     let directory = tempfile::tempdir().unwrap();
-    let address = free();
+    let address = unused();
     let _nginx = nginx(directory.path(), address, 3_000_000);
     let proxy = Proxy::before(address);
     // It closes a connection after seven requests: none of them may be lost by that.
@@ -164,7 +165,7 @@ fn nginx_as_an_instance_is_served_as_without_the_agent() {
 #[test]
 fn h2load_sees_no_failure_in_either_version() {
     let directory = tempfile::tempdir().unwrap();
-    let address = free();
+    let address = unused();
     let _nginx = nginx(directory.path(), address, 100_000);
     let proxy = Proxy::before(address);
     for (arguments, requests) in [

@@ -18,12 +18,8 @@ use crate::field::{
     application::{end, program, quiet},
     eventually,
     http::Client,
+    ports::unused,
 };
-
-/// An address that nobody listens on.
-pub(crate) fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 /// An agent with one service.
 pub(crate) struct Proxy {
@@ -42,7 +38,7 @@ impl Proxy {
     /// The same, with more settings of the service and of the mesh.
     pub(crate) fn with(instance: SocketAddr, service: &str, mesh: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let address = free();
+        let address = unused();
         let mut settings = format!("[mesh]\n{mesh}\n[[service]]\nname = 'web'\n");
         let _ = write!(settings, "listen = '{address}'\naddress = '{instance}'\n{service}\n");
         let agent = Agent::alone_with(directory.path(), &settings);
@@ -83,7 +79,7 @@ pub(crate) struct Echo {
 
 impl Echo {
     pub(crate) fn start() -> Self {
-        let address = free();
+        let address = unused();
         let mut command = Command::new("python3");
         command.arg(program()).args(["echo", &address.port().to_string()]);
         let running = Running::start(command);

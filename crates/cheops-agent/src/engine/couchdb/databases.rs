@@ -135,6 +135,12 @@ struct Row<T> {
     doc: Option<T>,
 }
 
+/// A document was written.
+#[derive(Deserialize)]
+struct Put {
+    rev: String,
+}
+
 /// What became of one document of many.
 #[derive(Deserialize)]
 struct Written {
@@ -224,16 +230,11 @@ impl Databases {
 
     /// Writes who is, and says its new revision; nothing if it has changed meanwhile.
     pub(super) fn put_lease(&self, lease: &lease::Written) -> Result<Option<String>, Trouble> {
-        #[derive(Deserialize)]
-        struct Put {
-            rev: String,
-        }
         let path = format!("{}/lease", self.local);
         match self.client.answer(Method::PUT, &path, Some(lease))? {
             (StatusCode::CONFLICT, _) => Ok(None),
             (StatusCode::CREATED, bytes) => {
-                let put: Result<Put, _> = serde_json::from_slice(&bytes);
-                put.map(|put| Some(put.rev)).map_err(|error| Trouble::Odd(error.to_string()))
+                read(StatusCode::CREATED, &bytes).map(|Put { rev }| Some(rev))
             }
             (StatusCode::ACCEPTED, _) => Err(few_nodes()),
             (status, bytes) => Err(refused(status, &bytes)),
@@ -477,15 +478,17 @@ impl Databases {
         })
     }
 
-    /// Takes note of up to where they are, and says what that is from now on.
+    /// Takes note of up to where they are, and says what is noted from now on: something else if an agent that was at
+    /// work before has come in between.
     pub(super) fn keep(&self, checkpoint: Checkpoint) -> Result<Checkpoint, Trouble> {
-        #[derive(Deserialize)]
-        struct Kept {
-            rev: String,
-        }
         let path = self.checkpoint_path();
-        let kept: Kept = self.client.ask(Method::PUT, &path, Some(&checkpoint))?;
-        Ok(Checkpoint { revision: Some(kept.rev), ..checkpoint })
+        match self.client.answer(Method::PUT, &path, Some(&checkpoint))? {
+            (StatusCode::CONFLICT, _) => self.checkpoint(),
+            (status, bytes) => {
+                let Put { rev } = read(status, &bytes)?;
+                Ok(Checkpoint { revision: Some(rev), ..checkpoint })
+            }
+        }
     }
 
     /// What names all changes since a position, as they come.

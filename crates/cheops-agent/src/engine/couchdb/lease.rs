@@ -281,6 +281,12 @@ impl Fence {
         Self(None)
     }
 
+    /// One that does not hold.
+    #[cfg(test)]
+    pub(crate) fn fallen() -> Self {
+        Self(Some(Arc::default()))
+    }
+
     fn renewed(&self, start: Duration) {
         if let Some(until) = &self.0 {
             until.store(millis(start + TRUST), Ordering::Release);

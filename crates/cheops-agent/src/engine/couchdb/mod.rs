@@ -235,7 +235,9 @@ impl CouchDb {
             let (mut journal, batches) = LocalJournal::open(&beside)?;
             if !batches.is_empty() {
                 let count: usize = batches.iter().map(|batch| batch.values.len()).sum();
-                tracing::info!("{count} values that wait in the local journal are brought to CouchDB");
+                tracing::info!(
+                    "{count} values that wait in the local journal are brought to CouchDB"
+                );
             }
             for batch in &batches {
                 this.take_in(batch, &journal)?;
