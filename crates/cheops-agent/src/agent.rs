@@ -43,7 +43,7 @@ use crate::{
     audit::{self, Audit},
     config::{self, Config},
     engine::{
-        EngineError, Sort,
+        self, EngineError, Sort,
         couchdb::{Attachments, CouchDb, Fence},
         embedded::{Embedded, Options},
     },
@@ -194,6 +194,7 @@ impl Agent {
         dress: impl FnOnce(Router) -> Router,
     ) -> Result<Self, StartError> {
         prepare(&mut config).await?;
+        engine::check_choice(&config.data, config.engine.kind())?;
         let at_work = standby::stand_by(&config).await?;
         match Parts::start(config, &at_work.fence, dress).await {
             Ok(parts) => Ok(Self { parts, at_work }),
@@ -235,7 +236,7 @@ impl Agent {
 
     /// Stops the agent. Commands that run go on; their results are found when it starts again.
     pub async fn stop(self) {
-        self.parts.stop(&self.at_work.fence).await;
+        self.parts.stop(self.at_work.lost.is_cancelled()).await;
         self.at_work.release().await;
     }
 }
@@ -347,8 +348,8 @@ impl Parts {
         Ok(Self { context, api, mesh, node, servers, socket, aside, stop })
     }
 
-    /// Stops them, in the opposite order.
-    async fn stop(self, fence: &Fence) {
+    /// Stops them, in the opposite order. Another agent of the site may have taken over.
+    async fn stop(self, followed: bool) {
         self.aside.iter().for_each(JoinHandle::abort);
         let _ = self.stop.send(true);
         let served = join_all(self.servers);
@@ -356,8 +357,8 @@ impl Parts {
         if let Some(socket) = self.socket {
             socket.remove();
         }
-        // Those of an agent that has taken over are not this one's to end.
-        if let Some(replication) = self.context.replication.as_ref().filter(|_| fence.holds()) {
+        // Jobs of an agent that has taken over are not this one's to end.
+        if let Some(replication) = self.context.replication.as_ref().filter(|_| !followed) {
             replication.stop().await;
         }
         self.context.peers.stop().await;

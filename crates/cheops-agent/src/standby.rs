@@ -3,7 +3,8 @@
 //! They share the databases and the data directory of the site. Who holds the lease (`engine::couchdb::lease`) is at work;
 //! whoever comes to another of them, by whichever of its doors, is passed on to that one, byte by byte. What must stay
 //! true:
-//! - an agent that stands by changes nothing, neither in the databases nor in the data directory;
+//! - an agent that stands by changes nothing that another has written, neither in the databases nor in the data
+//!   directory;
 //! - one that has lost the lease ends: nothing is written or run by it any more.
 
 use std::{
@@ -86,7 +87,7 @@ pub(crate) async fn stand_by(config: &Config) -> Result<AtWork, StartError> {
     });
     let opened = opened.await;
     let mut lease = opened.map_err(&failed)?;
-    let mut passing: Option<Passing> = None;
+    let (mut passing, mut silent) = (None::<Passing>, false);
     loop {
         // The agent at work may have got the site a new one.
         let key = match Identity::open(&config.data) {
@@ -108,7 +109,7 @@ pub(crate) async fn stand_by(config: &Config) -> Result<AtWork, StartError> {
                 return Ok(AtWork::with(held));
             }
             Attempt::Theirs(again, holder) => {
-                lease = again;
+                (lease, silent) = (again, false);
                 if holder.alone {
                     return Err(failed(
                         "another process is at work on these databases, and takes no turns: an agent with `couchdb.local_journal`, or `cheops engine copy`. If it is gone for good, with its machine, delete the document `lease` in the database that ends with -local".to_owned(),
@@ -135,7 +136,10 @@ pub(crate) async fn stand_by(config: &Config) -> Result<AtWork, StartError> {
             }
             Attempt::Failed(again, trouble) => {
                 lease = again;
-                tracing::warn!("who is at work can't be told: {trouble}");
+                if !silent {
+                    tracing::warn!("who is at work can't be told: {trouble}");
+                }
+                silent = true;
             }
         }
         sleep(LOOK).await;

@@ -280,6 +280,8 @@ fn what_was_not_acknowledged_is_copied_if_it_counts() {
     assert_eq!(site.copy(Kind::CouchDb, Kind::Embedded).unwrap().values, 3, "nobody has sealed it");
     assert_eq!(site.read(Kind::Embedded), own(1..=3));
     std::fs::remove_dir_all(site.store()).unwrap();
+    // As if it had not been copied before.
+    std::fs::remove_file(site.config.data.join("couchdb/left")).unwrap();
     assert_eq!(site.copy_all(Kind::CouchDb, Kind::Embedded).unwrap().values, 5);
     let mut all = site.read(Kind::Embedded);
     all.sort_by_key(storage::number);

@@ -14,7 +14,7 @@ use cheops_agent::engine::{
 };
 use cheops_core::replica::Durable;
 use conformance::Place as _;
-use couch::{Couch, Relay, lagging::Lagging};
+use couch::{Couch, Pouch, Relay, lagging::Lagging};
 use storage::{operation_of, resource};
 
 struct InCouch(Couch, tempfile::TempDir);
@@ -488,4 +488,71 @@ fn a_node_of_a_cluster_that_lacks_pages_hides_nothing() {
         assert!(engine.damage().is_empty() && way.hidden() > 0);
     }
     assert_eq!(read(&mut *place.open()).len(), 2_004);
+}
+
+/// Copies a directory with all that is in it, in the place of what is there.
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    let _ = std::fs::remove_dir_all(to);
+    let mut cp = std::process::Command::new("cp");
+    assert!(cp.arg("-a").args([from, to]).status().unwrap().success());
+}
+
+#[test]
+fn nothing_is_acknowledged_after_the_databases_were_put_back() {
+    let mut server = Pouch::start();
+    let place = InCouch(Couch::at(&server), tempfile::tempdir().unwrap());
+    let backup = place.1.path().join("backup");
+    let mut engine = place.open();
+    engine.append(&own(1..=3)).unwrap();
+    server.restart(|files| copy(files, &backup));
+    engine.append(&own(4..=5)).unwrap();
+    server.restart(|files| copy(&backup, files));
+    let error = engine.append(&own(6..=6)).unwrap_err();
+    assert!(error.is_permanent() && error.to_string().contains("is gone"), "{error}");
+    assert!(engine.append(&own(7..=7)).is_err());
+    drop(engine);
+    let mut engine = place.open();
+    read(&mut *engine);
+    assert!(engine.reader().last() >= 5);
+    assert_eq!(engine.damage()[0].seqs, 4..=5);
+}
+
+#[test]
+fn databases_that_were_put_back_while_nobody_looked_are_known_to_be_old() {
+    let mut server = Pouch::start();
+    let place = InCouch(Couch::at(&server), tempfile::tempdir().unwrap());
+    let backup = place.1.path().join("backup");
+    let mut engine = place.open();
+    engine.append(&own(1..=3)).unwrap();
+    server.restart(|files| copy(files, &backup));
+    engine.append(&own(4..=5)).unwrap();
+    // About every second, an agent has it do what is due.
+    engine.tend().unwrap();
+    drop(engine);
+    server.restart(|files| copy(&backup, files));
+    let mut engine = place.open();
+    read(&mut *engine);
+    assert_eq!((engine.reader().last(), engine.damage()[0].seqs.clone()), (5, 4..=5));
+}
+
+#[test]
+fn a_copy_that_goes_on_in_databases_that_were_filled_before_others_ends_there() {
+    let data = tempfile::tempdir().unwrap();
+    let couches = [Couch::get(), Couch::get()];
+    let fill = |couch: &Couch| CouchDb::fill(&couch.config, "here".parse().unwrap(), data.path());
+    let open = |couch: &Couch| CouchDb::open(&couch.config, "here".parse().unwrap(), data.path());
+    for couch in &couches {
+        cheops_agent::engine::Engine::append(&mut fill(couch).unwrap(), &own(1..=2)).unwrap();
+    }
+    let mut filled = fill(&couches[0]).unwrap();
+    cheops_agent::engine::Engine::append(&mut filled, &own(3..=3)).unwrap();
+    cheops_agent::engine::Filling::finish(&mut filled).unwrap();
+    drop(filled);
+    // The note of which engine holds the records was not written: the same again finds all there.
+    let mut filled = fill(&couches[0]).unwrap();
+    assert_eq!(read(&mut filled), own(1..=3));
+    cheops_agent::engine::Filling::finish(&mut filled).unwrap();
+    drop(filled);
+    assert_eq!(read(&mut open(&couches[0]).unwrap()), own(1..=3));
+    assert!(open(&couches[1]).is_err());
 }

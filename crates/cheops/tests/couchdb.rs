@@ -290,6 +290,44 @@ fn a_site_does_not_go_on_with_other_databases_of_its_name() {
     let said = refusal(&old, directory.path(), "");
     assert!(said.contains("not the databases that this agent has written to"), "{said}");
     assert_eq!(lease(), before, "it has not touched them");
+
+    let mistyped = Couch::get();
+    let said = refusal(&mistyped, directory.path(), "");
+    assert!(said.contains("are not there") && said.contains("mv "), "{said}");
+    let found = mistyped.look(&format!("/{}", mistyped.config.local()));
+    assert_eq!(found["error"], "not_found", "nothing was made");
+}
+
+#[test]
+fn after_a_hole_in_the_journal_no_number_is_given_twice() {
+    let couch = Couch::get();
+    let directory = tempfile::tempdir().unwrap();
+    let settings = in_work(&couch.settings(directory.path()));
+    let mut agent = Agent::alone_with(directory.path(), &settings);
+    for number in 1..=6 {
+        let sites = (number == 1).then(|| "site1".to_owned());
+        assert!(all_ok(&agent.exec("lines", &Submit { sites, ..line(number) }), 1));
+    }
+    agent.kill();
+    let local = couch.config.local();
+    let found = couch.look(&format!("/{local}/_all_docs?startkey=%22page:%22&endkey=%22page;%22"));
+    let pages = found["rows"].as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap());
+    let pages: Vec<&str> = pages.collect();
+    for page in &pages[pages.len() / 3..pages.len() / 2] {
+        couch.remove(&local, page);
+    }
+    agent.start();
+    agent.wait_until_ready();
+    let declared = Submit { force: true, ..submit("echo declared > lines", "set") };
+    assert!(all_ok(&agent.exec("lines", &declared), 1));
+    let found = couch.look(&format!("/{}/_all_docs", couch.config.database));
+    let ids = found["rows"].as_array().unwrap().iter().filter_map(|row| row["id"].as_str());
+    let records = ids.filter_map(|id| id.strip_prefix("record:")?.rsplit_once(':'));
+    let mut numbers: Vec<&str> = records.map(|(number, _)| number).collect();
+    let count = numbers.len();
+    numbers.dedup();
+    assert_eq!(numbers.len(), count, "{numbers:?}");
+    assert_eq!(lines(&agent), ["declared"]);
 }
 
 #[test]

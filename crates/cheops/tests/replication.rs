@@ -63,9 +63,11 @@ impl Sites {
 
     /// The job at a site's server that carries documents to another.
     fn job(&self, from: usize, to: usize) -> Option<serde_json::Value> {
-        let database = &self.couches[from].config.database;
-        let path = format!("/_replicator/cheops%3A{database}%3Asite{}", to + 1);
-        Some(self.couches[from].look(&path)).filter(|job| job.get("target").is_some())
+        let id = format!("cheops:{}:site{}:", self.couches[from].config.database, to + 1);
+        let found = self.couches[from].look("/_replicator/_all_docs?include_docs=true");
+        let rows = found["rows"].as_array().cloned().unwrap_or_default();
+        let mut jobs = rows.into_iter().map(|row| row["doc"].clone());
+        jobs.find(|job| job["_id"].as_str().is_some_and(|other| other.starts_with(&id)))
     }
 
     /// The names of the records in a site's database.
@@ -84,10 +86,11 @@ impl Sites {
         lines
     }
 
-    /// How many documents a site's agent has let in for another's server.
-    fn taken(&self, site: usize) -> u64 {
+    /// How many documents of another's server a site's agent has heard of, or has let in.
+    fn replicated(&self, site: usize, what: &str) -> u64 {
         let (_, text) = self.agents[site].ask("/metrics").unwrap();
-        let line = text.lines().find(|l| l.starts_with("cheops_replicated{documents=\"taken\"}"));
+        let counted = format!("cheops_replicated{{documents=\"{what}\"}}");
+        let line = text.lines().find(|line| line.starts_with(&counted));
         line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
     }
 }
@@ -138,7 +141,7 @@ fn what_the_links_do_not_carry_the_servers_do_and_only_to_the_sites_of_a_resourc
         sites.records(1) == all.collect::<Vec<_>>()
     });
     assert!(sites.records(0).iter().any(|id| id.starts_with("record:secret:")));
-    assert!(sites.taken(1) > 0, "some of them came through the door");
+    assert!(sites.replicated(1, "taken") > 0, "some of them came through the door");
 
     for other in ["site1", "site2"] {
         let path = format!("/api/v1/sites/{other}/resume");
@@ -159,11 +162,11 @@ fn a_job_that_fell_asleep_is_woken_and_one_of_a_site_that_is_no_more_goes() {
     let everywhere = at("site1 & site2 & site3", line(1));
     assert!(all_ok(&sites.agents[0].exec("lines", &everywhere), 3));
     eventually("there is a job", || sites.job(0, 1).is_some());
-    let revision = |sites: &Sites| sites.job(0, 1).map(|job| job["_rev"].to_string());
+    let name = |sites: &Sites| sites.job(0, 1).map(|job| job["_id"].to_string());
 
     sites.agents[1].kill();
     eventually("site 2 is gone", || sites.agents[0].reachable() == ["site3"]);
-    let before = revision(&sites);
+    let before = name(&sites);
     let unheard = Submit { wait: Some("0s".into()), ..line(2) };
     sites.agents[0].exec("lines", &unheard);
     // The job finds nobody, and is not tried again by the server before long.
@@ -174,10 +177,13 @@ fn a_job_that_fell_asleep_is_woken_and_one_of_a_site_that_is_no_more_goes() {
     });
     sites.agents[1].start();
     sites.agents[1].wait_until_ready();
-    eventually("it is woken", || revision(&sites).is_some_and(|now| Some(now) != before));
+    eventually("it is woken", || name(&sites).is_some_and(|now| Some(now) != before));
     eventually("all is there", || {
         sites.lines(1) == ["1", "2"] && sites.records(1) == sites.records(0)
     });
+    let offered = sites.replicated(1, "offered");
+    sites.agents[0].exec("lines", &line(3));
+    eventually("it carries what there is", || sites.replicated(1, "offered") > offered);
 
     let file = sites.directories[0].path().join("site.toml");
     let config = fs::read_to_string(&file).unwrap();

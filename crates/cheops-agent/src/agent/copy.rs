@@ -68,6 +68,9 @@ pub fn copy_engine(
     }
     let copied = copied?;
     note_choice(&config.data, to).map_err(CopyFailure::BrokenOff)?;
+    if to == Kind::Embedded {
+        engine::couchdb::leave(&config.data).map_err(CopyFailure::BrokenOff)?;
+    }
     Ok(copied)
 }
 

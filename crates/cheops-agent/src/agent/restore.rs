@@ -2,10 +2,11 @@
 //!
 //! What must stay true: what is lost is said, and the resources that it is of are withheld, before anything runs.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use cheops_core::{
-    replica::{Durable, Replica, Settings, Version},
+    id::ResourceId,
+    replica::{Durable, Replica, Resource, Settings},
     time::Millis,
 };
 
@@ -36,7 +37,6 @@ pub(super) async fn restore(
 /// Opens what the site keeps its records in.
 fn open(config: &Config) -> Result<Box<dyn Opened>, EngineError> {
     let (site, kind) = (config.site.clone(), config.engine.kind());
-    engine::check_choice(&config.data, kind)?;
     let opened: Box<dyn Opened> = match &config.engine {
         config::Engine::Embedded => {
             Box::new(Embedded::open(&config.data.join("store"), Options::of(site))?)
@@ -60,10 +60,17 @@ fn read(
 ) -> Result<(Replica, Box<dyn Opened>), EngineError> {
     let mut strays = engine.strays()?;
     strays.retain(|stray| arrivals::sealed(stray.clone(), &mut inspector).is_some());
-    let mut failure = None;
+    let (mut failure, mut given) = (None, Given::new());
     let written =
         engine.written().map_while(|read| read.map_err(|error| failure = Some(error)).ok());
-    let written = written.chain(strays.iter().cloned());
+    let written = written.chain(strays.iter().cloned()).inspect(|durable| {
+        if let Durable::Record(record, _) = durable
+            && record.id().site == config.site
+        {
+            let last = given.entry(record.resource().clone()).or_default();
+            *last = record.id().number.max(*last);
+        }
+    });
     let mut replica = Replica::restore(config.site.clone(), settings(config), written);
     if let Some(error) = failure {
         return Err(error);
@@ -75,7 +82,9 @@ fn read(
         );
         engine.append(&strays)?;
     }
-    let markers: Vec<Durable> = engine.damage().iter().flat_map(|d| marked(&replica, d)).collect();
+    let damage = engine.damage().iter();
+    let markers: Vec<Durable> =
+        damage.flat_map(|damage| marked(&replica, &given, damage)).collect();
     for damage in engine.damage() {
         tracing::error!("{damage}");
         noted.damaged(damage.to_string());
@@ -94,19 +103,24 @@ fn read(
     Ok((replica, engine))
 }
 
+/// The last number of this site's own records that was found, of each resource. The replica does not know those after
+/// a gap.
+type Given = BTreeMap<ResourceId, u64>;
+
 /// What is withheld because of a loss: the resource, or all of them if it is not known which.
-fn marked(replica: &Replica, damage: &Damage) -> Vec<Durable> {
+fn marked(replica: &Replica, given: &Given, damage: &Damage) -> Vec<Durable> {
     if let Some(resource) = &damage.resource {
         return vec![Durable::Withheld { resource: resource.clone(), floor: damage.floor }];
     }
     // Each of the numbers that are lost may have been that of a record of this site.
     let lost = damage.seqs.clone().count() as u64;
-    let floor = |version: &Version| version.get(replica.here()).copied().unwrap_or(0) + lost;
-    let resources = replica.resources();
-    resources
-        .map(|resource| Durable::Withheld {
-            resource: resource.id().clone(),
-            floor: floor(&resource.version()),
-        })
-        .collect()
+    let floor = |resource: &Resource| {
+        let known = resource.version().get(replica.here()).copied().unwrap_or(0);
+        known.max(given.get(resource.id()).copied().unwrap_or(0)) + lost
+    };
+    let withheld = |resource: &Resource| Durable::Withheld {
+        resource: resource.id().clone(),
+        floor: floor(resource),
+    };
+    replica.resources().map(withheld).collect()
 }

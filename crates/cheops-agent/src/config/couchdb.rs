@@ -127,11 +127,22 @@ impl CouchDb {
                 "`couchdb.database` is `{database}`: a name begins with a letter from a to z, and has only these, digits, `_` and `-`"
             ));
         }
+        if database.ends_with("-local") {
+            return Err(format!(
+                "`couchdb.database` is `{database}`: names that end with -local are for what belongs to one site alone"
+            ));
+        }
         let relay = relay.map(|relay| {
             let wrong = || format!("`couchdb.relay` is `{relay}`: write it like 192.0.2.7:5990");
             relay.parse::<SocketAddr>().map_err(|_| wrong())
         });
         let relay = relay.transpose()?;
+        if let Some(relay) = relay.filter(|relay| relay.ip().is_unspecified() || relay.port() == 0)
+        {
+            return Err(format!(
+                "`couchdb.relay` is `{relay}`: write an address by which CouchDB reaches this machine, and a port"
+            ));
+        }
         if let Some(name) = &relay_name {
             let plain = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
             if name.is_empty() || !name.chars().all(plain) {

@@ -178,6 +178,7 @@ impl Shared {
             return problem(StatusCode::BAD_REQUEST, "bad_request", "these are no revisions");
         };
         asked.retain(|name, _| Name::read(name).is_some());
+        self.offered.fetch_add(asked.len() as u64, Ordering::Relaxed);
         if asked.is_empty() {
             return answer(StatusCode::OK, "{}");
         }

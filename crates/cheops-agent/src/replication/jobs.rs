@@ -75,56 +75,64 @@ impl Failing {
 /// What is there of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct There {
+    id: String,
     revision: String,
+    /// The site that it is for, if its id names one.
+    site: Option<SiteId>,
     fields: Map<String, Value>,
 }
 
-/// What is done to a job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
-    Make(Value),
-    /// Removed, and made again.
-    Anew {
-        revision: String,
-        job: Value,
-    },
-    Remove {
-        revision: String,
-    },
+/// What is done: jobs that are removed, by their ids and revisions, and then jobs that are made.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Steps {
+    remove: Vec<(String, String)>,
+    make: Vec<SiteId>,
 }
 
-/// What makes the jobs that are there those that are wanted.
+/// What makes the jobs that are there those that are wanted. Two jobs never have the same id or are the same
+/// otherwise: a server may take the second for the first, which it has ended.
 fn steps(
-    wanted: &BTreeMap<String, Value>,
-    there: &BTreeMap<String, There>,
-    asleep: &BTreeSet<String>,
-    unknown: &BTreeSet<String>,
-) -> BTreeMap<String, Step> {
-    let mut steps = BTreeMap::new();
-    for (id, job) in wanted {
-        let step = match there.get(id) {
-            None => Step::Make(job.clone()),
-            Some(there) if asleep.contains(id) || !there.is(job) => {
-                Step::Anew { revision: there.revision.clone(), job: job.clone() }
-            }
-            Some(_) => continue,
-        };
-        steps.insert(id.clone(), step);
-    }
-    for (id, there) in there {
-        if !wanted.contains_key(id) && !unknown.contains(id) {
-            steps.insert(id.clone(), Step::Remove { revision: there.revision.clone() });
+    wanted: &BTreeMap<SiteId, Value>,
+    there: &[There],
+    asleep: &BTreeSet<SiteId>,
+    unknown: &BTreeSet<SiteId>,
+) -> Steps {
+    let (mut steps, mut good) = (Steps::default(), BTreeSet::new());
+    for found in there {
+        let stays = found.site.as_ref().is_some_and(|site| {
+            let right = wanted.get(site).is_some_and(|job| found.is(job));
+            let awake = right && !asleep.contains(site) && good.insert(site.clone());
+            awake || unknown.contains(site)
+        });
+        if !stays {
+            steps.remove.push((found.id.clone(), found.revision.clone()));
         }
     }
+    steps.make = wanted.keys().filter(|site| !good.contains(*site)).cloned().collect();
     steps
 }
 
 impl There {
+    /// A document of the database of jobs, whose id begins like those of this site's.
+    fn read(fields: Map<String, Value>, prefix: &str) -> Option<Self> {
+        let text = |name: &str| fields.get(name)?.as_str().map(ToOwned::to_owned);
+        let (id, revision) = (text("_id")?, text("_rev")?);
+        let named = id.strip_prefix(prefix).and_then(|rest| rest.rsplit_once(':'));
+        let site = named.and_then(|(site, _)| site.parse().ok());
+        Some(Self { id, revision, site, fields })
+    }
+
     /// Whether it says the same as a job. The server adds fields of its own.
     fn is(&self, job: &Value) -> bool {
         let same = |(name, value): (&String, &Value)| self.fields.get(name) == Some(value);
         job.as_object().is_some_and(|job| job.iter().all(same))
             && self.fields.contains_key("selector") == job.get("selector").is_some()
+    }
+
+    /// Whether the server has written that it does not go on with it: it is meant to go on for ever.
+    fn is_over(&self) -> bool {
+        let state = self.fields.get("_replication_state").and_then(Value::as_str);
+        state.is_some_and(|state| state == "completed" || ASLEEP.contains(&state))
     }
 }
 
@@ -192,39 +200,37 @@ impl Shared {
     /// Makes, wakes and removes jobs as is due.
     async fn reconcile(&self, wanted: &Wanted, due: &BTreeSet<SiteId>) -> Result<(), Trouble> {
         let there = self.there().await?;
-        let mut asleep: BTreeSet<String> = due.iter().map(|site| self.id(site)).collect();
-        if self.dialect.schedules() {
-            let names = self.asleep().await?;
-            let mut failing = self.failing();
-            let now = Instant::now();
-            for site in wanted.yes.iter().filter(|site| names.contains(&self.id(site))) {
+        let mut asleep = due.clone();
+        let mut over: BTreeSet<&str> = BTreeSet::new();
+        let listed = if self.dialect.schedules() { self.asleep().await? } else { BTreeSet::new() };
+        over.extend(there.iter().filter(|found| found.is_over()).map(|found| found.id.as_str()));
+        over.extend(listed.iter().map(String::as_str));
+        {
+            let (mut failing, now) = (self.failing(), Instant::now());
+            let found = there.iter().filter(|found| over.contains(found.id.as_str()));
+            for site in found.filter_map(|found| found.site.as_ref()) {
                 let failing = failing.entry(site.clone()).or_default();
                 failing.failed(now);
                 if failing.is_due(now) && self.peers.linked(site).is_ok() {
-                    asleep.insert(self.id(site));
+                    asleep.insert(site.clone());
                 }
             }
         }
-        let jobs = wanted.yes.iter().map(|site| (self.id(site), self.job(site))).collect();
-        let unknown = wanted.unknown.iter().map(|site| self.id(site)).collect();
-        for (id, step) in steps(&jobs, &there, &asleep, &unknown) {
-            let site = wanted.yes.iter().find(|site| self.id(site) == id);
-            let (revision, job) = match step {
-                Step::Make(job) => (None, Some(job)),
-                Step::Anew { revision, job } => (Some(revision), Some(job)),
-                Step::Remove { revision } => (Some(revision), None),
-            };
-            if let Some(revision) = revision {
-                self.remove(&id, &revision).await?;
-            }
-            if let Some(job) = job {
-                let path = format!("{JOBS}/{}", encoded(&id));
-                self.server.ask::<Value>(&Method::PUT, &path, job.to_string()).await?;
-                tracing::debug!("the job `{id}` is made");
-            }
-            if let Some(site) = site
-                && let Some(failing) = self.failing().get_mut(site)
-            {
+        let jobs: BTreeMap<SiteId, Value> =
+            wanted.yes.iter().map(|site| (site.clone(), self.job(site))).collect();
+        let Steps { remove, make } = steps(&jobs, &there, &asleep, &wanted.unknown);
+        for (id, revision) in remove {
+            self.remove(&id, &revision).await?;
+        }
+        for site in make {
+            let number = format!("{:08x}", fastrand::u32(..));
+            let id = format!("{}{site}:{number}", self.prefix());
+            let path = format!("{JOBS}/{}", encoded(&id));
+            let mut job = jobs[&site].clone();
+            job["cheops_number"] = number.into();
+            self.server.ask::<Value>(&Method::PUT, &path, job.to_string()).await?;
+            tracing::debug!("the job `{id}` is made");
+            if let Some(failing) = self.failing().get_mut(&site) {
                 failing.woke(Instant::now());
             }
         }
@@ -238,7 +244,7 @@ impl Shared {
 
     /// Removes all jobs of this site.
     pub(super) async fn end_jobs(&self) -> Result<(), Trouble> {
-        for (id, There { revision, .. }) in self.there().await? {
+        for There { id, revision, .. } in self.there().await? {
             self.remove(&id, &revision).await?;
         }
         Ok(())
@@ -255,10 +261,6 @@ impl Shared {
     /// What the ids of this site's jobs begin with: several sites may have databases at one server.
     fn prefix(&self) -> String {
         format!("cheops:{}:", self.config.database)
-    }
-
-    fn id(&self, site: &SiteId) -> String {
-        format!("{}{site}", self.prefix())
     }
 
     /// The job that carries documents to a site.
@@ -287,7 +289,7 @@ impl Shared {
     }
 
     /// The jobs of this site that are there.
-    async fn there(&self) -> Result<BTreeMap<String, There>, Trouble> {
+    async fn there(&self) -> Result<Vec<There>, Trouble> {
         #[derive(Deserialize)]
         struct Rows {
             rows: Vec<Row>,
@@ -305,15 +307,11 @@ impl Shared {
         let found = match self.server.ask::<Rows>(&Method::GET, &path, Bytes::new()).await {
             Err(Trouble::Refused { status: StatusCode::NOT_FOUND, .. }) => {
                 self.make_database().await?;
-                return Ok(BTreeMap::new());
+                return Ok(Vec::new());
             }
             found => found?,
         };
-        let there = found.rows.into_iter().filter_map(|row| {
-            let fields = row.doc?;
-            let text = |name: &str| fields.get(name)?.as_str().map(ToOwned::to_owned);
-            Some((text("_id")?, There { revision: text("_rev")?, fields }))
-        });
+        let there = found.rows.into_iter().filter_map(|row| There::read(row.doc?, &from));
         Ok(there.collect())
     }
 
@@ -348,43 +346,52 @@ impl Shared {
 mod tests {
     use super::*;
 
-    fn there(revision: &str, fields: Value) -> There {
-        let Value::Object(fields) = fields else { panic!("no fields") };
-        There { revision: revision.to_owned(), fields }
+    #[test]
+    fn jobs_are_made_woken_and_removed_as_is_due() {
+        let site = |name: &str| name.parse::<SiteId>().unwrap();
+        let job = |target: &str| json!({"target": target, "continuous": true});
+        let wanted = ["new", "same", "moved", "asleep", "selects", "twice"];
+        let wanted: BTreeMap<SiteId, Value> =
+            wanted.map(|name| (site(name), job(name))).into_iter().collect();
+        let there = [
+            ("jobs:same:1", json!({"target": "same", "_replication_state": "triggered"})),
+            ("jobs:moved:1", json!({"target": "elsewhere"})),
+            ("jobs:asleep:1", json!({"target": "asleep"})),
+            ("jobs:selects:1", json!({"target": "selects", "selector": {}})),
+            ("jobs:twice:1", json!({"target": "twice"})),
+            ("jobs:twice:2", json!({"target": "twice"})),
+            ("jobs:gone:1", json!({"target": "gone"})),
+            ("jobs:unknown:1", json!({"target": "unknown"})),
+            ("jobs:strange", json!({"target": "strange"})),
+        ];
+        let there = there.map(|(id, mut fields)| {
+            fields["_id"] = id.into();
+            fields["_rev"] = "1-a".into();
+            fields["continuous"] = true.into();
+            let Value::Object(fields) = fields else { panic!("no fields") };
+            There::read(fields, "jobs:").unwrap()
+        });
+        let names = |name: &str| [site(name)].into();
+        let found = steps(&wanted, &there, &names("asleep"), &names("unknown"));
+        let removed = ["moved:1", "asleep:1", "selects:1", "twice:2", "gone:1", "strange"];
+        let removed = removed.map(|id| (format!("jobs:{id}"), "1-a".to_owned()));
+        let make = ["asleep", "moved", "new", "selects"].map(site);
+        assert_eq!(found, Steps { remove: removed.into(), make: make.into() });
     }
 
     #[test]
-    fn jobs_are_made_woken_and_removed_as_is_due() {
-        let job = |target: &str| json!({"target": target, "continuous": true});
-        let wanted = ["new", "same", "moved", "asleep", "selects"];
-        let wanted = wanted.map(|name| (name.to_owned(), job(name))).into();
-        let kept = |name: &str| json!({"target": name, "continuous": true, "_replication_id": "x"});
-        let there = [
-            ("same", there("1-a", kept("same"))),
-            ("moved", there("1-b", kept("elsewhere"))),
-            ("asleep", there("1-c", kept("asleep"))),
-            ("gone", there("1-d", kept("gone"))),
-            ("unknown", there("1-e", kept("unknown"))),
-            (
-                "selects",
-                there("1-f", json!({"target": "selects", "continuous": true, "selector": {}})),
-            ),
-        ];
-        let there = there.map(|(name, there)| (name.to_owned(), there)).into();
-        let names = |name: &str| [name.to_owned()].into();
-        let found = steps(&wanted, &there, &names("asleep"), &names("unknown"));
-        let anew = |revision: &str, name: &str| Step::Anew {
-            revision: revision.to_owned(),
-            job: job(name),
-        };
-        let expected = [
-            ("new", Step::Make(job("new"))),
-            ("moved", anew("1-b", "moved")),
-            ("asleep", anew("1-c", "asleep")),
-            ("selects", anew("1-f", "selects")),
-            ("gone", Step::Remove { revision: "1-d".to_owned() }),
-        ];
-        assert_eq!(found, expected.map(|(name, step)| (name.to_owned(), step)).into());
+    fn a_job_that_has_an_end_is_over() {
+        for (state, expected) in [
+            (json!("triggered"), false),
+            (json!("completed"), true),
+            (json!("error"), true),
+            (json!("failed"), true),
+            (Value::Null, false),
+        ] {
+            let fields = json!({"_id": "jobs:a:1", "_rev": "1-a", "_replication_state": state});
+            let Value::Object(fields) = fields else { panic!("no fields") };
+            assert_eq!(There::read(fields, "jobs:").unwrap().is_over(), expected, "{state}");
+        }
     }
 
     #[test]

@@ -75,7 +75,8 @@ struct Shared {
     /// Sites whose jobs have failed.
     failing: Mutex<BTreeMap<SiteId, Failing>>,
     room: Semaphore,
-    /// How many documents were taken in, and how many refused.
+    /// How many documents were offered by their names, how many of them were taken in, and how many refused.
+    offered: AtomicU64,
     taken: AtomicU64,
     refused: AtomicU64,
 }
@@ -119,9 +120,10 @@ impl Replication {
     }
 
     /// How many documents other sites have brought since the agent started, by what became of them.
-    pub(crate) fn brought(&self) -> [(&'static str, u64); 2] {
-        let Shared { taken, refused, .. } = &*self.0;
-        [("taken", taken.load(Ordering::Relaxed)), ("refused", refused.load(Ordering::Relaxed))]
+    pub(crate) fn brought(&self) -> [(&'static str, u64); 3] {
+        let Shared { offered, taken, refused, .. } = &*self.0;
+        [("offered", offered), ("taken", taken), ("refused", refused)]
+            .map(|(name, count)| (name, count.load(Ordering::Relaxed)))
     }
 
     /// How many jobs have failed and were not woken since.
@@ -181,6 +183,7 @@ impl Shared {
             inspector: Mutex::new(Inspector::new(Arc::new(members.clone()))),
             failing: Mutex::default(),
             room: Semaphore::new(AT_ONCE),
+            offered: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         })

@@ -5,6 +5,7 @@ use std::{
     io::{self, IsTerminal, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::PathBuf,
+    time::Duration,
 };
 
 use cheops_agent::{Agent, config::Config, open_files};
@@ -24,6 +25,8 @@ const SITE: &str = "MYFQDN";
 
 /// What is logged if nobody says so.
 const LOGGED: &str = "info";
+/// How long what still waits for something may take when the agent has ended.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Run the agent of this site
 ///
@@ -99,7 +102,7 @@ fn serve(config: &Config) -> Result<(), Failure> {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed(error.to_string()))?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let mut end = signal(SignalKind::terminate()).map_err(|error| failed(error.to_string()))?;
         let agent = tokio::select! {
             agent = Agent::start_with(config.clone(), chephren::page) => agent,
@@ -122,7 +125,10 @@ fn serve(config: &Config) -> Result<(), Failure> {
             _ = tokio::signal::ctrl_c() => {}
         }
         Ok(())
-    })
+    });
+    // A server or a disk that hangs is not waited for.
+    runtime.shutdown_timeout(FAREWELL);
+    served
 }
 
 /// Where the page can be opened: as the configuration says, or where the API listens. What listens on all

@@ -186,7 +186,7 @@ fn look(shared: &Shared, waits: &Waits) {
             thread::park();
             continue;
         }
-        if !waits.is_back.load(Ordering::Acquire) && shared.databases.look().is_ok() {
+        if !waits.is_back.load(Ordering::Acquire) && shared.look_back().is_ok() {
             waits.is_back.store(true, Ordering::Release);
         }
         thread::park_timeout(LOOK);
@@ -234,6 +234,7 @@ impl Engine for Buffered {
     fn tend(&mut self) -> Result<(), EngineError> {
         let shared = &self.inner.shared;
         shared.check_end().map_err(|trouble| shared.fail(&trouble))?;
+        self.inner.note(self.last());
         self.write_on();
         Ok(())
     }

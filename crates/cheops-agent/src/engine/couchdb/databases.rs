@@ -5,7 +5,10 @@
 //! - a document of a record is written with its revision, so that writing it again changes nothing;
 //! - a page is only ever made, never changed by making it again: who finds it there is told.
 
-use std::{collections::BTreeMap, fmt::Write as _, ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap, fmt::Write as _, ops::RangeInclusive, path::Path, sync::Arc,
+    time::Duration,
+};
 
 use cheops_core::id::SiteId;
 use hyper::{Method, StatusCode};
@@ -19,6 +22,7 @@ use super::{
     document::{self, Document},
     journal::{self, Page},
     lease,
+    notes::Notes,
     server::{Server, Trouble, encoded, read, refused, said},
 };
 use crate::{config::CouchDb, engine::Seq};
@@ -46,8 +50,20 @@ const FORMAT: u32 = 1;
 #[derive(Debug, Clone)]
 pub(crate) struct Owner {
     pub(super) site: SiteId,
-    /// The name of the databases that its data directory belongs to, if there is one.
-    pub(super) name: Option<String>,
+    /// What its data directory says of databases, if that is to count.
+    notes: Option<Notes>,
+}
+
+impl Owner {
+    /// The site of a data directory, which goes on with the databases that it has written to.
+    pub(crate) fn with(site: SiteId, data: &Path) -> Self {
+        Self { site, notes: Some(Notes::of(data)) }
+    }
+
+    /// A site that takes whichever databases of its own.
+    pub(crate) fn any(site: SiteId) -> Self {
+        Self { site, notes: None }
+    }
 }
 
 /// A document of the journal's database that says whose it is.
@@ -80,9 +96,23 @@ impl About {
                 "it is written with format {format}; this program reads {FORMAT}: {advice}"
             ));
         }
-        let other = owner.name.as_ref().filter(|known| *known != name)?;
+        let notes = owner.notes.as_ref()?;
+        if notes.left().as_ref() == Some(name) {
+            return Some("this site has left these databases for the embedded store, and what they hold is old: name others in `couchdb.database`".to_owned());
+        }
+        let other = notes.written().filter(|known| known != name)?;
         Some(format!(
             "these are not the databases that this agent has written to: they are named {name}, those {other}, and numbers would be given twice. Name those in `couchdb.url` and `couchdb.database`"
+        ))
+    }
+
+    /// Why an agent may not go on where there are none.
+    fn absence(owner: &Owner) -> Option<String> {
+        let notes = owner.notes.as_ref()?;
+        let name = notes.written()?;
+        let given_up = notes.how_to_give_up();
+        Some(format!(
+            "the databases that this agent has written to, which are named {name}, are not there: name them in `couchdb.url` and `couchdb.database`, or put them back from a backup. If they are gone for good, and this site is to go on with what others know: {given_up}"
         ))
     }
 }
@@ -152,20 +182,19 @@ struct Written {
 }
 
 impl Databases {
-    /// The databases of a site, which are made if they are not there.
+    /// The databases that a configuration names, whether they are there or not.
     pub(super) fn open(config: &CouchDb) -> Result<Self, String> {
         let client = Client::new(config)?;
         let worded = |trouble: Trouble| trouble.to_string();
-        let welcome: Value = client.ask(Method::GET, "/", None::<&()>).map_err(worded)?;
+        let welcome: Option<Value> = client.find("/").map_err(worded)?;
+        let welcome = welcome.ok_or(
+            "there is no CouchDB at this path: correct `couchdb.url`, which names the server alone",
+        )?;
         let dialect = Dialect::of(welcome)?;
         let (records, local) = (format!("/{}", config.database), format!("/{}", config.local()));
         let url = config.url.to_string();
         let place = format!("{}{records}", url.trim_end_matches('/'));
-        let this = Self { client, records, local, place, dialect };
-        for database in [&this.records, &this.local] {
-            this.make(database).map_err(worded)?;
-        }
-        Ok(this)
+        Ok(Self { client, records, local, place, dialect })
     }
 
     /// Makes a database, unless it is there.
@@ -194,30 +223,35 @@ impl Databases {
         Ok(())
     }
 
-    /// Makes sure that they are of this agent, and says their name; those that are nobody's are made so. It is written at
-    /// each start: whoever may only read learns it now, and not from the first operation.
+    /// Makes sure that they are of this agent, and says their name; made, if they are not there and never were. That is
+    /// written at each start: whoever may only read learns it now, and not from the first operation.
     pub(super) fn claim(&self, owner: &Owner) -> Result<String, String> {
-        let about = self.about(owner).map_err(|trouble| trouble.to_string())?;
-        match about.objection(owner) {
-            None => Ok(about.name),
-            Some(objection) => Err(objection),
+        let worded = |trouble: Trouble| trouble.to_string();
+        let path = format!("{}/about", self.local);
+        let found: Option<About> = self.client.find(&path).map_err(worded)?;
+        let objection = match &found {
+            Some(about) => about.objection(owner),
+            None => About::absence(owner),
+        };
+        if let Some(objection) = objection {
+            return Err(objection);
         }
+        for database in [&self.records, &self.local] {
+            self.make(database).map_err(worded)?;
+        }
+        let ours = || About {
+            revision: None,
+            format: FORMAT,
+            site: owner.site.to_string(),
+            name: chance(),
+        };
+        let about = self.put_about(&path, found.unwrap_or_else(ours)).map_err(worded)?;
+        about.objection(owner).map_or(Ok(about.name), Err)
     }
 
-    fn about(&self, owner: &Owner) -> Result<About, Trouble> {
-        let path = format!("{}/about", self.local);
-        let about = match self.client.find::<About>(&path)? {
-            Some(found) if found.objection(owner).is_some() => return Ok(found),
-            Some(found) => found,
-            None => About {
-                revision: None,
-                format: FORMAT,
-                site: owner.site.to_string(),
-                name: owner.name.clone().unwrap_or_else(chance),
-            },
-        };
-        match self.client.answer(Method::PUT, &path, Some(&about))? {
-            (StatusCode::CONFLICT, _) => self.client.ask(Method::GET, &path, None::<&()>),
+    fn put_about(&self, path: &str, about: About) -> Result<About, Trouble> {
+        match self.client.answer(Method::PUT, path, Some(&about))? {
+            (StatusCode::CONFLICT, _) => self.client.ask(Method::GET, path, None::<&()>),
             (status, bytes) if !status.is_success() => Err(refused(status, &bytes)),
             _ => Ok(about),
         }
@@ -225,7 +259,11 @@ impl Databases {
 
     /// Who is at work on the databases.
     pub(super) fn lease(&self) -> Result<Option<lease::Written>, Trouble> {
-        self.client.find(&format!("{}/lease", self.local))
+        let found: Option<Value> = self.client.find(&format!("{}/lease", self.local))?;
+        let odd = |error: serde_json::Error| {
+            Trouble::Odd(format!("the document `lease`: {error}; stop all agents, and delete it"))
+        };
+        found.map(serde_json::from_value).transpose().map_err(odd)
     }
 
     /// Writes who is, and says its new revision; nothing if it has changed meanwhile.

@@ -10,7 +10,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -93,6 +93,7 @@ impl Follower {
                 Ok(arrived) => return arrived,
                 Err(trouble) => {
                     self.feed = None;
+                    self.shared.unfollowed.store(true, Ordering::Relaxed);
                     if !self.silent {
                         let place = &self.shared.databases.place;
                         tracing::warn!(
@@ -155,6 +156,7 @@ impl Follower {
         if !status.is_success() {
             return Err(refused(status, b""));
         }
+        self.shared.unfollowed.store(false, Ordering::Relaxed);
         if self.silent {
             tracing::info!("the changes of {} are followed again", self.shared.databases.place);
             self.silent = false;

@@ -158,9 +158,10 @@ impl Lease {
         databases.claim(owner)?;
         let unusable = |failure| disk::error(data, disk::explain(&failure)).to_string();
         let mut lock = Lock::open(data).map_err(unusable)?;
-        if alone && !lock.try_hold() {
-            let place = data.display();
-            return Err(format!("another process is at work from {place}: stop it first"));
+        if alone {
+            lock.hold().map_err(unusable)?.ok_or_else(|| {
+                format!("another process is at work from {}: stop it first", data.display())
+            })?;
         }
         let me = Holder::this(alone, doors, &lock);
         Ok(Self { databases, me, lock, watch: Watch::default() })
@@ -242,17 +243,18 @@ impl Held {
         let start = now();
         // One that was taken from an agent that hung is locked once that is gone.
         let locked = self.lock.try_hold();
-        let next = Written { free, locked, beat: self.written.beat + 1, ..self.written.clone() };
-        let revision = match self.databases.put_lease(&next)? {
-            Some(revision) => revision,
-            // Perhaps it was this agent, whose request was answered with nothing.
-            None => match self.databases.lease()? {
-                Some(found) if found.holder.life == next.holder.life => {
-                    found.revision.unwrap_or_default()
-                }
+        let beat = self.written.beat + 1;
+        let mut next = Written { free, locked, beat, ..self.written.clone() };
+        let mut written = self.databases.put_lease(&next)?;
+        if written.is_none() {
+            // Perhaps it was this agent, whose request was answered with nothing: it counts from when it is written now.
+            next.revision = match self.databases.lease()? {
+                Some(found) if found.holder.life == next.holder.life => found.revision,
                 _ => return Ok(false),
-            },
-        };
+            };
+            written = self.databases.put_lease(&next)?;
+        }
+        let Some(revision) = written else { return Ok(false) };
         self.written = Written { revision: Some(revision), ..next };
         self.fence.renewed(start);
         Ok(true)

@@ -5,7 +5,7 @@
 //! with the file, so that two processes never see two names.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     io::{self, Write as _},
     os::unix::fs::MetadataExt as _,
     path::Path,
@@ -44,10 +44,20 @@ impl Lock {
         Ok(Self { file, held: false, directory, inode })
     }
 
-    /// Takes it if nobody has it, and says whether it is held now.
+    /// Takes it; nothing if another process has it. A file system without locks is a failure.
+    pub(super) fn hold(&mut self) -> io::Result<Option<()>> {
+        match self.file.try_lock() {
+            _ if self.held => {}
+            Ok(()) => self.held = true,
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(failure)) => return Err(failure),
+        }
+        Ok(Some(()))
+    }
+
+    /// Takes it if that can be done, and says whether it is held now.
     pub(super) fn try_hold(&mut self) -> bool {
-        self.held = self.held || self.file.try_lock().is_ok();
-        self.held
+        matches!(self.hold(), Ok(Some(())))
     }
 
     /// Lets others have it.

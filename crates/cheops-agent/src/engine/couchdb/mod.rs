@@ -19,12 +19,13 @@ mod journal;
 mod lease;
 mod local_journal;
 mod lock;
+mod notes;
 mod read;
 mod server;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    io,
     ops::RangeInclusive,
     path::{Path, PathBuf},
     sync::{
@@ -54,6 +55,7 @@ use self::{
     index::Index,
     journal::{Entry, Page},
     local_journal::{Batch, LocalJournal},
+    notes::Notes,
 };
 use super::{
     Arrivals, Damage, Engine, EngineError, Filling, HALF_FILLED, LostUnknown, Opened, Reader, Seq,
@@ -79,6 +81,10 @@ pub struct CouchDb {
     /// The name of the databases, and whether the data directory says that something was written to them.
     name: String,
     noted: bool,
+    /// The last number that it says was given.
+    reached: Seq,
+    /// How many connections there had been when it was last made sure that all is there which was written.
+    looked: u64,
 }
 
 /// Documents that are not in the journal yet, by their hashes.
@@ -101,6 +107,8 @@ struct Shared {
     last_page: AtomicU64,
     /// That page is gone.
     set_back: AtomicBool,
+    /// The changes can't be followed.
+    unfollowed: AtomicBool,
     data: PathBuf,
 }
 
@@ -128,18 +136,23 @@ impl Shared {
         }
     }
 
-    /// Looks whether the databases still have what was written last: they may have been put back to an earlier
-    /// state. How far this agent had come is kept, so that no number is given twice.
+    /// Looks whether the databases are there, with what was written last.
     fn look_back(&self) -> Result<(), Trouble> {
         self.databases.look()?;
+        self.look_at_end()
+    }
+
+    /// Looks whether the last page is there: the databases may have been put back to an earlier state. How far this
+    /// agent had come is kept, so that no number is given twice.
+    fn look_at_end(&self) -> Result<(), Trouble> {
         let page = self.last_page.load(Ordering::Acquire);
         if page == 0 || self.databases.page(page)?.is_some() {
             return Ok(());
         }
-        let last = self.last.load(Ordering::Acquire).to_string();
-        disk::create_directory(&place(&self.data))
-            .and_then(|()| disk::replace(&reached(&self.data), &last))
-            .unwrap_or_else(|failure| tracing::error!("up to {last} was written: {failure}"));
+        let last = self.last.load(Ordering::Acquire);
+        if let Err(failure) = Notes::of(&self.data).reach(last) {
+            tracing::error!("that {last} was written can't be noted: {failure}");
+        }
         self.set_back.store(true, Ordering::Release);
         Err(Trouble::SetBack)
     }
@@ -161,9 +174,16 @@ impl CouchDb {
         if filling {
             return Err(error(&this.shared.databases.place, HALF_FILLED));
         }
-        // If all that was written is gone, nobody may know how much it was: something was.
-        let known = fs::read_to_string(reached(data)).ok().and_then(|n| n.trim().parse().ok());
-        let least: Seq = known.unwrap_or(0).max(u64::from(note(data).exists()));
+        let notes = Notes::of(data);
+        if this.next > 1 && notes.is_empty() {
+            let (last, place) = (this.next - 1, &this.shared.databases.place);
+            tracing::warn!(
+                "{place} holds {last} values of a site of this name, and {} knows nothing of them: is `data` right? Another agent, with another key, may have written them",
+                data.display()
+            );
+        }
+        notes.start();
+        let least = notes.least();
         if this.next <= least {
             this.next = least + 1;
             this.shared.last.store(least, Ordering::Release);
@@ -173,20 +193,20 @@ impl CouchDb {
 
     /// Opens the databases of a site to fill them: empty ones, or some that are half filled.
     pub fn fill(config: &config::CouchDb, here: SiteId, data: &Path) -> Result<Self, EngineError> {
-        let (mut this, filling) = Self::open_any(config, &Owner::any(here), data)?;
+        let (this, filling) = Self::open_any(config, &Owner::any(here), data)?;
         let Shared { databases, .. } = &*this.shared;
         let fail = |trouble: Trouble| this.shared.fail(&trouble);
         if !filling {
-            if this.next > 1 || databases.has_records().map_err(fail)? {
+            // One that was filled from here, and whose copy broke off just then, is looked through once more.
+            let filled = Notes::of(data).is_copied(&this.name);
+            if !filled && (this.next > 1 || databases.has_records().map_err(fail)?) {
                 let problem = format!("it is not empty: {}", databases.how_to_begin_again());
                 return Err(error(&databases.place, problem));
             }
             databases.mark_filling().map_err(fail)?;
-            // These are of other databases.
-            for file in [note(data), reached(data)] {
-                let _ = fs::remove_file(file);
-            }
-            this.noted = false;
+        }
+        if !this.noted {
+            Notes::of(data).clear();
         }
         Ok(this)
     }
@@ -212,6 +232,7 @@ impl CouchDb {
             last: AtomicU64::new(last),
             last_page: AtomicU64::new(last_page),
             set_back: AtomicBool::new(false),
+            unfollowed: AtomicBool::new(false),
             data: data.to_owned(),
         });
         let mut this = Self {
@@ -222,8 +243,10 @@ impl CouchDb {
             lost_unknown: None,
             untold: Vec::new(),
             lost: BTreeSet::new(),
+            noted: Notes::of(data).written().as_ref() == Some(&name),
             name,
-            noted: note(data).exists(),
+            reached: 0,
+            looked: 0,
         };
         // What a forgotten resource has left behind because the agent was stopped.
         let forgotten: Vec<_> = this.shared.index().forgotten().cloned().collect();
@@ -376,32 +399,10 @@ fn place(data: &Path) -> PathBuf {
     data.join("couchdb")
 }
 
-/// What says that the databases of a name are not empty: found to be so, they are lost.
-fn note(data: &Path) -> PathBuf {
-    place(data).join("written")
-}
-
-fn write_note(data: &Path, name: &str) -> io::Result<()> {
-    disk::create_directory(&place(data))?;
-    disk::replace(&note(data), name)
-}
-
-/// What says up to which number was written at least, once less was found.
-fn reached(data: &Path) -> PathBuf {
-    place(data).join("reached")
-}
-
-impl Owner {
-    /// The site of a data directory, which goes on with the databases that it has written to.
-    pub(crate) fn with(site: SiteId, data: &Path) -> Self {
-        let name = fs::read_to_string(note(data)).ok().map(|name| name.trim().to_owned());
-        Self { site, name }
-    }
-
-    /// A site that takes whichever databases of its own.
-    pub(crate) fn any(site: SiteId) -> Self {
-        Self { site, name: None }
-    }
+/// Takes note that a site has left its databases for another engine.
+pub(crate) fn leave(data: &Path) -> Result<(), EngineError> {
+    let notes = Notes::of(data);
+    notes.leave().map_err(|failure| disk::error(data, disk::explain(&failure)))
 }
 
 /// A name that nothing else has.
@@ -460,6 +461,13 @@ impl From<Trouble> for Failed {
 }
 
 impl CouchDb {
+    /// Takes note of the last number that was given, for the case that the databases are put back to an earlier state.
+    fn note(&mut self, last: Seq) {
+        if last > self.reached && Notes::of(&self.shared.data).reach(last).is_ok() {
+            self.reached = last;
+        }
+    }
+
     fn worded(&self, failed: Failed) -> EngineError {
         match failed {
             Failed::ForGood(error) => error,
@@ -486,6 +494,12 @@ impl CouchDb {
         let made: Vec<Page> =
             self.untold.iter().map(in_place).chain(pages.iter().cloned()).collect();
         databases.make_pages(&made)?;
+        // Nothing is acknowledged that went to a server which has forgotten what came before.
+        let connections = databases.server().connections();
+        if connections != self.looked {
+            self.shared.look_at_end()?;
+            self.looked = connections;
+        }
         self.untold.clear();
         self.lost.retain(|id| back.iter().all(|document| document.id != *id));
         let last = self.next + batch.len() as Seq - 1;
@@ -502,7 +516,7 @@ impl CouchDb {
             }
         }
         if !self.noted {
-            let noted = write_note(&self.shared.data, &self.name);
+            let noted = Notes::of(&self.shared.data).write(&self.name);
             self.noted = noted.is_ok();
             if let Err(failure) = noted {
                 tracing::warn!("that {} is not empty can't be noted: {failure}", databases.place);
@@ -527,12 +541,15 @@ impl Engine for CouchDb {
 
     fn tend(&mut self) -> Result<(), EngineError> {
         self.shared.check_end().map_err(|trouble| self.shared.fail(&trouble))?;
+        self.note(self.next - 1);
         // Whoever follows the changes asks all the time: nobody has to write something to find that out.
-        if self.shared.databases.server().is_silent() { self.recover() } else { Ok(()) }
+        let unfollowed = self.shared.unfollowed.load(Ordering::Relaxed);
+        let away = unfollowed || self.shared.databases.server().is_silent();
+        if away { self.recover() } else { Ok(()) }
     }
 
     fn recover(&mut self) -> Result<(), EngineError> {
-        self.shared.databases.look().map_err(|trouble| self.shared.fail(&trouble))
+        self.shared.look_back().map_err(|trouble| self.shared.fail(&trouble))
     }
 
     fn reader(&self) -> Arc<dyn Reader> {
@@ -593,6 +610,9 @@ impl Filling for CouchDb {
     }
 
     fn finish(&mut self) -> Result<(), EngineError> {
+        let data = &self.shared.data;
+        let noted = Notes::of(data).copy(&self.name);
+        noted.map_err(|failure| disk::error(data, disk::explain(&failure)))?;
         self.shared.databases.unmark_filling().map_err(|trouble| self.shared.fail(&trouble))
     }
 }

@@ -10,7 +10,7 @@ use std::{
     io,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -148,6 +148,8 @@ pub(crate) struct Server {
     kept: Mutex<Vec<SendRequest<Full<Bytes>>>>,
     /// Whether the last request got no answer.
     silent: AtomicBool,
+    /// How many connections were made.
+    connections: AtomicU64,
 }
 
 /// What an answer says that has to be a success.
@@ -207,6 +209,7 @@ impl Server {
             authorization,
             kept: Mutex::default(),
             silent: AtomicBool::new(false),
+            connections: AtomicU64::new(0),
         })
     }
 
@@ -232,6 +235,11 @@ impl Server {
     /// Whether the last request got no answer.
     pub(crate) fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Relaxed)
+    }
+
+    /// How many connections were made so far: over another one, it may be another server that answers.
+    pub(super) fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Acquire)
     }
 
     /// Asks for something that has to succeed.
@@ -337,6 +345,7 @@ impl Server {
     }
 
     async fn connect(&self) -> io::Result<SendRequest<Full<Bytes>>> {
+        self.connections.fetch_add(1, Ordering::AcqRel);
         shake(self.stream().await?).await
     }
 
