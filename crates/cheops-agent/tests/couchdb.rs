@@ -14,7 +14,10 @@ use cheops_agent::engine::{
 };
 use cheops_core::replica::Durable;
 use conformance::Place as _;
-use couch::{Couch, Pouch, Relay, lagging::Lagging};
+use couch::{
+    Couch, Pouch, Relay,
+    lagging::{Lagging, Manner},
+};
 use storage::{operation_of, resource};
 
 struct InCouch(Couch, tempfile::TempDir);
@@ -478,7 +481,7 @@ fn a_node_of_a_cluster_that_lacks_pages_hides_nothing() {
         |id| id.starts_with("page:") && id.ends_with("2004"),
     ];
     for hides in hides {
-        let way = Lagging::before(place.0.config.place(), hides);
+        let way = Lagging::before(place.0.config.place(), Manner::Hides(hides));
         let mut config = place.0.config.clone();
         config.url = format!("http://127.0.0.1:{}", way.port).parse().unwrap();
         let opened = CouchDb::open(&config, "here".parse().unwrap(), place.1.path());
@@ -488,6 +491,18 @@ fn a_node_of_a_cluster_that_lacks_pages_hides_nothing() {
         assert!(engine.damage().is_empty() && way.hidden() > 0);
     }
     assert_eq!(read(&mut *place.open()).len(), 2_004);
+}
+
+#[test]
+fn documents_that_are_too_long_together_are_asked_for_in_parts() {
+    let place = InCouch::new();
+    place.open().append(&own(1..=7)).unwrap();
+    let way = Lagging::before(place.0.config.place(), Manner::Long(4));
+    let mut config = place.0.config.clone();
+    config.url = format!("http://127.0.0.1:{}", way.port).parse().unwrap();
+    let mut engine = CouchDb::open(&config, "here".parse().unwrap(), place.1.path()).unwrap();
+    assert_eq!(read(&mut engine), own(1..=7));
+    assert!(way.hidden() > 0);
 }
 
 /// Copies a directory with all that is in it, in the place of what is there.

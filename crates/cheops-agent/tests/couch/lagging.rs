@@ -1,5 +1,5 @@
 //! A way to a server that answers as a cluster may: asked for a range of documents, by a node that lacks some of them;
-//! asked for one by its id, by all nodes.
+//! asked for one by its id, by all nodes. And one that answers as if documents were very long.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -13,16 +13,27 @@ use std::{
 
 use serde_json::Value;
 
+/// How this way differs from another.
+#[derive(Clone, Copy)]
+pub(crate) enum Manner {
+    /// Documents are hidden of which a function says so by their ids.
+    Hides(fn(&str) -> bool),
+    /// More than so many documents at once are more than anybody can take.
+    Long(usize),
+}
+
+/// What is more than anybody can take, in bytes.
+const LONG: usize = 257 << 20;
+
 /// The way, for as long as the test runs.
 pub(crate) struct Lagging {
     pub(crate) port: u16,
-    /// How many documents were hidden.
+    /// How many documents were hidden, or how many answers were too long.
     hidden: Arc<AtomicUsize>,
 }
 
 impl Lagging {
-    /// Hides documents of which a function says so by their ids.
-    pub(crate) fn before((host, port): (&str, u16), hides: fn(&str) -> bool) -> Self {
+    pub(crate) fn before((host, port): (&str, u16), manner: Manner) -> Self {
         let (listener, host) = (TcpListener::bind("127.0.0.1:0").unwrap(), host.to_owned());
         let here = listener.local_addr().unwrap().port();
         let hidden = Arc::new(AtomicUsize::new(0));
@@ -32,7 +43,7 @@ impl Lagging {
                 let (server, count) = (TcpStream::connect((host.as_str(), port)), count.clone());
                 thread::spawn(move || {
                     if let Ok(server) = server {
-                        while pass(&client, &server, hides, &count).is_some() {}
+                        while pass(&client, &server, manner, &count).is_some() {}
                     }
                 });
             }
@@ -49,14 +60,28 @@ impl Lagging {
 fn pass(
     mut client: &TcpStream,
     mut server: &TcpStream,
-    hides: fn(&str) -> bool,
+    manner: Manner,
     count: &AtomicUsize,
 ) -> Option<()> {
     let (head, body) = message(client)?;
+    if let Manner::Long(most) = manner
+        && head.starts_with("POST ")
+        && head.contains("/_all_docs?")
+        && serde_json::from_slice::<Value>(&body).ok()?["keys"].as_array()?.len() > most
+    {
+        count.fetch_add(1, Ordering::Relaxed);
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LONG}\r\n\r\n");
+        client.write_all(head.as_bytes()).ok()?;
+        let part = vec![b' '; 1 << 20];
+        (0..LONG / part.len()).try_for_each(|_| client.write_all(&part)).ok()?;
+        return None;
+    }
     server.write_all(&[head.as_bytes(), &body].concat()).ok()?;
     let is_range = head.starts_with("GET ") && head.contains("/_all_docs?");
     let (mut head, mut body) = message(server)?;
-    if is_range {
+    if let Manner::Hides(hides) = manner
+        && is_range
+    {
         let mut found: Value = serde_json::from_slice(&body).ok()?;
         let rows = found["rows"].as_array_mut()?;
         let before = rows.len();

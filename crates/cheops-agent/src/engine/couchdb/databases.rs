@@ -6,7 +6,11 @@
 //! - a page is only ever made, never changed by making it again: who finds it there is told.
 
 use std::{
-    collections::BTreeMap, fmt::Write as _, ops::RangeInclusive, path::Path, sync::Arc,
+    collections::{BTreeMap, VecDeque},
+    fmt::Write as _,
+    ops::RangeInclusive,
+    path::Path,
+    sync::Arc,
     time::Duration,
 };
 
@@ -29,7 +33,7 @@ use crate::{config::CouchDb, engine::Seq};
 
 /// What the ids of documents of one sort end before.
 const END: char = '\u{fff0}';
-/// How many documents are asked for at once.
+/// How many documents are asked for at once, at most: fewer if they are long.
 const AT_ONCE: usize = 1_000;
 /// How many documents CouchDB purges at once.
 const PURGED: usize = 100;
@@ -491,13 +495,23 @@ impl Databases {
         ids: &[String],
     ) -> Result<Vec<Option<T>>, Trouble> {
         let mut found = Vec::with_capacity(ids.len());
-        for ids in ids.chunks(AT_ONCE) {
-            let path = format!("{database}/_all_docs?include_docs=true");
-            let rows: Rows<Row<Value>> =
-                self.client.ask(Method::POST, &path, Some(&json!({"keys": ids})))?;
+        let path = format!("{database}/_all_docs?include_docs=true");
+        let mut parts: VecDeque<&[String]> = ids.chunks(AT_ONCE).collect();
+        while let Some(ids) = parts.pop_front() {
+            let asked: Result<Rows<Row<Value>>, _> =
+                self.client.ask(Method::POST, &path, Some(&json!({"keys": ids})));
+            let rows = match asked {
+                Err(Trouble::Long) if ids.len() > 1 => {
+                    let (some, others) = ids.split_at(ids.len() / 2);
+                    parts.push_front(others);
+                    parts.push_front(some);
+                    continue;
+                }
+                asked => asked?.rows,
+            };
             // One that makes no sense is as good as none: it says nothing that could be used.
             let read = |row: Row<Value>| serde_json::from_value(row.doc?).ok();
-            found.extend(rows.rows.into_iter().map(read));
+            found.extend(rows.into_iter().map(read));
         }
         Ok(found)
     }
@@ -547,10 +561,15 @@ impl Databases {
     /// The documents of records that have come since a checkpoint, which goes on; nothing once it has reached
     /// the end.
     pub(super) fn changes(&self, from: &mut Checkpoint) -> Result<Option<Vec<Document>>, Trouble> {
-        let since = text(&from.since);
-        let path =
-            format!("{}/_changes?include_docs=true&limit={AT_ONCE}&since={since}", self.records);
-        let changes: Changes = self.client.ask(Method::GET, &path, None::<&()>)?;
+        let (since, mut most) = (text(&from.since), AT_ONCE);
+        let changes: Changes = loop {
+            let query = format!("include_docs=true&limit={most}&since={since}");
+            let path = format!("{}/_changes?{query}", self.records);
+            match self.client.ask(Method::GET, &path, None::<&()>) {
+                Err(Trouble::Long) if most > 1 => most /= 2,
+                asked => break asked?,
+            }
+        };
         from.since = changes.last_seq;
         if changes.results.is_empty() {
             return Ok(None);

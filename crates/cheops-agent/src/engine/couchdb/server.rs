@@ -18,7 +18,7 @@ use std::{
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
 use futures_util::TryStreamExt as _;
-use http_body_util::{BodyExt as _, Full, Limited, StreamBody};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited, StreamBody};
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Body, Frame, Incoming},
@@ -64,6 +64,8 @@ pub(crate) enum Trouble {
         /// In its own words.
         why: String,
     },
+    /// It answers with more than fits into memory.
+    Long,
     /// It answers something else.
     Odd(String),
     /// Another has written a page of the journal meanwhile.
@@ -83,6 +85,7 @@ impl Trouble {
             Self::Silent(_) => true,
             Self::Refused { status, .. } => status.is_server_error(),
             Self::Untrusted(_)
+            | Self::Long
             | Self::Odd(_)
             | Self::Taken(_)
             | Self::Spoilt(_)
@@ -132,6 +135,7 @@ impl std::fmt::Display for Trouble {
                 f,
                 "`{page}`, the last of the journal, makes no sense: somebody has changed it. Put both databases back from a backup; see docs/couchdb.md"
             ),
+            Self::Long => f.write_str("CouchDB answers with a document that is too long"),
             Self::SetBack => f.write_str(
                 "the end of the journal is gone: was a backup put back? Started again, the agent finds what is missing; see docs/couchdb.md",
             ),
@@ -306,7 +310,10 @@ impl Server {
             };
             let status = response.status();
             let body = Limited::new(response.into_body(), LONGEST).collect().await;
-            let body = body.map_err(|error| silent(&error))?.to_bytes();
+            let body = body.map_err(|error| {
+                if error.is::<LengthLimitError>() { Trouble::Long } else { silent(&error) }
+            });
+            let body = body?.to_bytes();
             if requests.ready().await.is_ok() {
                 let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
                 if kept.len() < KEPT {
