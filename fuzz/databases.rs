@@ -8,6 +8,7 @@ use std::{
     collections::BTreeMap,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
+    path::Path,
     sync::{Arc, LazyLock, Mutex},
     thread,
 };
@@ -54,7 +55,7 @@ pub(crate) fn site_reads(text: &str) {
         let Some(id) = document["_id"].as_str().map(ToOwned::to_owned) else { continue };
         documents[usize::from(!id.starts_with("record:"))].insert(id, document);
     }
-    *SERVER.documents.lock().unwrap() = documents;
+    begin_with(documents);
     // What it writes is read again.
     for _ in 0..2 {
         let Some(mut engine) = open() else { return };
@@ -71,6 +72,15 @@ pub(crate) fn site_reads(text: &str) {
     }
 }
 
+/// Where the engine keeps what is not in the databases.
+const DATA: &str = env!("CARGO_TARGET_TMPDIR");
+
+/// Has the server hold these documents, and nobody know of others.
+fn begin_with(documents: Documents) {
+    *SERVER.documents.lock().unwrap() = documents;
+    let _ = std::fs::remove_dir_all(Path::new(DATA).join("couchdb"));
+}
+
 /// The engine of `site1` on what the server has.
 fn open() -> Option<CouchDb> {
     let config = Config {
@@ -84,7 +94,7 @@ fn open() -> Option<CouchDb> {
         relay_name: None,
         local_journal: None,
     };
-    CouchDb::open(&config, "site1".parse().unwrap(), env!("CARGO_TARGET_TMPDIR").as_ref()).ok()
+    CouchDb::open(&config, "site1".parse().unwrap(), DATA.as_ref()).ok()
 }
 
 /// What an engine has written itself: batch after batch, and with some of it gone.
@@ -117,7 +127,7 @@ pub(crate) fn seeds() -> Vec<String> {
         [vec![record(1), clearing.clone()], vec![clearing.clone(), record(2)], vec![clearing]];
     let mut seeds: Vec<String> = Vec::new();
     for gone in [None, Some("record:a:site1:1:"), Some("page:00000000000000000003")] {
-        *SERVER.documents.lock().unwrap() = Documents::default();
+        begin_with(Documents::default());
         let mut engine = open().unwrap();
         for batch in &batches {
             engine.append(batch).unwrap();

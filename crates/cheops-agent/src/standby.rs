@@ -187,7 +187,9 @@ async fn renew(mut held: Held, lost: CancellationToken, stop: CancellationToken)
         match outcome {
             Ok(true) => {}
             Ok(false) => {
-                tracing::error!("another agent of this site has taken over: this one ends");
+                tracing::error!(
+                    "another agent of this site has taken over, or an old lease was put back from a backup: this one ends"
+                );
                 lost.cancel();
                 return;
             }

@@ -410,7 +410,7 @@ fn unconfirmed() -> ApiError {
     ApiError::new(
         StatusCode::INSUFFICIENT_STORAGE,
         "not-confirmed",
-        "the agent could not write the operation down in time; it may still, when the disk lets it",
+        "the agent could not write the operation down in time; it may still, when the store takes it",
         "send it again with the same idempotency key, and it will not run twice",
     )
 }

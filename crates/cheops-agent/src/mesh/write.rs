@@ -295,7 +295,7 @@ impl Shared {
             Err(_) => Err(Problem::new(
                 StatusCode::INSUFFICIENT_STORAGE,
                 "not-confirmed",
-                "the agent could not write the request down in time; it may still, when the disk lets it",
+                "the agent could not write the request down in time; it may still, when the store takes it",
                 "send it again with the same Idempotency-Key, and it is not carried out twice",
             )),
         }

@@ -9,24 +9,21 @@ use std::{
     collections::{BTreeMap, VecDeque},
     fmt::Write as _,
     ops::RangeInclusive,
-    path::Path,
     sync::Arc,
     time::Duration,
 };
 
-use cheops_core::id::SiteId;
 use hyper::{Method, StatusCode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
-    chance,
     client::Client,
     dialect::Dialect,
     document::{self, Document},
     journal::{self, Page},
     lease,
-    notes::Notes,
+    owner::{About, Owner},
     server::{Server, Trouble, encoded, read, refused, said},
 };
 use crate::{config::CouchDb, engine::Seq};
@@ -45,80 +42,6 @@ pub(super) struct Databases {
     /// Where they are, for people.
     pub(super) place: String,
     dialect: Dialect,
-}
-
-/// How the databases are written.
-const FORMAT: u32 = 1;
-
-/// Who opens the databases.
-#[derive(Debug, Clone)]
-pub(crate) struct Owner {
-    pub(super) site: SiteId,
-    /// What its data directory says of databases, if that is to count.
-    notes: Option<Notes>,
-}
-
-impl Owner {
-    /// The site of a data directory, which goes on with the databases that it has written to.
-    pub(crate) fn with(site: SiteId, data: &Path) -> Self {
-        Self { site, notes: Some(Notes::of(data)) }
-    }
-
-    /// A site that takes whichever databases of its own.
-    pub(crate) fn any(site: SiteId) -> Self {
-        Self { site, notes: None }
-    }
-}
-
-/// A document of the journal's database that says whose it is.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct About {
-    #[serde(rename = "_rev", default, skip_serializing_if = "Option::is_none")]
-    revision: Option<String>,
-    format: u32,
-    site: String,
-    /// What tells these databases from all others, made by chance.
-    name: String,
-}
-
-impl About {
-    /// Why an agent may not go on from here.
-    fn objection(&self, owner: &Owner) -> Option<String> {
-        let Self { site, name, format, .. } = self;
-        if *site != owner.site.as_str() {
-            let here = &owner.site;
-            return Some(format!(
-                "it belongs to site `{site}`, and this agent is `{here}`: name another `couchdb.database`"
-            ));
-        }
-        if *format != FORMAT {
-            let newer = *format > FORMAT;
-            let advice =
-                if newer { "upgrade the program" } else { "use the program that wrote it" };
-            return Some(format!(
-                "it is written with format {format}; this program reads {FORMAT}: {advice}"
-            ));
-        }
-        let notes = owner.notes.as_ref()?;
-        if notes.left().as_ref() == Some(name) {
-            return Some("this site has left these databases for the embedded store, and what they hold is old: name others in `couchdb.database`".to_owned());
-        }
-        let other = notes.written().filter(|known| known != name)?;
-        Some(format!(
-            "these are not the databases that this agent has written to: they are named {name}, those {other}, and numbers would be given twice. Name those in `couchdb.url` and `couchdb.database`"
-        ))
-    }
-
-    /// Why an agent may not go on where there are none.
-    fn absence(owner: &Owner) -> Option<String> {
-        let notes = owner.notes.as_ref()?;
-        let name = notes.written()?;
-        let given_up = notes.how_to_give_up();
-        Some(format!(
-            "the databases that this agent has written to, which are named {name}, are not there: name them in `couchdb.url` and `couchdb.database`, or put them back from a backup. If they are gone for good, and this site is to go on with what others know: {given_up}"
-        ))
-    }
 }
 
 /// Up to where the changes of the database of records are dealt with.
@@ -233,24 +156,15 @@ impl Databases {
         let worded = |trouble: Trouble| trouble.to_string();
         let path = format!("{}/about", self.local);
         let found: Option<About> = self.client.find(&path).map_err(worded)?;
-        let objection = match &found {
-            Some(about) => about.objection(owner),
-            None => About::absence(owner),
-        };
-        if let Some(objection) = objection {
+        if let Some(objection) = owner.objection(found.as_ref()) {
             return Err(objection);
         }
         for database in [&self.records, &self.local] {
             self.make(database).map_err(worded)?;
         }
-        let ours = || About {
-            revision: None,
-            format: FORMAT,
-            site: owner.site.to_string(),
-            name: chance(),
-        };
-        let about = self.put_about(&path, found.unwrap_or_else(ours)).map_err(worded)?;
-        about.objection(owner).map_or(Ok(about.name), Err)
+        let about = found.unwrap_or_else(|| owner.about());
+        let about = self.put_about(&path, about).map_err(worded)?;
+        owner.objection(Some(&about)).map_or(Ok(about.name), Err)
     }
 
     fn put_about(&self, path: &str, about: About) -> Result<About, Trouble> {

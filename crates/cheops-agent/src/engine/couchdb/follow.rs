@@ -5,7 +5,7 @@
 //! - all that came before the checkpoint is in the journal, or was handed out and not wanted, for as long as
 //!   [`UNWANTED`] or until there were [`MOST`] of them: what was only handed out when the agent was killed is found by
 //!   the next one;
-//! - so are this site's own documents of which the journal knows nothing yet: the checkpoint waits for them;
+//! - so are this site's own documents of which the journal knows nothing yet: the checkpoint waits for them as long;
 //! - a feed that is silent, that breaks, or of a database that was set back is begun anew, from the checkpoint.
 
 use std::{

@@ -25,12 +25,7 @@ use std::{
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    chance,
-    databases::{Databases, Owner},
-    lock::Lock,
-    server::Trouble,
-};
+use super::{chance, databases::Databases, lock::Lock, owner::Owner, server::Trouble};
 use crate::{config::CouchDb, engine::disk};
 
 /// How often the lease is written anew.

@@ -69,9 +69,13 @@ impl Notes {
         let _ = fs::remove_file(self.0.join(COPIED));
     }
 
-    /// Takes note of the last number that was given. It does not go back.
+    /// Takes note of the last number that was given. It does not go back. That need not survive a power cut of this
+    /// machine: it is for the case that the databases forget.
     pub(super) fn reach(&self, number: Seq) -> io::Result<()> {
-        self.put(REACHED, &number.max(self.reached()).to_string())
+        disk::create_directory(&self.0)?;
+        let (path, new) = (self.0.join(REACHED), self.0.join("reached.new"));
+        fs::write(&new, number.max(self.reached()).to_string())?;
+        fs::rename(new, path)
     }
 
     fn reached(&self) -> Seq {

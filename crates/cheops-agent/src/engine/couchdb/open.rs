@@ -1,0 +1,197 @@
+//! Opens the databases of a site: to work on them, or to fill them.
+//!
+//! What must stay true, before anything else is written:
+//! - what was not finished is cut off, and what waits in the local journal is there;
+//! - no number is given that was given before, whatever is left of the databases.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::{
+        Arc, Mutex, RwLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use cheops_core::{id::SiteId, replica::Durable};
+use serde_json::json;
+
+use super::{
+    CouchDb, PAGES, Shared,
+    databases::Databases,
+    error,
+    index::Index,
+    journal::Page,
+    local_journal::{Batch, LocalJournal},
+    notes::Notes,
+    owner::Owner,
+    place,
+    server::Trouble,
+};
+use crate::{
+    config,
+    engine::{Engine as _, EngineError, HALF_FILLED, Reader as _, Seq},
+    wire::Names,
+};
+
+impl CouchDb {
+    /// Opens the databases of a site, and makes them if there are none. Its data directory is where the rest
+    /// is that it keeps.
+    pub fn open(config: &config::CouchDb, here: SiteId, data: &Path) -> Result<Self, EngineError> {
+        let (mut this, filling) = Self::open_any(config, &Owner::with(here, data), data)?;
+        if filling {
+            return Err(error(&this.shared.databases.place, HALF_FILLED));
+        }
+        let notes = Notes::of(data);
+        if this.next > 1 && notes.is_empty() {
+            let (last, place) = (this.next - 1, &this.shared.databases.place);
+            tracing::warn!(
+                "{place} holds {last} values of a site of this name, and {} knows nothing of them: is `data` right? Another agent, with another key, may have written them",
+                data.display()
+            );
+        }
+        notes.start();
+        let least = notes.least();
+        if this.next <= least {
+            this.next = least + 1;
+            this.shared.last.store(least, Ordering::Release);
+        }
+        Ok(this)
+    }
+
+    /// Opens the databases of a site to fill them: empty ones, or some that are half filled.
+    pub fn fill(config: &config::CouchDb, here: SiteId, data: &Path) -> Result<Self, EngineError> {
+        let (this, filling) = Self::open_any(config, &Owner::any(here), data)?;
+        let Shared { databases, .. } = &*this.shared;
+        let fail = |trouble: Trouble| this.shared.fail(&trouble);
+        if !filling {
+            // One that was filled from here, and whose copy broke off just then, is looked through once more.
+            let filled = Notes::of(data).is_copied(&this.name);
+            if !filled && (this.next > 1 || databases.has_records().map_err(fail)?) {
+                let problem = format!("it is not empty: {}", databases.how_to_begin_again());
+                return Err(error(&databases.place, problem));
+            }
+            databases.mark_filling().map_err(fail)?;
+        }
+        if !this.noted {
+            Notes::of(data).clear();
+        }
+        Ok(this)
+    }
+
+    /// Opens the databases, and says whether they are being filled.
+    fn open_any(
+        config: &config::CouchDb,
+        owner: &Owner,
+        data: &Path,
+    ) -> Result<(Self, bool), EngineError> {
+        let url = config.url.to_string();
+        let databases = Databases::open(config).map_err(|problem| error(&url, problem))?;
+        let here = owner.site.clone();
+        let name = databases.claim(owner).map_err(|problem| error(&databases.place, problem))?;
+        let fail = |trouble: Trouble| error(&databases.place, trouble.to_string());
+        let filling = databases.is_filling().map_err(fail)?;
+        let (last, last_page) = cut_off(&databases).map_err(fail)?;
+        let index = read_index(&databases, last).map_err(fail)?;
+        let shared = Arc::new(Shared {
+            databases,
+            index: RwLock::new(index),
+            afoot: Mutex::default(),
+            last: AtomicU64::new(last),
+            last_page: AtomicU64::new(last_page),
+            set_back: AtomicBool::new(false),
+            unfollowed: AtomicBool::new(false),
+            data: data.to_owned(),
+        });
+        let mut this = Self {
+            shared,
+            here,
+            next: last + 1,
+            damage: Vec::new(),
+            lost_unknown: None,
+            untold: Vec::new(),
+            lost: BTreeSet::new(),
+            noted: Notes::of(data).written().as_ref() == Some(&name),
+            name,
+            reached: 0,
+            looked: 0,
+        };
+        // What a forgotten resource has left behind because the agent was stopped.
+        let forgotten: Vec<_> = this.shared.index().forgotten().cloned().collect();
+        for resource in forgotten {
+            this.scrub(&resource);
+        }
+        let beside = place(data);
+        if LocalJournal::is_in(&beside) {
+            let (mut journal, batches) = LocalJournal::open(&beside)?;
+            if !batches.is_empty() {
+                let count: usize = batches.iter().map(|batch| batch.values.len()).sum();
+                tracing::info!(
+                    "{count} values that wait in the local journal are brought to CouchDB"
+                );
+            }
+            for batch in &batches {
+                this.take_in(batch, &journal)?;
+            }
+            journal.clear()?;
+        }
+        Ok((this, filling))
+    }
+
+    /// Writes a batch that has waited for the server, unless it is there: the numbers say so.
+    fn take_in(&mut self, batch: &Batch, journal: &LocalJournal) -> Result<(), EngineError> {
+        let (first, last) = (batch.first, batch.last());
+        if first == self.next {
+            return self.append(&batch.values).map(drop);
+        }
+        let place = &self.shared.databases.place;
+        if last >= self.next {
+            let problem = format!(
+                "it holds the numbers {first} to {last}, and what {place} holds ends at {}",
+                self.next - 1
+            );
+            return Err(journal.contradiction(&problem));
+        }
+        let there = self.shared.after(first - 1, batch.values.len())?;
+        let waited: BTreeMap<Seq, &Durable> = batch.numbered().collect();
+        // What is forgotten is not there any more.
+        let other = there.iter().find(|(n, there)| waited.get(n).is_some_and(|it| *it != there));
+        match other {
+            None => Ok(()),
+            Some((number, _)) => {
+                let problem = format!("number {number} is something else in {place}");
+                Err(journal.contradiction(&problem))
+            }
+        }
+    }
+}
+
+/// Cuts off a batch of which the last page is missing. Says the last number that counts, and the one that its page
+/// begins with, if that is known.
+fn cut_off(databases: &Databases) -> Result<(Seq, Seq), Trouble> {
+    let Some(last) = databases.last_page()? else { return Ok((0, 0)) };
+    let (first, end) = last.batch;
+    if last.last() == end {
+        return Ok((end, last.first));
+    }
+    let pages = databases.pages(first..=last.last(), usize::from(u16::MAX))?;
+    // Only its own: a last page that makes no sense takes no other with it.
+    let (own, others): (Vec<Page>, Vec<_>) =
+        pages.into_iter().partition(|page| page.batch == last.batch);
+    let removed = |page: &Page| json!({"_id": page.id, "_rev": page.revision, "_deleted": true});
+    let removed: Vec<_> = own.iter().rev().map(removed).collect();
+    databases.change_pages(&removed)?;
+    Ok((others.iter().map(Page::last).fold(first - 1, Seq::max), 0))
+}
+
+fn read_index(databases: &Databases, upto: Seq) -> Result<Index, Trouble> {
+    let (mut index, mut names, mut from) = (Index::default(), Names::default(), 1);
+    loop {
+        let pages = databases.pages(from..=upto, PAGES)?;
+        let Some(last) = pages.last() else { return Ok(index) };
+        from = last.last() + 1;
+        for page in &pages {
+            index.turn(page, &mut names);
+        }
+    }
+}
