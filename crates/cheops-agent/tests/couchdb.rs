@@ -505,23 +505,23 @@ fn documents_that_are_too_long_together_are_asked_for_in_parts() {
     assert!(way.hidden() > 0);
 }
 
-/// Copies a directory with all that is in it, in the place of what is there.
-fn copy(from: &std::path::Path, to: &std::path::Path) {
-    let _ = std::fs::remove_dir_all(to);
-    let mut cp = std::process::Command::new("cp");
-    assert!(cp.arg("-a").args([from, to]).status().unwrap().success());
-}
-
-#[test]
-fn nothing_is_acknowledged_after_the_databases_were_put_back() {
+/// A server of its own, of which there is a backup, with an engine that has written three values before that and two
+/// since.
+fn backed_up() -> (Pouch, InCouch, std::path::PathBuf, Box<dyn Opened>) {
     let mut server = Pouch::start();
     let place = InCouch(Couch::at(&server), tempfile::tempdir().unwrap());
     let backup = place.1.path().join("backup");
     let mut engine = place.open();
     engine.append(&own(1..=3)).unwrap();
-    server.restart(|files| copy(files, &backup));
+    server.back_up(&backup);
     engine.append(&own(4..=5)).unwrap();
-    server.restart(|files| copy(&backup, files));
+    (server, place, backup, engine)
+}
+
+#[test]
+fn nothing_is_acknowledged_after_the_databases_were_put_back() {
+    let (mut server, place, backup, mut engine) = backed_up();
+    server.put_back(&backup);
     let error = engine.append(&own(6..=6)).unwrap_err();
     assert!(error.is_permanent() && error.to_string().contains("is gone"), "{error}");
     assert!(engine.append(&own(7..=7)).is_err());
@@ -534,17 +534,11 @@ fn nothing_is_acknowledged_after_the_databases_were_put_back() {
 
 #[test]
 fn databases_that_were_put_back_while_nobody_looked_are_known_to_be_old() {
-    let mut server = Pouch::start();
-    let place = InCouch(Couch::at(&server), tempfile::tempdir().unwrap());
-    let backup = place.1.path().join("backup");
-    let mut engine = place.open();
-    engine.append(&own(1..=3)).unwrap();
-    server.restart(|files| copy(files, &backup));
-    engine.append(&own(4..=5)).unwrap();
+    let (mut server, place, backup, mut engine) = backed_up();
     // About every second, an agent has it do what is due.
     engine.tend().unwrap();
     drop(engine);
-    server.restart(|files| copy(&backup, files));
+    server.put_back(&backup);
     let mut engine = place.open();
     read(&mut *engine);
     assert_eq!((engine.reader().last(), engine.damage()[0].seqs.clone()), (5, 4..=5));

@@ -6,7 +6,7 @@
 mod ca;
 mod field;
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, process::Command};
 
 use ca::{Ca, Wanted};
 use cheops_agent::api::model::Submit;
@@ -200,11 +200,6 @@ fn a_job_that_fell_asleep_is_woken_and_one_of_a_site_that_is_no_more_goes() {
     assert!(sites.job(0, 1).is_none());
 }
 
-fn copy(from: &Path, to: &Path) {
-    let _ = fs::remove_dir_all(to);
-    assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
-}
-
 #[test]
 fn what_replication_brings_is_taken_in_after_compaction_a_restart_and_a_backup() {
     let mut server = Pouch::start();
@@ -226,7 +221,7 @@ fn what_replication_brings_is_taken_in_after_compaction_a_restart_and_a_backup()
     sites.couches[0].compact();
     bring(&sites, "lines", 3);
     let backup = sites.directories[0].path().join("backup");
-    server.restart(|files| copy(files, &backup));
+    server.back_up(&backup);
     eventually("the agent sees it again", || sites.agents[0].ask("/readyz").unwrap().0 == 200);
     bring(&sites, "lines", 4);
 
@@ -237,7 +232,7 @@ fn what_replication_brings_is_taken_in_after_compaction_a_restart_and_a_backup()
         sites.couches[0].look(&pages)["rows"][0]["id"].as_str().unwrap().to_owned()
     };
     let before = end(&sites);
-    server.restart(|files| copy(&backup, files));
+    server.put_back(&backup);
     assert!(end(&sites) < before);
     eventually("the agent ends", || sites.agents[0].ended().is_some_and(|code| code != 0));
     sites.agents[0].start();

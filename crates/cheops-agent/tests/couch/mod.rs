@@ -303,8 +303,18 @@ impl Pouch {
             .unwrap()
     }
 
+    /// Copies its files to a directory, and starts it again.
+    pub(crate) fn back_up(&mut self, to: &Path) {
+        self.restart(|files| copy(files, to));
+    }
+
+    /// Puts its files back as they are in a directory, and starts it again.
+    pub(crate) fn put_back(&mut self, from: &Path) {
+        self.restart(|files| copy(from, files));
+    }
+
     /// Ends it, does something to the directory of its files, and starts it again, on loopback.
-    pub(crate) fn restart(&mut self, meanwhile: impl FnOnce(&Path)) {
+    fn restart(&mut self, meanwhile: impl FnOnce(&Path)) {
         let _ = self.child.kill();
         let _ = self.child.wait();
         meanwhile(self.directory.path());
@@ -334,6 +344,12 @@ impl Pouch {
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
+}
+
+/// Copies a directory with all that is in it, in the place of what is there.
+fn copy(from: &Path, to: &Path) {
+    let _ = fs::remove_dir_all(to);
+    assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
 }
 
 impl Drop for Pouch {
