@@ -258,6 +258,28 @@ fn the_engine_is_the_embedded_one_unless_couchdb_is_named() {
         ("engine = 'couchdb'\n[couchdb]\nurl = 'http://u:p@db'".to_owned(), "holds a name or"),
         (format!("engine = 'couchdb'\n[couchdb]\n{url}\nuser = 'u'"), "go together"),
         (format!("engine = 'couchdb'\n[couchdb]\n{url}\nlocal_journal = 0"), "is 0 bytes"),
+        (format!("engine = 'couchdb'\n[couchdb]\n{url}\ndatabase = 'x-local'"), "end with -local"),
+        (
+            format!("engine = 'couchdb'\n[couchdb]\n{url}\nrelay = '0.0.0.0:5990'"),
+            "CouchDB reaches",
+        ),
+        (format!("engine = 'couchdb'\n[couchdb]\n{url}\nrelay = '127.0.0.1:0'"), "and a port"),
+        (
+            format!("engine = 'couchdb'\n[couchdb]\n{url}\nrelay_name = 'a'"),
+            "goes with `couchdb.relay`",
+        ),
+        (
+            format!(
+                "engine = 'couchdb'\n[couchdb]\n{url}\nrelay = '127.0.0.1:5990'\nrelay_name = 'a/b'"
+            ),
+            "write a name of this machine",
+        ),
+        (
+            format!(
+                "engine = 'couchdb'\n[couchdb]\n{url}\nrelay = '127.0.0.1:5990'\nrelay_name = 'a'"
+            ),
+            "needs `api.certificate`",
+        ),
         (format!("engine = 'couchdb'\n[couchdb]\n{url}\nca = 'x'"), "begins with https"),
         (format!("engine = 'couchdb'\n[couchdb]\n{url}\ndatabase = 'A/b'"), "a name begins with"),
         (format!("engine = 'couchdb'\n[couchdb]\n{url}\nuri = 'x'"), "unknown field `uri`"),
