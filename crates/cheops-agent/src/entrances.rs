@@ -17,15 +17,13 @@ use std::{
 };
 
 use axum::Router;
-use tokio::{
-    net::{TcpListener, UnixListener},
-    task::JoinHandle,
-};
+use tokio::{net::UnixListener, task::JoinHandle};
 
 use crate::{
     agent::StartError,
     api::{self, Listener, Place, Shared},
     config::{Config, Serve, Socket},
+    contended,
     trust::certificate::Certificate,
 };
 
@@ -78,13 +76,13 @@ impl Entrances {
         let certificate =
             files.map(|(certificate, key)| Certificate::open(certificate, key)).transpose()?;
         let failed = |error| StartError::Listen { address: config.api, what: "the API", error };
-        let tcp = TcpListener::bind(config.api).await.map_err(failed)?;
+        let tcp = contended::listen(config.api).await.map_err(failed)?;
         let api = tcp.local_addr().unwrap_or(config.api);
         let listener = match &certificate {
             Some(certificate) => Listener::Tls(tcp, certificate.acceptor()?),
             None => Listener::Tcp(tcp),
         };
-        Ok(Self { api, certificate, listener, socket: unix_socket(config)? })
+        Ok(Self { api, certificate, listener, socket: unix_socket(config).await? })
     }
 
     /// Serves whoever comes, until it is to stop. Gives what does, and the Unix socket if there is one.
@@ -116,14 +114,14 @@ impl Entrances {
 }
 
 /// Listens on the Unix socket, if there is to be one.
-fn unix_socket(config: &Config) -> Result<Option<(UnixSocket, UnixListener)>, StartError> {
+async fn unix_socket(config: &Config) -> Result<Option<(UnixSocket, UnixListener)>, StartError> {
     // Whoever is at work from the data directory is the only one, or comes after one that hangs.
     let (path, needed, ours) = match &config.socket {
         Socket::Off => return Ok(None),
         Socket::At(path) => (path.clone(), true, false),
         Socket::InData => (config.data.join(SOCKET), false, true),
     };
-    match bind(path.clone(), ours) {
+    match contended::retry(|| bind(&path, ours)).await {
         Ok(bound) => Ok(Some(bound)),
         Err(error) if needed => Err(StartError::Socket { path, error }),
         // Most often its path is longer than the system allows.
@@ -138,24 +136,24 @@ fn unix_socket(config: &Config) -> Result<Option<(UnixSocket, UnixListener)>, St
 }
 
 /// Makes a socket for its owner and its group, in the place of one that an agent has left, or of one that is ours.
-fn bind(path: PathBuf, ours: bool) -> io::Result<(UnixSocket, UnixListener)> {
-    match fs::symlink_metadata(&path) {
+fn bind(path: &Path, ours: bool) -> io::Result<(UnixSocket, UnixListener)> {
+    match fs::symlink_metadata(path) {
         Ok(about) if !about.file_type().is_socket() => {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is another file"));
         }
-        Ok(_) if !ours && UnixStream::connect(&path).is_ok() => {
+        Ok(_) if !ours && UnixStream::connect(path).is_ok() => {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another agent listens there"));
         }
         _ => {}
     }
     // It gets its name when it is for these only.
-    let mut draft = path.clone().into_os_string();
+    let mut draft = path.to_owned().into_os_string();
     draft.push(".n");
     let draft = PathBuf::from(draft);
     let _ = fs::remove_file(&draft);
     let unix = UnixListener::bind(&draft)?;
     fs::set_permissions(&draft, Permissions::from_mode(0o660))?;
     let inode = fs::symlink_metadata(&draft)?.ino();
-    fs::rename(&draft, &path)?;
-    Ok((UnixSocket { path, inode }, unix))
+    fs::rename(&draft, path)?;
+    Ok((UnixSocket { path: path.to_owned(), inode }, unix))
 }

@@ -6,6 +6,7 @@ pub mod api;
 mod arrivals;
 pub mod audit;
 pub mod config;
+mod contended;
 pub mod engine;
 mod entrances;
 mod expiry;

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     agent::StartError,
     config::{self, Config},
+    contended,
     engine::{
         EngineError, Sort,
         couchdb::{Attempt, BEAT, Fence, Held, Holder, Lease, Owner},
@@ -235,7 +236,7 @@ impl Passing {
                 continue;
             }
             let failed = |error| StartError::Listen { address, what: "those who come by", error };
-            let listener = TcpListener::bind(address).await.map_err(failed)?;
+            let listener = contended::listen(address).await.map_err(failed)?;
             open.spawn(pass(listener, (name, address), holder.clone()));
         }
         Ok(Self { holder, _doors: open })

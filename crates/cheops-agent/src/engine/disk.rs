@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::{EngineError, Sort};
+use crate::contended;
 
 pub(super) fn error(place: &Path, problem: impl Into<String>) -> EngineError {
     EngineError { place: place.display().to_string(), problem: problem.into(), sort: Sort::Disk }
@@ -72,7 +73,7 @@ pub(super) fn lock(directory: &Path) -> Result<Lock, EngineError> {
     let path = directory.join("lock");
     let open = File::options().create(true).truncate(false).write(true).open(path);
     let file = open.map_err(|failure| error(directory, explain(&failure)))?;
-    match file.try_lock() {
+    match contended::lock(&file) {
         Ok(()) => Ok(Lock(file)),
         Err(TryLockError::WouldBlock) => Err(error(
             directory,

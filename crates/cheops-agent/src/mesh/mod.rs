@@ -100,7 +100,7 @@ use self::{
 };
 use crate::{
     api::Context,
-    config,
+    config, contended,
     files::Files,
     metrics, node,
     peers::{MOST_FORWARDED, Peers, SERVICE},
@@ -137,7 +137,7 @@ impl Doors {
         let mut doors = Vec::new();
         for (which, address) in services.chain([(Which::Calls(None), mesh.outbound)]) {
             let Some(address) = address else { continue };
-            let listener = TcpListener::bind(address).await.map_err(|error| (address, error))?;
+            let listener = contended::listen(address).await.map_err(|error| (address, error))?;
             doors.push((which, listener));
         }
         Ok(Self(doors))

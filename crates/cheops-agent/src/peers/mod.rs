@@ -58,6 +58,7 @@ use self::{
 };
 use crate::{
     config::{Config, Links},
+    contended,
     limits::Seldom,
     node,
     problems::Noted,
@@ -381,7 +382,7 @@ impl Peers {
         noted: Noted,
         node: node::Handle,
     ) -> io::Result<Self> {
-        let listener = TcpListener::bind(config.peers).await?;
+        let listener = contended::listen(config.peers).await?;
         let known = Arc::new(members.clone());
         let tls = match pki {
             Some(pki) => Ok(Tls::with_pki(pki, members.own(), known)),

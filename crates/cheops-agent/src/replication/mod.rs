@@ -39,6 +39,7 @@ use self::jobs::Failing;
 use crate::{
     api::{self, Listener},
     config::{self, Config},
+    contended,
     engine::couchdb::{Dialect, Server},
     node,
     peers::{Caller, Peers},
@@ -202,12 +203,12 @@ impl Shared {
 /// Listens where it is told to; otherwise on loopback, on the port of the last time if it is free.
 async fn listen(relay: Option<SocketAddr>, data: &Path) -> io::Result<TcpListener> {
     if let Some(relay) = relay {
-        return TcpListener::bind(relay).await;
+        return contended::listen(relay).await;
     }
     let note = data.join(PORT);
     let last = fs::read_to_string(&note).ok().and_then(|port| port.trim().parse().ok());
     if let Some(port) = last
-        && let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await
+        && let Ok(listener) = contended::listen((Ipv4Addr::LOCALHOST, port).into()).await
     {
         return Ok(listener);
     }

@@ -190,7 +190,12 @@ impl Lease {
         let found = self.databases.lease()?;
         if let Some(found) = &found {
             let still = self.watch.still(found, now);
-            if !found.may_be_taken_by(&self.me, still, || self.lock.try_hold()) {
+            // From one that takes no turns, there is no second attempt.
+            let alone = found.holder.alone;
+            let lock = || {
+                if alone { matches!(self.lock.hold(), Ok(Some(()))) } else { self.lock.try_hold() }
+            };
+            if !found.may_be_taken_by(&self.me, still, lock) {
                 return Ok(Err(found.holder.clone()));
             }
         }

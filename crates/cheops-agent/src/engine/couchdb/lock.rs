@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{chance, place};
-use crate::engine::disk;
+use crate::{contended, engine::disk};
 
 /// The file, beside what else is kept of the databases.
 const FILE: &str = "lock";
@@ -44,10 +44,20 @@ impl Lock {
         Ok(Self { file, held: false, directory, inode })
     }
 
-    /// Takes it; nothing if another process has it. A file system without locks is a failure.
+    /// Takes it, and waits briefly for a process that was killed just now; nothing if another process has it. A file
+    /// system without locks is a failure.
     pub(super) fn hold(&mut self) -> io::Result<Option<()>> {
-        match self.file.try_lock() {
-            _ if self.held => {}
+        self.hold_by(contended::lock)
+    }
+
+    fn hold_by(
+        &mut self,
+        lock: impl FnOnce(&File) -> Result<(), TryLockError>,
+    ) -> io::Result<Option<()>> {
+        if self.held {
+            return Ok(Some(()));
+        }
+        match lock(&self.file) {
             Ok(()) => self.held = true,
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(failure)) => return Err(failure),
@@ -55,9 +65,9 @@ impl Lock {
         Ok(Some(()))
     }
 
-    /// Takes it if that can be done, and says whether it is held now.
+    /// Takes it if that can be done at once, and says whether it is held now.
     pub(super) fn try_hold(&mut self) -> bool {
-        matches!(self.hold(), Ok(Some(())))
+        matches!(self.hold_by(File::try_lock), Ok(Some(())))
     }
 
     /// Lets others have it.
