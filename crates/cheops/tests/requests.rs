@@ -375,6 +375,61 @@ fn a_file_is_stored_by_its_content() {
     );
     let (status, body) = raw(&site, &request);
     assert_eq!((status, body.as_str()), (206, "llo"));
+    // Beyond the end, beyond what a disk can have, beyond 64 bits, and nonsense.
+    for from in [
+        "5",
+        "9223372036854775807",
+        "9223372036854775808",
+        "18446744073709551615",
+        "18446744073709551616",
+        "-1",
+        "x",
+    ] {
+        let request = request.replace("bytes=2-", &format!("bytes={from}-"));
+        let (status, body) = raw(&site, &request);
+        assert_eq!(status, 416, "{from}: {body}");
+        let problem: Problem = serde_json::from_str(&body).unwrap();
+        assert_eq!(problem.kind, "bad-range", "{from}: {body}");
+    }
+}
+
+#[test]
+fn every_endpoint_rejects_unknown_query_parameters() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Agent::alone(directory.path());
+    site.exec("x", &Submit { sites: Some("site1".into()), ..submit("true", "set") });
+    let document: serde_json::Value = serde_json::from_str(&get(&site, "/openapi.json").1).unwrap();
+    let mut asked = 0;
+    let mut rejected = |method: &str, path: &str, known: &[&str]| {
+        // Even beside one that is known.
+        let beside = known.first().map(|name| format!("{name}=1&")).unwrap_or_default();
+        let request = format!(
+            "{} {path}?{beside}ord%65r=1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+            method.to_uppercase()
+        );
+        let (status, body) = raw(&site, &request);
+        assert_eq!(status, 400, "{method} {path}: {body}");
+        let problem: Problem = serde_json::from_str(&body).unwrap();
+        assert_eq!(problem.kind, "bad-parameter", "{method} {path}: {body}");
+        let told = format!("{} {}", problem.detail, problem.hint);
+        assert!(told.contains("`order`"), "{method} {path}: {body}");
+        assert!(known.iter().all(|name| told.contains(name)), "{method} {path}: {body}");
+        asked += 1;
+    };
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let parameters = operation["parameters"].as_array().map_or(&[][..], Vec::as_slice);
+            let names = parameters.iter().filter(|parameter| parameter["in"] == "query");
+            let names: Vec<&str> = names.filter_map(|query| query["name"].as_str()).collect();
+            let path = path.replace("{id}", "x").replace("{operation}", "site1:1");
+            let path = path.replace("{name}", "site1").replace("{content}", &"0".repeat(64));
+            rejected(method, &path, &names);
+        }
+    }
+    rejected("get", "/openapi.json", &[]);
+    assert!(asked > 40, "only {asked} endpoints");
+    // The session of `DELETE /api/v1/resources/x` and all else has changed nothing.
+    assert_eq!(get(&site, "/api/v1/resources/x").0, 200);
 }
 
 #[test]
@@ -395,4 +450,18 @@ fn health_readiness_metrics_and_the_document_are_there() {
     let document: serde_json::Value = serde_json::from_str(&get(&site, "/openapi.json").1).unwrap();
     assert_eq!(document["openapi"], "3.1.0");
     assert!(document["paths"]["/api/v1/resources/{id}/operations"]["post"].is_object());
+}
+
+#[test]
+fn credentials_in_a_request_target_are_rejected() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Agent::alone(directory.path());
+    for head in [
+        "GET http://ada:secret@localhost/healthz HTTP/1.1\r\nHost: localhost",
+        "GET /healthz HTTP/1.1\r\nHost: ada:secret@localhost",
+    ] {
+        let (status, body) = raw(&site, &format!("{head}\r\nConnection: close\r\n\r\n"));
+        assert_eq!(status, 400, "{head}: {body}");
+        assert!(body.contains("bad-request") && !body.contains("secret"), "{head}: {body}");
+    }
 }

@@ -105,6 +105,7 @@ fn door(place: Place, request: &Request) -> ApiResult<Door> {
 /// Who sends a request, if it may come in. `users` are those that the system knows.
 fn identify(access: &Access, door: &Door, users: &str, request: &Request) -> ApiResult<Who> {
     let (method, headers) = (request.method(), request.headers());
+    without_credentials(request.uri(), headers)?;
     let name = match door {
         // No browser speaks over a Unix socket, and its host has no name.
         Door::Socket { uid } => user_name(users, *uid),
@@ -161,6 +162,21 @@ fn counts(access: &Access, proof: &Proof) -> bool {
             granted(token) && access.sessions.goes_on(session, Instant::now())
         }
     }
+}
+
+/// Refuses a target or a `Host` with a user name in it (RFC 9110, 4.2.4). What stands there is not repeated: it may be a
+/// password.
+fn without_credentials(uri: &Uri, headers: &HeaderMap) -> ApiResult<()> {
+    let in_target = uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
+    let in_host = |host: &HeaderValue| host.as_bytes().contains(&b'@');
+    if in_target || headers.get_all(header::HOST).iter().any(in_host) {
+        return Err(ApiError::bad(
+            "bad-request",
+            "there is a user name before the host, in the target of the request or in its Host",
+            "leave it out, and send a token as Authorization: Bearer …",
+        ));
+    }
+    Ok(())
 }
 
 /// Whether a request may come in. `secure`: over TLS, with which no page comes that has none.
@@ -260,6 +276,24 @@ mod tests {
     };
 
     const SITE: &str = "sec-fetch-site";
+
+    #[test]
+    fn credentials_in_a_target_or_a_host_are_refused() {
+        for (target, host, fine) in [
+            ("/a@b?c@d", "localhost", true),
+            ("http://localhost/a@b", "localhost", true),
+            ("http://ada:secret@localhost/", "localhost", false),
+            ("http://@localhost/", "localhost", false),
+            ("/", "ada@localhost", false),
+        ] {
+            let headers = HeaderMap::from_iter([(header::HOST, host.parse().unwrap())]);
+            let judged = without_credentials(&target.parse().unwrap(), &headers);
+            assert_eq!(judged.is_ok(), fine, "{target} {host}");
+            if let Err(refused) = judged {
+                assert!(!format!("{refused:?}").contains("secret"), "{target}");
+            }
+        }
+    }
 
     #[test]
     fn only_pages_of_this_agent_and_programs_come_in() {

@@ -15,14 +15,17 @@ use super::{
 use crate::node::Health;
 
 /// The agent runs.
-#[utoipa::path(get, path = "/healthz", tag = "agent", responses((status = OK, body = String)))]
+#[utoipa::path(get, path = "/healthz", tag = "agent",
+    responses((status = OK, body = String),
+        (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
 /// Whether the agent accepts operations.
 #[utoipa::path(get, path = "/readyz", tag = "agent",
-    responses((status = OK, body = Ready), (status = SERVICE_UNAVAILABLE, body = Ready)))]
+    responses((status = OK, body = Ready), (status = SERVICE_UNAVAILABLE, body = Ready),
+        (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn readyz(State(context): State<Shared>) -> Response {
     let because = match context.node.health() {
         Health::Well => Vec::new(),

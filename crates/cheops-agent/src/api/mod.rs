@@ -5,6 +5,7 @@
 //!   operations;
 //! - a request that another site has to answer is passed on at most once, so that none can go round
 //!   in circles;
+//! - an endpoint rejects query parameters that its description does not have;
 //! - every error is `application/problem+json`, with what to do.
 
 mod access;
@@ -23,6 +24,7 @@ mod held;
 mod hooks;
 pub mod model;
 mod original;
+mod parameters;
 mod pass;
 mod policy;
 mod problems;
@@ -63,6 +65,7 @@ use utoipa_axum::{
     routes,
 };
 
+use self::parameters::Parameters;
 pub(crate) use self::{
     audited::attended,
     catalogue::{answer_offer, is_offer, learn},
@@ -91,6 +94,9 @@ use crate::{
 
 /// The longest body that is not a file, in bytes.
 pub const MAX_BODY: usize = 2 << 20;
+
+/// Where the description of the API is.
+const DOCUMENT: &str = "/openapi.json";
 
 /// All that the handlers need.
 pub struct Context {
@@ -235,11 +241,12 @@ fn routes() -> OpenApiRouter<Shared> {
 /// The API, for the listeners of this site and for the calls of other agents.
 pub fn router(context: Shared) -> Router {
     let (router, document) = routes().split_for_parts();
+    let parameters = Arc::new(Parameters::of(&document, DOCUMENT));
     // Its text takes a small part of the room.
     let document = Bytes::from(serde_json::to_vec(&document).unwrap_or_default());
     router
         .route(
-            "/openapi.json",
+            DOCUMENT,
             axum::routing::get(move || {
                 let answer = ([(header::CONTENT_TYPE, "application/json")], document.clone());
                 async move { answer }
@@ -248,20 +255,23 @@ pub fn router(context: Shared) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(middleware::from_fn_with_state(context.clone(), count))
+        .layer(middleware::from_fn_with_state((context.clone(), parameters), count))
         .layer(tower_http::catch_panic::CatchPanicLayer::custom(broken))
         .with_state(context)
 }
 
-/// Lets through what whoever asks has a right to, and counts requests and how long they take.
+/// Lets through what whoever asks has a right to and what its endpoint understands, and counts requests and how long
+/// they take.
 async fn count(
-    axum::extract::State(context): axum::extract::State<Shared>,
+    axum::extract::State((context, parameters)): axum::extract::State<(Shared, Arc<Parameters>)>,
     request: Request,
     next: Next,
 ) -> Response {
     let start = Instant::now();
     let method = request.method().clone();
-    let response = match rights::judge(&request) {
+    let checked = rights::judge(&request)
+        .and_then(|()| parameters.check(&method, request.uri(), request.extensions()));
+    let response = match checked {
         Ok(()) => next.run(request).await,
         Err(refused) => refused.into_response(),
     };

@@ -73,12 +73,14 @@ pub(super) async fn content(
         return Ok((octets, body).into_response());
     }
     if from >= length {
-        return Err(ApiError::new(
+        let beyond = ApiError::new(
             StatusCode::RANGE_NOT_SATISFIABLE,
             "bad-range",
             format!("the file has {length} bytes"),
             "ask for a part that is there",
-        ));
+        );
+        let whole = [(header::CONTENT_RANGE, format!("bytes */{length}"))];
+        return Ok((whole, beyond).into_response());
     }
     let part = format!("bytes {from}-{}/{length}", length - 1);
     Ok((StatusCode::PARTIAL_CONTENT, octets, [(header::CONTENT_RANGE, part)], body).into_response())

@@ -213,7 +213,8 @@ impl Files {
         let open = move || {
             let mut file = File::open(path)?;
             let length = file.metadata()?.len();
-            file.seek(SeekFrom::Start(offset))?;
+            // What is beyond the end is the caller's to refuse; the system knows no offsets beyond 2^63.
+            file.seek(SeekFrom::Start(offset.min(length)))?;
             Ok((tokio::fs::File::from_std(file), length))
         };
         spawn_blocking(open).await.map_err(io::Error::other)?
