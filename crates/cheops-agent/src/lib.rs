@@ -12,6 +12,7 @@ mod entrances;
 mod expiry;
 pub mod federation;
 pub mod files;
+mod framing;
 pub mod hooks;
 mod hop;
 pub mod limits;

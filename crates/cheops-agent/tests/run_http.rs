@@ -329,6 +329,25 @@ async fn an_instance_that_hangs_up_is_asked_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_response_that_can_be_read_in_two_ways_is_a_failure() {
+    for (unsound, why) in [
+        (
+            "HTTP/1.1 201 Created\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+            "both a Content-Length and a Transfer-Encoding",
+        ),
+        ("HTTP/1.1 101 OK\r\nConnection: upgrade\r\nUpgrade: feed\r\n\r\n", "(101)"),
+    ] {
+        let instance = Instance::start(move |_| Some(unsound.to_owned()));
+        let (_directory, site) = site(instance.address);
+        let create = request("POST", "/v2/images", "{}", makes());
+        let reply = site.submit(operation(&site, "r", "create", create, LONG)).await;
+        assert_eq!(reply.outcome, Outcome::Ko, "{}", reply.output);
+        assert!(reply.output.contains(why), "{}", reply.output);
+        assert_eq!(instance.seen().len(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_stops_meanwhile_finds_the_answer_and_what_was_made() {
     let gate = Gate::default();
     let held = gate.clone();

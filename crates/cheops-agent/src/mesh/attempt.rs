@@ -18,6 +18,8 @@ pub(super) enum Came {
     Silence,
     /// Nothing in time: it may have arrived.
     Late,
+    /// Nothing: the client's body is malformed, too short, or stopped coming.
+    BrokenBody,
 }
 
 impl Came {
@@ -40,6 +42,7 @@ impl Came {
         match self {
             Self::Late => StatusCode::GATEWAY_TIMEOUT,
             Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            Self::BrokenBody => StatusCode::BAD_REQUEST,
             Self::Answer(_) | Self::NotThere | Self::Silence => StatusCode::BAD_GATEWAY,
         }
     }
@@ -61,6 +64,7 @@ pub(super) fn may_go_on(came: Came, method: &Method, rest: Rest) -> bool {
     }
     match came {
         Came::NotThere | Came::Busy => true,
+        Came::BrokenBody => false,
         Came::Silence | Came::Late => method.is_idempotent(),
         Came::Answer(status) => is_no_answer(status) && method.is_idempotent(),
     }
@@ -80,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_may_have_happened_is_not_done_again() {
-        use Came::{Answer, Late, NotThere, Silence};
+        use Came::{Answer, BrokenBody, Late, NotThere, Silence};
         use Rest::{Partial, Whole};
         // came, rest, GET, PUT, POST
         for (came, rest, get, put, post) in [
@@ -89,6 +93,7 @@ mod tests {
             (Silence, Whole, true, true, false),
             (Silence, Partial, false, false, false),
             (Late, Whole, true, true, false),
+            (BrokenBody, Whole, false, false, false),
             (Answer(StatusCode::OK), Whole, false, false, false),
             (Answer(StatusCode::NOT_FOUND), Whole, false, false, false),
             (Answer(StatusCode::INTERNAL_SERVER_ERROR), Whole, false, false, false),

@@ -2,12 +2,13 @@
 //! small and may be needed again.
 //!
 //! What must stay true: a body of which nothing comes for too long is broken off, so that nobody
-//! holds a connection for ever by saying nothing; trailers arrive with the body that they belong to.
+//! holds a connection for ever by saying nothing; trailers arrive with the body that they belong to;
+//! a request that fails because its client's body is broken is told from one that its receiver fails.
 
 use std::{
     pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
@@ -207,8 +208,21 @@ impl Patience {
             self.waits = true;
         }
         ready!(self.alarm.poll(cx));
-        Poll::Ready(Some(Err(format!("nothing came for {:?}", self.limit).into())))
+        Poll::Ready(Some(Err(nothing_came(self.limit).into())))
     }
+}
+
+fn nothing_came(limit: Duration) -> String {
+    format!("nothing came for {limit:?}")
+}
+
+/// What is at the bottom of an error of a body.
+pub(super) fn reason(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut deepest = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    deepest.to_string()
 }
 
 /// The body of a request, which must not stall.
@@ -268,9 +282,17 @@ impl Waiting {
         self.0.as_ref().map_or(0, |sent| sent.taken.load(Ordering::Relaxed))
     }
 
+    /// Why the client's body is at fault for that there is no answer, if it is: it is malformed or too short,
+    /// or `late`, the time is over while nothing but the client was waited for.
+    pub(super) fn broken(&self, late: bool, idle: Duration) -> Option<String> {
+        let sent = self.0.as_ref()?;
+        let stalls = late && !self.is_over() && sent.stalls.load(Ordering::Relaxed);
+        sent.broken.get().cloned().or_else(|| stalls.then(|| nothing_came(idle)))
+    }
+
     /// The answer, unless it takes too long after all of the request's body was sent, or nothing of that
     /// is taken for too long.
-    pub(super) async fn within<F: Future>(self, limits: Limits, answer: F) -> Option<F::Output> {
+    pub(super) async fn within<F: Future>(&self, limits: Limits, answer: F) -> Option<F::Output> {
         let mut answer = pin!(answer);
         let mut taken = self.taken();
         while let Some(sent) = self.0.as_ref().filter(|_| !self.is_over()) {
@@ -295,6 +317,10 @@ struct Sent(Arc<Told>);
 struct Told {
     taken: AtomicU64,
     over: AtomicBool,
+    /// The client was asked for more of the body, and it has not come.
+    stalls: AtomicBool,
+    /// Why the body can't be read on.
+    broken: OnceLock<String>,
     notify: Notify,
 }
 
@@ -315,14 +341,23 @@ impl hyper::body::Body for Timed {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         let said = Pin::new(&mut this.body).poll_frame(cx);
-        match (&said, &this.sent) {
-            (Poll::Ready(None), _) => (this.sent, this.place) = (None, None),
-            (Poll::Ready(_), Some(sent)) => {
-                sent.0.taken.fetch_add(1, Ordering::Relaxed);
+        let said = this.patience.poll(said, cx);
+        if let Some(Sent(told)) = &this.sent {
+            told.stalls.store(said.is_pending(), Ordering::Relaxed);
+            match &said {
+                Poll::Ready(Some(Ok(_))) => {
+                    told.taken.fetch_add(1, Ordering::Relaxed);
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    let _ = told.broken.set(reason(&**error));
+                }
+                Poll::Ready(None) | Poll::Pending => {}
             }
-            _ => {}
         }
-        this.patience.poll(said, cx)
+        if matches!(said, Poll::Ready(None)) {
+            (this.sent, this.place) = (None, None);
+        }
+        said
     }
 
     fn is_end_stream(&self) -> bool {

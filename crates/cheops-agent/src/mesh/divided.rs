@@ -24,7 +24,7 @@ use super::{
     across::{Said, Unsaid, document},
     answer::Problem,
     asking::{Asking, MOST},
-    body::Body,
+    body::{Body, reason},
     heard::Told,
     hide::{forget_bytes, format},
     pool::Answer,
@@ -142,7 +142,7 @@ impl Shared {
         let (headers, divide) = (&parts.headers, &service.config.divide);
         let strict = !divide.is_empty() && self.is_about_own(service, parts);
         let body = body.keep(DIVISIBLE, service.config.limits.idle).await;
-        let body = body.map_err(|error| broken_body(&error.to_string()))?;
+        let body = body.map_err(|error| broken_body(&reason(&*error)))?;
         if body.again().is_none() && (strict || format(headers) == Some(Format::Json)) {
             // Who waits to be told to go on has sent nothing.
             if !headers.contains_key(EXPECT) {

@@ -193,7 +193,13 @@ impl Shared {
             body.hold(stream.clone());
             let (longer, waiting) = (Limits { answer: limit, ..limits }, body.waiting());
             let called = self.peers.call(site, Request::from_parts(*parts, body.any()));
-            (waiting.within(longer, called).await, None)
+            let answered = waiting.within(longer, called).await;
+            if !matches!(answered, Some(Ok(_)))
+                && let Some(why) = waiting.broken(answered.is_none(), limits.idle)
+            {
+                return nothing(Came::BrokenBody, why);
+            }
+            (answered, None)
         };
         let mut response = match answered {
             None => return nothing(Came::Late, format!("it did not answer within {limit:?}")),

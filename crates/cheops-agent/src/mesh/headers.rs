@@ -3,13 +3,14 @@
 //! What must stay true:
 //! - fields that are about one connection do not go on to the next (see `hop`);
 //! - a body has one length that all agree on: a request that gives two is refused (RFC 9112, 6.3);
+//! - a target and a `Host` name a host and nothing else: credentials in them are refused (RFC 9110, 4.2.4);
 //! - what agents say to each other can't come from outside;
 //! - a request that goes round in circles comes to an end: those who pass it on are counted.
 
 use std::{fmt::Write as _, net::IpAddr};
 
 use hyper::{
-    HeaderMap, StatusCode, Version,
+    HeaderMap, StatusCode, Uri, Version,
     header::{CONTENT_LENGTH, FORWARDED, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING, VIA},
 };
 
@@ -46,6 +47,8 @@ pub(super) enum Unsound {
     TwoHosts,
     #[error("it has no Host")]
     NoHost,
+    #[error("there is a user name before the host, in its target or its Host")]
+    UserInfo,
     #[error("its header fields have more than {MOST} bytes")]
     TooLarge,
 }
@@ -59,15 +62,30 @@ impl Unsound {
             | Self::TwoLengths
             | Self::Encoding
             | Self::TwoHosts
-            | Self::NoHost => StatusCode::BAD_REQUEST,
+            | Self::NoHost
+            | Self::UserInfo => StatusCode::BAD_REQUEST,
+        }
+    }
+
+    /// What the client can do about it.
+    pub(super) fn hint(self) -> &'static str {
+        match self {
+            Self::UserInfo => "send credentials in a header field, like Authorization",
+            Self::TooLarge => "send fewer or shorter header fields",
+            Self::TwoFramings
+            | Self::TwoLengths
+            | Self::Encoding
+            | Self::TwoHosts
+            | Self::NoHost => "send a request that RFC 9112 allows",
         }
     }
 }
 
 /// Whether a request means the same to everybody who reads it, and is not too much to read.
-pub(super) fn sound(version: Version, headers: &HeaderMap) -> Result<(), Unsound> {
+pub(super) fn sound(version: Version, target: &Uri, headers: &HeaderMap) -> Result<(), Unsound> {
     let (mut lengths, mut hosts, mut encodings, mut bytes) = (0, 0, 0, 0);
     let mut chunked = true;
+    let mut user = target.authority().is_some_and(|authority| authority.as_str().contains('@'));
     // Once over all of them is quicker than to look each up.
     for (name, value) in headers {
         bytes += name.as_str().len() + value.len();
@@ -75,6 +93,7 @@ pub(super) fn sound(version: Version, headers: &HeaderMap) -> Result<(), Unsound
             lengths += 1;
         } else if name == HOST {
             hosts += 1;
+            user |= value.as_bytes().contains(&b'@');
         } else if name == TRANSFER_ENCODING {
             encodings += 1;
             chunked = value.as_bytes().eq_ignore_ascii_case(b"chunked");
@@ -86,6 +105,7 @@ pub(super) fn sound(version: Version, headers: &HeaderMap) -> Result<(), Unsound
         (_, 2..) => Err(Unsound::Encoding),
         _ if !chunked => Err(Unsound::Encoding),
         _ if hosts > 1 => Err(Unsound::TwoHosts),
+        _ if user => Err(Unsound::UserInfo),
         _ if hosts == 0 && version == Version::HTTP_11 => Err(Unsound::NoHost),
         _ if bytes > MOST => Err(Unsound::TooLarge),
         _ => Ok(()),
@@ -191,13 +211,24 @@ mod tests {
             ("transfer-encoding: chunked\ntransfer-encoding: chunked", Err(Unsound::Encoding)),
             ("transfer-encoding: xchunked", Err(Unsound::Encoding)),
             ("host: a\nhost: b", Err(Unsound::TwoHosts)),
+            ("host: ada@a", Err(Unsound::UserInfo)),
             (&format!("host: a\nx: {}", "y".repeat(MOST)), Err(Unsound::TooLarge)),
         ] {
-            assert_eq!(sound(Version::HTTP_11, &headers(given)), expected, "{given}");
+            let target = Uri::from_static("/x@y");
+            assert_eq!(sound(Version::HTTP_11, &target, &headers(given)), expected, "{given}");
+        }
+        for (target, expected) in [
+            ("http://web/a@b?c@d", Ok(())),
+            ("http://ada@web/", Err(Unsound::UserInfo)),
+            ("http://ada:secret@web:80/", Err(Unsound::UserInfo)),
+            ("http://@web/", Err(Unsound::UserInfo)),
+        ] {
+            let found = sound(Version::HTTP_11, &target.parse().unwrap(), &headers("host: web"));
+            assert_eq!(found, expected, "{target}");
         }
         // These name it otherwise, or not at all.
         for version in [Version::HTTP_10, Version::HTTP_2] {
-            assert_eq!(sound(version, &headers("accept: x")), Ok(()));
+            assert_eq!(sound(version, &Uri::from_static("/"), &headers("accept: x")), Ok(()));
         }
     }
 

@@ -15,7 +15,7 @@ use super::{
     Head, Service, Shared,
     answer::{Problem, Tried, timed},
     attempt::{Came, Rest, may_go_on},
-    body::Body,
+    body::{Body, reason},
     forward::{Attempt, Forwarded, Nothing},
     pool::Answer,
     read::Named,
@@ -56,7 +56,7 @@ impl Shared {
         if legs.len() > 1 {
             body = match body.keep(self.config.buffer, service.config.limits.idle).await {
                 Ok(body) => body,
-                Err(error) => return self.refuse(&broken_body(&error.to_string()).about(named)),
+                Err(error) => return self.refuse(&broken_body(&reason(&*error)).about(named)),
             };
         }
         let (mut tried, mut times, mut last_came) = (Vec::new(), Vec::new(), Came::NotThere);
@@ -166,6 +166,9 @@ fn rest(body: Option<&Body>) -> Rest {
 }
 
 fn no_answer(came: Came, tried: Vec<Tried>) -> Box<Problem> {
+    if let (Came::BrokenBody, Some(Tried { why, .. })) = (came, tried.last()) {
+        return broken_body(why);
+    }
     let detail = match tried.last() {
         Some(Tried { site, why }) => format!("{site}: {why}"),
         None => "there is nothing to try".to_owned(),

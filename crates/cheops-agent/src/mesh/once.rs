@@ -10,7 +10,7 @@ use super::{
     Head, Service, Shared,
     answer::Problem,
     attempt::Came,
-    body::Body,
+    body::{Body, reason},
     forward::{Attempt, Forwarded, Nothing},
     read::Named,
     serve::broken_body,
@@ -40,7 +40,7 @@ impl Shared {
                     "raise `mesh.buffer`, or leave `none(…)` out: then it is stored",
                 )));
             }
-            Err(error) => return Ok(self.refuse(&broken_body(&error.to_string()))),
+            Err(error) => return Ok(self.refuse(&broken_body(&reason(&*error)))),
         };
         let (to_answers, mut answers) = mpsc::channel(sites.len().max(1));
         for site in self.nearest(sites.iter()) {

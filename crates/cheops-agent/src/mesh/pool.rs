@@ -26,6 +26,7 @@ use bytes::Bytes;
 use hyper::{
     Request, Response,
     body::{Body as _, Frame, Incoming, SizeHint},
+    header::UPGRADE,
 };
 use tokio::{
     net::TcpStream,
@@ -42,7 +43,11 @@ use super::{
     upgrade::Place,
     wire::Wire,
 };
-use crate::{config::Limits, socket::Socket};
+use crate::{
+    config::Limits,
+    framing::{UnsoundResponse, sound_response},
+    socket::Socket,
+};
 
 /// How many idle connections are kept.
 const KEPT: usize = 256;
@@ -88,6 +93,10 @@ pub(super) enum Failed {
     Broke { address: SocketAddr, error: Arc<hyper::Error> },
     #[error("{address} did not answer within {limit:?}")]
     Late { address: SocketAddr, limit: Duration },
+    #[error("{address} answered in a way that can't be passed on: {why}")]
+    Unsound { address: SocketAddr, why: UnsoundResponse },
+    #[error("{0}")]
+    BrokenBody(String),
 }
 
 /// No answer, and the body of the request if none of it was sent.
@@ -116,8 +125,9 @@ impl Failed {
             Self::Connect { .. } | Self::ConnectLate { .. } | Self::Refused { .. } => {
                 Came::NotThere
             }
-            Self::Broke { .. } => Came::Silence,
+            Self::Broke { .. } | Self::Unsound { .. } => Came::Silence,
             Self::Late { .. } => Came::Late,
+            Self::BrokenBody(_) => Came::BrokenBody,
         }
     }
 }
@@ -143,16 +153,32 @@ impl Upstream {
         request: Request<Body>,
     ) -> Result<Response<Answer>, Unanswered> {
         let request = request.map(|body| Timed::new(body, self.limits.idle));
-        match &self.kind {
+        let waiting = request.body().waiting();
+        let answered = match &self.kind {
             Kind::Http1(idle) => self.send_http1(idle, request).await,
             Kind::Http2(streams) => {
-                let waiting = request.body().waiting();
                 let sending = streams.send(self.address, self.limits, request);
                 let answered = waiting.within(self.limits, sending).await;
-                let response = answered.unwrap_or(Err(self.late().into()))?;
-                Ok(response.map(|body| self.passing(body)))
+                answered.unwrap_or(Err(self.late().into())).and_then(|response| {
+                    self.check(&response, false)?;
+                    Ok(response.map(|body| self.passing(body)))
+                })
             }
-        }
+        };
+        answered.map_err(|unanswered| {
+            let late = matches!(unanswered.failed, Failed::Late { .. });
+            match waiting.broken(late, self.limits.idle) {
+                Some(why) if unanswered.body.is_none() => Failed::BrokenBody(why).into(),
+                _ => unanswered,
+            }
+        })
+    }
+
+    /// Checks that a response means the same to all who read it. `switches`: a change of the protocol was
+    /// asked for.
+    fn check(&self, response: &Response<Incoming>, switches: bool) -> Result<(), Failed> {
+        sound_response(response.status(), response.headers(), switches)
+            .map_err(|why| Failed::Unsound { address: self.address, why })
     }
 
     async fn send_http1(
@@ -161,11 +187,12 @@ impl Upstream {
         mut request: Request<Timed>,
     ) -> Result<Response<Answer>, Unanswered> {
         let limits = self.limits;
+        let switches = request.headers().contains_key(UPGRADE);
         while let Some(mut wire) = take(idle) {
             let again = copy(&request);
             match wire.ask(request, limits).await {
                 None => return Err(self.late().into()),
-                Some(Ok(response)) => return Ok(self.answered(response, wire, idle)),
+                Some(Ok(response)) => return self.answered(response, switches, wire, idle),
                 Some(Err(mut failed)) => {
                     // What comes back was not sent.
                     match (failed.take_message(), again) {
@@ -186,7 +213,7 @@ impl Upstream {
         };
         match wire.ask(request, limits).await {
             None => Err(self.late().into()),
-            Some(Ok(response)) => Ok(self.answered(response, wire, idle)),
+            Some(Ok(response)) => self.answered(response, switches, wire, idle),
             Some(Err(failed)) => Err(self.broke(failed.into_error()).into()),
         }
     }
@@ -194,17 +221,20 @@ impl Upstream {
     fn answered(
         &self,
         response: Response<Incoming>,
+        switches: bool,
         wire: Box<Wire>,
         idle: &Arc<Mutex<Idle>>,
-    ) -> Response<Answer> {
-        response.map(|body| {
+    ) -> Result<Response<Answer>, Unanswered> {
+        // The connection is closed with `wire`.
+        self.check(&response, switches)?;
+        Ok(response.map(|body| {
             let lease = Lease { wire, idle: idle.clone() };
             if body.is_end_stream() {
                 lease.give_back();
                 return Answer::from(Body::Empty);
             }
             Answer { lease: Some(lease), ..self.passing(body) }
-        })
+        }))
     }
 
     fn passing(&self, body: Incoming) -> Answer {

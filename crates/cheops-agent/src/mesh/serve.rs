@@ -21,8 +21,8 @@ use cheops_core::{
     scope,
 };
 use hyper::{
-    Method, Request, Response, StatusCode,
-    header::{HOST, HeaderValue},
+    Method, Request, Response, StatusCode, Version,
+    header::{HOST, HeaderValue, UPGRADE},
     http::{request::Parts, uri::PathAndQuery},
 };
 
@@ -32,7 +32,7 @@ use super::{
     attempt::Came,
     body::Body,
     forward::{Nothing, path},
-    headers::{CAME, Client, PLACE, forwarded, from_outside, sound},
+    headers::{CAME, Client, PLACE, Unsound, forwarded, from_outside, sound},
     linked::Found,
     pool::Answer,
     read::{Named, Unreadable},
@@ -114,18 +114,15 @@ impl Shared {
 
     /// Checks a request, takes its scope off, and says whom it came from to those who come after.
     fn admit(&self, asks: Asks<'_>, parts: &mut Parts) -> Result<Option<Arc<Named>>, Box<Problem>> {
-        sound(parts.version, &parts.headers).map_err(|unsound| {
-            Problem::new(
-                unsound.status(),
-                UNSOUND,
-                format!("the request is not taken: {unsound}"),
-                "send a request that RFC 9112 allows, with fewer or shorter header fields",
-            )
-        })?;
+        sound(parts.version, &parts.uri, &parts.headers).map_err(unsound)?;
         if parts.method == Method::CONNECT {
             return Err(tunnel());
         }
         from_outside(&mut parts.headers);
+        if parts.version < Version::HTTP_11 {
+            // HTTP/1.0 can't change the protocol of a connection (RFC 9110, 7.8).
+            parts.headers.remove(UPGRADE);
+        }
         let named = self.reader.take(parts).map_err(|unreadable| in_words(&unreadable))?;
         let (named, client) = match (named, asks) {
             (None, Asks::Application(client)) => (self.belongs(parts)?, client),
@@ -252,6 +249,8 @@ impl Shared {
         if call.method == Method::CONNECT {
             return Err(tunnel());
         }
+        // What the host is depends on it.
+        sound(call.version, &call.uri, &call.headers).map_err(unsound)?;
         let host = call.uri.authority().map(|authority| authority.as_str().to_owned());
         let host = host.or_else(|| {
             let host = call.headers.get(HOST)?;
@@ -341,6 +340,15 @@ fn in_words(unreadable: &Unreadable) -> Box<Problem> {
     Problem::new(StatusCode::BAD_REQUEST, "bad-scope", unreadable.to_string(), hint)
 }
 
+fn unsound(unsound: Unsound) -> Box<Problem> {
+    Problem::new(
+        unsound.status(),
+        UNSOUND,
+        format!("the request is not taken: {unsound}"),
+        unsound.hint(),
+    )
+}
+
 fn tunnel() -> Box<Problem> {
     Problem::new(
         StatusCode::NOT_IMPLEMENTED,
@@ -351,11 +359,20 @@ fn tunnel() -> Box<Problem> {
 }
 
 fn no_instance(service: &Service, nothing: &Nothing) -> Box<Problem> {
+    let hint = match nothing.came {
+        Came::BrokenBody => return broken_body(&nothing.why),
+        Came::Silence | Came::Late | Came::Answer(_) => {
+            "look at the log of the instance: it may have carried out the request"
+        }
+        Came::NotThere | Came::Busy => {
+            "start it, or correct `address` of the service in the agent's configuration"
+        }
+    };
     Problem::new(
         nothing.came.status(),
         "no-instance",
         format!("the instance of `{}`: {}", service.name(), nothing.why),
-        "start it, or correct `address` of the service in the agent's configuration",
+        hint,
     )
 }
 

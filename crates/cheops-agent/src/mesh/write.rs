@@ -30,7 +30,7 @@ use tokio::{sync::mpsc::UnboundedReceiver, time::Instant};
 use super::{
     Head, Service, Shared,
     answer::Problem,
-    body::{Body, Timed},
+    body::{Body, Timed, reason},
     headers::{FOR, end_hop},
     heard::{Told, Waiting},
     linked::give_ids,
@@ -39,6 +39,7 @@ use super::{
 };
 use crate::{
     api::{self, ApiError},
+    files::FileError,
     node::Stopping,
     policy::MESH,
     replicants::{Name, Replicant},
@@ -317,7 +318,7 @@ impl Shared {
         idle: Duration,
     ) -> Result<HttpBody, Box<Problem>> {
         let broken = |why: String| super::serve::broken_body(&why);
-        let body = body.keep(inline, idle).await.map_err(|error| broken(error.to_string()))?;
+        let body = body.keep(inline, idle).await.map_err(|error| broken(reason(&*error)))?;
         match body {
             Body::Empty => Ok(HttpBody::None),
             Body::Whole(bytes, _) if bytes.len() <= inline => {
@@ -329,7 +330,10 @@ impl Shared {
                     data.next().await.map(|part: Result<Bytes, _>| (part, data))
                 });
                 let stored = self.files.put(content).await;
-                let (content, length) = stored.map_err(|error| refused(&ApiError::from(error)))?;
+                let (content, length) = stored.map_err(|error| match error {
+                    FileError::Broken(why) => broken(why),
+                    error => refused(&ApiError::from(error)),
+                })?;
                 Ok(HttpBody::File(Attachment { name: "body".into(), content, length }))
             }
         }

@@ -34,6 +34,7 @@ use super::{
     command::{Keep, Sink},
     job::{End, Request},
 };
+use crate::framing::sound_response;
 
 /// How long to wait before a connection is tried again: at first, and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -174,6 +175,13 @@ async fn exchange(
             )));
         }
     };
+    // A run asks for no change of the protocol.
+    if let Err(unsound) = sound_response(parts.status, &parts.headers, false) {
+        let (service, address) = (&request.service, request.address);
+        return Some(End::Failed(format!(
+            "the instance of `{service}` at {address} got the request and answered in a way that can't be passed on: {unsound}; nobody knows if it took effect"
+        )));
+    }
     if again && matches!(parts.status.as_u16(), 502..=504) {
         return None;
     }

@@ -8,6 +8,7 @@ mod field;
 
 mod changed;
 mod clients;
+mod edges;
 mod hostile;
 mod limits;
 mod origin;
