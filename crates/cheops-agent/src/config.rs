@@ -32,7 +32,7 @@ pub use self::service::{Cross, Divide, Gather, Ids, Limits, Mesh, Meta, Service,
 use self::service::{MeshSection, ServiceSection};
 pub use self::trust::Pki;
 use self::trust::TrustSection;
-use crate::policy::{Policy, PolicySection};
+use crate::policy::{Environment, EnvironmentSection, Policy, PolicySection};
 
 /// Where the API listens, as the original program does.
 pub const API_PORT: u16 = 8079;
@@ -170,6 +170,8 @@ pub struct Runs {
     /// How long a resource must be quiet before its `Show` command is run, so that sites can be
     /// compared; never if there is none.
     pub show_after: Option<Duration>,
+    /// The variables that commands get, unless a rule of the policy says otherwise.
+    pub environment: Environment,
     /// How many files a command may have open, if that is not as many as the agent may. Not a setting
     /// of the file: it is what the agent was started with.
     pub open_files: Option<u64>,
@@ -257,6 +259,7 @@ impl Config {
                 output_file: 64 << 20,
                 shell: PathBuf::from("/bin/sh"),
                 show_after: Some(Duration::from_secs(1)),
+                environment: Environment::default(),
                 open_files: None,
             },
             links: Links {
@@ -348,6 +351,10 @@ impl Config {
             runs.show_after = Some(quiet).filter(|quiet| !quiet.is_zero());
         }
         set(&mut runs.timeout, span("runs.timeout", file.runs.timeout)?);
+        if let Some(section) = file.runs.environment {
+            let environment = Environment::read(section).map_err(within_runs)?;
+            runs.environment = environment.with_basic();
+        }
         set(&mut links.heartbeat, span("links.heartbeat", file.links.heartbeat)?);
         set(&mut links.silence, span("links.silence", file.links.silence)?);
         set(&mut links.retry, span("links.retry", file.links.retry)?);
@@ -553,6 +560,11 @@ fn of_rule(text: &str, problem: &str) -> Option<usize> {
     found
 }
 
+/// A problem with a setting of `[runs]`, whose name it begins with.
+fn within_runs(problem: String) -> String {
+    problem.replacen('`', "`runs.", 1)
+}
+
 fn set<T>(setting: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *setting = value;
@@ -651,6 +663,7 @@ struct RunsSection {
     output_file: Option<u64>,
     shell: Option<PathBuf>,
     show_after: Option<String>,
+    environment: Option<EnvironmentSection>,
 }
 
 #[derive(Deserialize, Default)]

@@ -206,6 +206,74 @@ async fn each_role_may_do_what_it_is_for_and_nothing_else() {
     assert_eq!(author(&site, "db-1").await, "ada");
 }
 
+/// A request for an operation of the kind `set` that brings a configuration.
+fn configured(id: &str, sites: Option<&str>, config: &Value) -> Request<Body> {
+    let body =
+        json!({ "command": "true", "kind": "set", "sites": sites, "config": config, "wait": "0s" });
+    post(&format!("/api/v1/resources/{id}/operations"), &body)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_of_some_kinds_can_not_set_commands_of_a_resource() {
+    let site = Site::strict().await;
+    let of_kinds =
+        |name: &str, kinds: &[&str]| json!({ "name": name, "role": "operator", "kinds": kinds });
+    let limited = site.token(of_kinds("omar", &["set", "delete"])).await;
+    let all = site.token(of_kinds("olga", &["*"])).await;
+    let admin = site.token(json!({ "name": "ada", "role": "admin" })).await;
+    let show = json!({ "Show": "cat /etc/shadow" });
+    let matrix = json!([{ "Before": "set", "After": "set", "Result": "take-one" }]);
+    for (token, id, sites, config, expected) in [
+        (&limited, "new", Some("here"), show.clone(), 403),
+        (&limited, "new", Some("here"), json!({ "Reset": "rm -rf /" }), 403),
+        (
+            &limited,
+            "new",
+            Some("here"),
+            json!({ "Check": "true", "ResolutionMatrix": matrix }),
+            403,
+        ),
+        (&limited, "new", Some("here"), json!({ "ResolutionMatrix": matrix }), 202),
+        (&limited, "new", None, show.clone(), 403),
+        (&limited, "new", None, json!({ "Timeout": "3s" }), 202),
+        (&all, "new", None, show.clone(), 202),
+        (&admin, "old", Some("here"), show.clone(), 202),
+        // What is there may stay. It may be neither changed nor removed.
+        (&limited, "old", None, json!({ "Show": "cat /etc/shadow", "Timeout": "3s" }), 202),
+        (&limited, "old", None, json!({ "Show": "cat /etc/passwd" }), 403),
+        (&limited, "old", None, json!({ "Timeout": "3s" }), 403),
+        // An empty configuration changes nothing.
+        (&limited, "old", None, json!({}), 202),
+        (&admin, "old", None, json!({ "Timeout": "3s" }), 202),
+    ] {
+        let (status, _, body) = site.ask(bearer(configured(id, sites, &config), token)).await;
+        assert_eq!(status, expected, "{id} {config}: {body}");
+        if expected == 403 {
+            assert_eq!(body["type"], "not-allowed", "{body}");
+            let detail = body["detail"].as_str().unwrap();
+            assert!(detail.contains("of the kinds set, delete"), "{detail}");
+        }
+    }
+    // The same for a rehearsal, and for the API of the original program.
+    let mut rehearsal =
+        json!({ "command": "true", "kind": "set", "config": show, "dry_run": true });
+    rehearsal["sites"] = "here".into();
+    let rehearsal = post("/api/v1/resources/third/operations", &rehearsal);
+    assert_eq!(site.with(&limited, rehearsal).await, (403, "not-allowed".to_owned()));
+    let part = |name: &str, value: &str| {
+        format!("--x\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+    };
+    let parts =
+        [("command", "true"), ("sites", "here"), ("type", "set"), ("config", &show.to_string())];
+    let form: String = parts.iter().map(|(name, value)| part(name, value)).collect();
+    let exec =
+        Request::post("/exec/third").header("content-type", "multipart/form-data; boundary=x");
+    let exec = exec.body(Body::from(form + "--x--\r\n")).unwrap();
+    assert_eq!(site.with(&limited, exec).await, (403, "not-allowed".to_owned()));
+    let (status, _) = site.ask_as_user(get("/api/v1/resources/third")).await;
+    assert_eq!(status, 404);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_author_is_what_the_door_found_out() {
     let site = Site::start(|_| {}).await;
@@ -558,6 +626,19 @@ async fn who_asked_is_the_author_at_the_site_that_it_is_passed_on_to_and_may_no_
     assert_eq!(a.with(&on_b, again()).await.0, 202);
     let (status, kind) = a.with(&on_a, again()).await;
     assert_eq!((status, kind.as_str()), (403, "not-allowed"));
+    // Nor may somebody set commands there who may not here.
+    let of_kind = a.token(json!({ "name": "kim", "role": "operator", "kinds": ["set"] })).await;
+    for (config, status) in [(json!({ "Show": "id" }), 403), (json!({ "Timeout": "3s" }), 202)] {
+        assert_eq!(a.with(&of_kind, configured("x", None, &config)).await.0, status, "{config}");
+    }
+    let admin = a.token(json!({ "name": "ada", "role": "admin" })).await;
+    assert_eq!(a.with(&admin, configured("x", None, &json!({ "Show": "id" }))).await.0, 202);
+    let (status, kind) = a.with(&of_kind, configured("x", None, &json!({ "Timeout": "4s" }))).await;
+    assert_eq!(
+        (status, kind.as_str()),
+        (403, "not-allowed"),
+        "only the other site knows of `Show`"
+    );
     let show = || post("/api/v1/resources/x/show", &json!({ "command": "echo hello" }));
     let (status, kind) = a.with(&on_a, show()).await;
     assert_eq!((status, kind.as_str()), (403, "not-allowed"));

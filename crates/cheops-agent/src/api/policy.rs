@@ -28,10 +28,10 @@ pub(super) async fn test(
 ) -> ApiResult<axum::Json<PolicyVerdict>> {
     let decide = |asked: &Asked<'_>| context.gate.decide(asked);
     let verdict = match &question.operation {
-        None => question::answer(&question, decide).map_err(bad)?,
+        None => question::answer(&question, context.gate.environment(), decide).map_err(bad)?,
         Some(id) => {
             let op = known(&context, question.resource.as_deref(), id).await?;
-            question::answer_operation(&op, decide)
+            question::answer_operation(&op, context.gate.environment(), decide)
         }
     };
     Ok(axum::Json(PolicyVerdict { site: context.here().to_string(), ..verdict }))

@@ -15,6 +15,7 @@ use cheops_core::{
     duration,
     id::{Kind, OpId, ResourceId, SiteId, Sites},
     replica::{self, Refusal, Replica, Submission},
+    trust::people,
 };
 use futures_util::{
     Stream, StreamExt,
@@ -303,6 +304,7 @@ pub(super) async fn may_submit(
     who: &Who,
     submission: &Submission,
 ) -> ApiResult<()> {
+    may_configure(context, who, submission).await?;
     // For most, it makes no difference where.
     if !who.is_held_to_sites() {
         return who.may_operate(&submission.resource, &submission.kind, &[]);
@@ -314,6 +316,19 @@ pub(super) async fn may_submit(
         known.iter().chain(&submission.sites).flat_map(Sites::iter).cloned().collect();
     let sites: Vec<SiteId> = sites.into_iter().collect();
     who.may_operate(&submission.resource, &submission.kind, &sites)
+}
+
+/// Whether somebody may give a resource the commands of the configuration that is asked for. Where the
+/// resource is not known, it counts as one without commands; the site that the request is passed on to
+/// looks again.
+async fn may_configure(context: &Context, who: &Who, submission: &Submission) -> ApiResult<()> {
+    // One that names parts alone leaves the commands of a resource as they are.
+    let config = submission.config.as_ref().filter(|config| config.says_more_than_parts());
+    let Some(config) = config.filter(|_| who.is_held_to_kinds()) else { return Ok(()) };
+    let id = submission.resource.clone();
+    let look = move |replica: &Replica| replica.resource(&id).map(|known| known.config().clone());
+    let known = context.node.read(look).await?.unwrap_or_default();
+    who.may(&people::Asked::Commands { fields: &config.changed_commands(&known) })
 }
 
 /// The sites that know a resource which a request would create here or at the sites that it names.

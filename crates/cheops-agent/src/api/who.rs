@@ -143,6 +143,11 @@ impl Who {
         self.may(&Asked::Operation { resource, kind, sites })
     }
 
+    /// Whether what it may do depends on the kinds.
+    pub(super) fn is_held_to_kinds(&self) -> bool {
+        matches!(&self.role, Some(Role::Operator(reach)) if reach.is_held_to_kinds())
+    }
+
     /// Whether what it may do depends on the sites.
     pub(super) fn is_held_to_sites(&self) -> bool {
         matches!(&self.role, Some(Role::Operator(reach)) if !reach.sites.is_empty())

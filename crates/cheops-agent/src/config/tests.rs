@@ -48,6 +48,7 @@ fn all_settings() {
             output_file = 20
             shell = "/bin/bash"
             show_after = "0s"
+            environment = { keep = ["LC_*"], set = { COLOUR = "blue" } }
             [links]
             heartbeat = "1s"
             silence = "3s"
@@ -95,6 +96,10 @@ fn all_settings() {
     assert_eq!(config.runs.timeout, Duration::from_mins(1));
     assert_eq!((config.runs.output, config.runs.output_file), (10, 20));
     assert_eq!(config.runs.show_after, None);
+    let Environment { keep, set } = &config.runs.environment;
+    let keep: Vec<&str> = keep.iter().map(|name| name.as_str()).collect();
+    assert_eq!(keep, ["PATH", "HOME", "LANG", "LC_*"]);
+    assert_eq!(set["COLOUR"], "blue");
     assert_eq!(config.links.silence, Duration::from_secs(3));
     assert_eq!((config.store.reserve, config.store.file), (40, 50));
     let age = Duration::from_hours(2);
@@ -150,6 +155,21 @@ fn what_is_wrong_is_said() {
         ("site = 'a'\nruns.timeout = 'soon'", "line 2: `runs.timeout`"),
         ("site = 'a'\n[runs]\nparallel = 0", "line 3: `runs.parallel` must be at least 1"),
         ("site = 'a'\n[runs]\ntimeout = '0s'", "line 3: `runs.timeout` must be longer than 0s"),
+        (
+            "site = 'a'\n[runs]\nenvironment = { keep = ['CHEOPS_TOKEN'] }",
+            "line 3: `runs.environment`: commands never get the agent's own",
+        ),
+        (
+            "site = 'a'\n[runs]\nenvironment = { keep = ['A=b'] }",
+            "line 3: `runs.environment`: `A=b` can't be the name of a variable",
+        ),
+        ("site = 'a'\n[runs]\nenvironment = { kept = ['A'] }", "line 3: unknown field `kept`"),
+        ("site = 'a'\n[runs]\nenvironment = ['A']", "line 3: invalid type"),
+        (
+            "site = 'a'\n[[policy.rule]]\nname = 'x'\ndecision = 'allow'\n\
+             allow_any_shell_command = true\nenvironment = { keep = ['CHEOPS_*'] }",
+            "line 3: the rule `x` of the policy: `environment`: commands never get",
+        ),
         ("site = 'a'\n[api]\ntokens = 'some'", "line 3: `api.tokens` is `some`"),
         ("site = 'a'\n[api]\nkey = 'k'", "line 3: `api.key` needs an `api.certificate`"),
         ("site = 'a'\n[api]\nfeeds = 0", "must be at least 1"),

@@ -143,7 +143,11 @@ impl Hooks {
         let hooks = Self(Arc::new(Inner {
             here: config.site.clone(),
             directory,
-            shell: Shell { program: config.runs.shell.clone(), work: config.work.clone() },
+            shell: Shell {
+                program: config.runs.shell.clone(),
+                work: config.work.clone(),
+                variables: config.runs.environment.of(std::env::vars_os()),
+            },
             takeover: config.takeover,
             settle: links.silence + links.retry * 2,
             all: RwLock::default(),

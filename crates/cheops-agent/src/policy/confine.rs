@@ -11,14 +11,14 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::hooks::Pattern;
+use super::Environment;
 
 /// What a rule says of how its commands run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Terms {
     /// The user: a name, or numbers (`UID` or `UID:GID`).
     pub user: Option<String>,
-    /// The variables; all that the agent has, if nothing is said.
+    /// The variables; those that `[runs]` names, if nothing is said.
     pub environment: Option<Environment>,
     /// The limits.
     pub limits: Limits,
@@ -31,15 +31,6 @@ impl Terms {
     pub fn is_own_user_on_paths(&self) -> bool {
         self.paths.is_some() && self.user.is_none()
     }
-}
-
-/// Which variables a command has, beside those about itself.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Environment {
-    /// Those of the agent that stay.
-    pub keep: Vec<Pattern>,
-    /// Those that are set.
-    pub set: BTreeMap<String, String>,
 }
 
 /// How much a command may take.
@@ -125,29 +116,28 @@ impl Terms {
         self.user.is_some() || self.limits != Limits::default() || self.paths.is_some()
     }
 
-    /// The variables of the agent that a command keeps, and those that are set; nothing if it has all.
+    /// All variables that a command gets, besides those about itself, where they differ from those that
+    /// all commands get.
     pub fn variables(
         &self,
+        common: &Environment,
         agent: impl Iterator<Item = (String, String)>,
         user: Option<&User>,
     ) -> Option<Vec<(String, String)>> {
-        let about = |user: &User| {
+        if self.environment.is_none() && user.is_none() {
+            return None;
+        }
+        let environment = self.environment.as_ref().unwrap_or(common);
+        let mut variables: BTreeMap<String, String> =
+            agent.filter(|(name, _)| environment.keeps(name)).collect();
+        if let Some(user) = user {
             let name = user.name.iter().flat_map(|name| {
                 ["USER", "LOGNAME"].map(|variable| (variable.to_owned(), name.clone()))
             });
             let home = user.home.iter().map(|home| ("HOME".to_owned(), home.clone()));
-            name.chain(home).collect::<Vec<_>>()
-        };
-        let mut variables: BTreeMap<String, String> = match (&self.environment, user) {
-            (None, None) => return None,
-            (None, Some(_)) => agent.collect(),
-            (Some(environment), _) => {
-                let keeps = |name: &str| environment.keep.iter().any(|kept| kept.matches(name));
-                agent.filter(|(name, _)| keeps(name)).collect()
-            }
-        };
-        variables.extend(user.into_iter().flat_map(about));
-        variables.extend(self.environment.iter().flat_map(|environment| environment.set.clone()));
+            variables.extend(name.chain(home));
+        }
+        variables.extend(environment.set.clone());
         Some(variables.into_iter().collect())
     }
 }
@@ -186,6 +176,7 @@ pub(super) fn user_here(wanted: &str) -> Option<User> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hooks::Pattern;
 
     const PASSWD: &str =
         "root:x:0:0:root:/root:/bin/sh\nredis:x:101:102::/var/lib/redis:/bin/false\nshort:x:7\n";
@@ -208,9 +199,15 @@ mod tests {
     #[test]
     fn a_command_has_the_variables_that_its_rule_names_and_no_others() {
         let agent = || {
-            [("PATH", "/bin"), ("SECRET", "s"), ("LC_ALL", "C"), ("HOME", "/root")]
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .into_iter()
+            [
+                ("PATH", "/bin"),
+                ("SECRET", "s"),
+                ("LC_ALL", "C"),
+                ("HOME", "/root"),
+                ("CHEOPS_TOKEN", "t"),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into_iter()
         };
         let terms = |keep: Option<&[&str]>, set: &[(&str, &str)]| Terms {
             environment: keep.map(|keep| Environment {
@@ -221,7 +218,7 @@ mod tests {
         };
         let user = user("redis", PASSWD, GROUP);
         let shown = |terms: Terms, user: Option<&User>| {
-            let variables = terms.variables(agent(), user)?;
+            let variables = terms.variables(&Environment::default(), agent(), user)?;
             let shown = variables.iter().map(|(name, value)| format!("{name}={value}"));
             Some(shown.collect::<Vec<_>>().join(" "))
         };
@@ -236,6 +233,13 @@ mod tests {
                 user.as_ref(),
                 Some("HOME=/var/lib/redis LOGNAME=redis USER=redis"),
             ),
+            (
+                None,
+                &[],
+                user.as_ref(),
+                Some("HOME=/var/lib/redis LOGNAME=redis PATH=/bin USER=redis"),
+            ),
+            (Some(&["*"]), &[], None, Some("HOME=/root LC_ALL=C PATH=/bin SECRET=s")),
         ] {
             assert_eq!(shown(terms(keep, set), user).as_deref(), expected, "{keep:?} {set:?}");
         }

@@ -12,7 +12,7 @@ use cheops_core::{
 };
 
 use super::{
-    Asked, Confine, Denial, Here, Kind, Landlock, Permit, Policy, Rule, Step, Way,
+    Asked, Confine, Denial, Environment, Here, Kind, Landlock, Permit, Policy, Rule, Step, Way,
     confine::{User, user_here},
 };
 use crate::{config::Config, run::confine::has_landlock};
@@ -26,6 +26,8 @@ pub struct Gate(Arc<Inner>);
 
 struct Inner {
     policy: Policy,
+    /// The variables of commands whose rule names none.
+    environment: Environment,
     here: Here,
     joined: Box<dyn Fn() -> bool + Send + Sync>,
     landlock: bool,
@@ -43,7 +45,7 @@ impl fmt::Debug for Gate {
 pub struct Allowed {
     /// How.
     pub way: Way,
-    /// The variables, beside those about itself; nothing if it has those of the agent.
+    /// The variables, besides those about itself; nothing if it has those that all commands have.
     pub variables: Option<Vec<(String, String)>>,
     /// What the process takes upon itself.
     pub confine: Option<Confine>,
@@ -82,6 +84,7 @@ impl Gate {
         let file = config.file.clone().map(|file| std::path::absolute(&file).unwrap_or(file));
         Self(Arc::new(Inner {
             policy: config.policy.clone(),
+            environment: config.runs.environment.clone(),
             here: Here { site: config.site.clone(), file, joined: false },
             joined: Box::new(joined),
             landlock: has_landlock(),
@@ -92,6 +95,11 @@ impl Gate {
     /// The gate of a site that has no policy and is alone.
     pub fn open(site: SiteId) -> Self {
         Self::new(&Config::new(site, ""), || false)
+    }
+
+    /// The variables of commands whose rule names none.
+    pub fn environment(&self) -> &Environment {
+        &self.0.environment
     }
 
     fn here(&self) -> Here {
@@ -211,7 +219,7 @@ impl Gate {
         let agent = all.filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
-        let variables = terms.variables(agent, user.as_ref());
+        let variables = terms.variables(&self.0.environment, agent, user.as_ref());
         let confine = terms.confines().then(|| Confine {
             rule,
             user: user.map(|user| user.identity),
@@ -276,6 +284,7 @@ mod tests {
         let config = Config::from_toml(&text, Path::new("/")).unwrap();
         Gate(Arc::new(Inner {
             policy: config.policy,
+            environment: config.runs.environment,
             here: Here { site: config.site, file: None, joined: false },
             joined: Box::new(|| true),
             landlock,

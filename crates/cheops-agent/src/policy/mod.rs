@@ -3,7 +3,8 @@
 //! Pure, but for [`Gate`], which knows the system. `read` makes a [`Policy`] of `[policy]` in the site's
 //! configuration; [`Policy::decide`] holds one step of an operation against it and gives a [`Permit`] or
 //! a [`Denial`], each with the name of the rule; `words` splits a line where there is no shell;
-//! `pattern` says what an argument may be; `confine` as whom and within which limits it runs.
+//! `pattern` says what an argument may be; `confine` as whom and within which limits it runs;
+//! `environment` which variables it gets.
 //!
 //! What must stay true:
 //! - rules are tried in the order in which they are written, and the first that matches decides;
@@ -14,6 +15,7 @@
 //!   against some denies.
 
 mod confine;
+mod environment;
 mod gate;
 mod pattern;
 pub mod question;
@@ -26,7 +28,8 @@ use cheops_core::{id::SiteId, matrix::Share};
 use percent_encoding::percent_decode_str;
 
 pub use self::{
-    confine::{Confine, Environment, Identity, Landlock, Limits, Paths, Terms, User},
+    confine::{Confine, Identity, Landlock, Limits, Paths, Terms, User},
+    environment::{Environment, EnvironmentSection},
     gate::{Allowed, Asker, Gate, MESH, Unusable},
     read::{LINE, PolicySection},
     words::{Known, NeedsShell, Word},

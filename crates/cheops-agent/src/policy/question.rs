@@ -5,7 +5,7 @@
 
 use cheops_core::operation::{Action, Operation};
 
-use super::{Asked, Denial, Kind, Permit, Step, Way};
+use super::{Asked, Denial, Environment, Kind, Permit, Step, Way};
 use crate::api::model::{PolicyLimits, PolicyPaths, PolicyQuestion, PolicyStep, PolicyVerdict};
 
 /// Who asks, if nobody is named.
@@ -13,9 +13,10 @@ pub const AUTHOR: &str = "anonymous";
 /// What an operation does, if nothing is said.
 pub const KIND: &str = "exec";
 
-/// Answers a question that holds what is to be run.
+/// Answers a question that holds what is to be run. `common` is what commands get whose rule names no variables.
 pub fn answer(
     question: &PolicyQuestion,
+    common: &Environment,
     decide: impl Fn(&Asked<'_>) -> Result<Permit, Denial>,
 ) -> Result<PolicyVerdict, String> {
     let kind = question.kind.as_deref().unwrap_or(KIND);
@@ -39,12 +40,13 @@ pub fn answer(
         (None, None) => return Err("there is no command and no service".to_owned()),
     };
     let asked = Asked { author, origin, kind, resource, share: None, step };
-    Ok(verdict(&[decide(&asked)]))
+    Ok(verdict(&[decide(&asked)], common))
 }
 
 /// Answers for an operation that is known.
 pub fn answer_operation(
     op: &Operation,
+    common: &Environment,
     decide: impl Fn(&Asked<'_>) -> Result<Permit, Denial>,
 ) -> PolicyVerdict {
     let asked = Asked {
@@ -57,7 +59,7 @@ pub fn answer_operation(
     };
     let mut decided = Vec::new();
     walk(asked, &op.action, &decide, &mut decided);
-    verdict(&decided)
+    verdict(&decided, common)
 }
 
 fn walk(
@@ -83,7 +85,7 @@ fn walk(
     }
 }
 
-fn verdict(decided: &[Result<Permit, Denial>]) -> PolicyVerdict {
+fn verdict(decided: &[Result<Permit, Denial>], common: &Environment) -> PolicyVerdict {
     let denied = decided.iter().find_map(|decided| decided.as_ref().err());
     let (rule, why) = match (denied, decided.first()) {
         (Some(denial), _) => (denial.rule.clone(), Some(denial.why.clone())),
@@ -95,12 +97,16 @@ fn verdict(decided: &[Result<Permit, Denial>]) -> PolicyVerdict {
         allowed: denied.is_none(),
         rule,
         why,
-        steps: decided.iter().filter_map(|decided| decided.as_ref().ok()).map(step).collect(),
+        steps: decided.iter().flatten().map(|permit| step(permit, common)).collect(),
     }
 }
 
-fn step(permit: &Permit) -> PolicyStep {
+fn step(permit: &Permit, common: &Environment) -> PolicyStep {
     let Permit { rule, way, terms } = permit;
+    let environment = match way {
+        Way::Request => None,
+        Way::Shell | Way::Program { .. } => Some(terms.environment.as_ref().unwrap_or(common)),
+    };
     let (how, program, arguments) = match way {
         Way::Request => ("request", None, Vec::new()),
         Way::Shell => ("shell", None, Vec::new()),
@@ -119,11 +125,11 @@ fn step(permit: &Permit) -> PolicyStep {
         program,
         arguments,
         user: terms.user.clone(),
-        keeps: terms.environment.as_ref().map(|environment| {
+        keeps: environment.map(|environment| {
             environment.keep.iter().map(|kept| kept.as_str().to_owned()).collect()
         }),
         // Their values may be secret.
-        sets: terms.environment.iter().flat_map(|e| e.set.keys().cloned()).collect(),
+        sets: environment.iter().flat_map(|e| e.set.keys().cloned()).collect(),
         limits: PolicyLimits {
             cpu_seconds: limits.cpu,
             memory: limits.memory,

@@ -4,7 +4,7 @@
 //! misspelt is left out.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     path::{Path, PathBuf},
 };
 
@@ -12,8 +12,8 @@ use cheops_core::duration;
 use serde::Deserialize;
 
 use super::{
-    Argument, Commands, DEFAULT, Decision, Environment, Landlock, Limits, Paths, Policy, Program,
-    Rule, Terms,
+    Argument, Commands, DEFAULT, Decision, Environment, EnvironmentSection, Landlock, Limits,
+    Paths, Policy, Program, Rule, Terms,
 };
 use crate::hooks::Pattern;
 
@@ -79,15 +79,6 @@ struct ProgramSection {
     program: String,
     #[serde(default)]
     arguments: Vec<String>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct EnvironmentSection {
-    #[serde(default)]
-    keep: Vec<String>,
-    #[serde(default)]
-    set: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -186,7 +177,7 @@ fn rule(section: RuleSection, beside: &Path) -> Result<Rule, String> {
     }
     let terms = Terms {
         user: section.user,
-        environment: section.environment.map(environment).transpose()?,
+        environment: section.environment.map(Environment::read).transpose()?,
         limits: limits(&section.limits)?,
         paths: section.landlock.map(|section| paths(section, beside)).transpose()?,
     };
@@ -230,18 +221,6 @@ fn program(section: &ProgramSection) -> Result<Program, String> {
     }
     let arguments = named.iter().map(|argument| Argument::new(argument)).collect();
     Ok(Program { program: program.clone(), arguments, more })
-}
-
-fn environment(section: EnvironmentSection) -> Result<Environment, String> {
-    let EnvironmentSection { keep, set } = section;
-    let wrong = |name: &&String| name.is_empty() || name.contains(['=', '\0']);
-    if let Some(name) = keep.iter().chain(set.keys()).find(wrong) {
-        return Err(format!("`environment`: `{name}` can't be the name of a variable"));
-    }
-    if set.values().any(|value| value.contains('\0')) {
-        return Err("`environment.set`: a value holds a zero byte".to_owned());
-    }
-    Ok(Environment { keep: patterns(&keep), set })
 }
 
 fn limits(section: &LimitsSection) -> Result<Limits, String> {

@@ -5,9 +5,7 @@
 //! that it has started; and it takes no more memory than its limit, whatever it prints.
 
 use std::{
-    io,
-    os::fd::OwnedFd,
-    path::{Path, PathBuf},
+    collections::BTreeMap, ffi::OsString, io, os::fd::OwnedFd, path::PathBuf, sync::Arc,
     time::Duration,
 };
 
@@ -31,13 +29,23 @@ pub(super) struct Attended {
     pub(super) printed: Vec<u8>,
 }
 
-/// Runs the first step of a job. At most so many bytes of what it prints are kept, and it may have so
-/// many files open.
-pub(super) async fn attend(job: Job, itself: PathBuf, most: usize, files: Option<u64>) -> Attended {
+/// What a command gets from the agent.
+#[derive(Clone)]
+pub(super) struct Host {
+    /// This program, which becomes a command that is to be confined.
+    pub(super) program: PathBuf,
+    /// The variables that all commands get.
+    pub(super) variables: Arc<BTreeMap<OsString, OsString>>,
+    /// How many files a command may have open, if that is not as many as the agent may.
+    pub(super) open_files: Option<u64>,
+}
+
+/// Runs the first step of a job. At most so many bytes of what it prints are kept.
+pub(super) async fn attend(job: Job, host: Host, most: usize) -> Attended {
     let start = Instant::now();
     let mut sink = Sink::new(Vec::new(), most as u64);
     let timeout = job.timeout;
-    let begun = tokio::task::spawn_blocking(move || begin(&job, &itself, files)).await;
+    let begun = tokio::task::spawn_blocking(move || begin(&job, &host)).await;
     let end = match begun.map_err(io::Error::other).and_then(|begun| begun) {
         Err(error) => End::Failed(format!("the command can't be started: {error}")),
         Ok((group, child, pipe)) => {
@@ -65,13 +73,13 @@ impl Drop for Group {
     }
 }
 
-fn begin(job: &Job, itself: &Path, files: Option<u64>) -> io::Result<(Group, Child, OwnedFd)> {
+fn begin(job: &Job, host: &Host) -> io::Result<(Group, Child, OwnedFd)> {
     let nothing = || io::Error::other("there is no command");
     let step = job.steps.first().ok_or_else(nothing)?;
-    let (command, pipe) = command(job, step, itself)?;
+    let (command, pipe) = command(job, step, &host.program, Some(&host.variables))?;
     let child = Command::from(command).spawn()?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-    if let (Some(process), Some(files)) = (group, files) {
+    if let (Some(process), Some(files)) = (group, host.open_files) {
         // Nothing can be done in it before the shell begins; it has hardly begun by now.
         let _ = open_files::give(process, files);
     }
@@ -153,8 +161,12 @@ mod tests {
                 "until [ \"$(ulimit -Sn)\" = 77 ]; do :; done; ulimit -Hn".to_owned(),
             )],
         };
-        let Attended { status, printed } =
-            attend(job, "/proc/self/exe".into(), 100, Some(77)).await;
+        let host = Host {
+            program: "/proc/self/exe".into(),
+            variables: Arc::default(),
+            open_files: Some(77),
+        };
+        let Attended { status, printed } = attend(job, host, 100).await;
         assert_eq!(status.end, End::Exit(0));
         assert_ne!(printed, b"77\n", "it may raise it by itself");
     }

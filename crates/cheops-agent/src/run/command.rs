@@ -4,6 +4,8 @@
 //! limit; all of it is counted; and reading it never waits for what was not printed yet.
 
 use std::{
+    collections::BTreeMap,
+    ffi::OsString,
     fs::File,
     io::{self, Write},
     os::unix::fs::OpenOptionsExt as _,
@@ -25,8 +27,14 @@ const BUFFER: usize = 64 << 10;
 
 /// A step of a job that is a command, ready to start, and the pipe with what it will print. The pipe
 /// ends only when this is dropped, too. `itself` is this program, which becomes the command where that
-/// is to be confined.
-pub(super) fn command(job: &Job, step: &Step, itself: &Path) -> io::Result<(Command, OwnedFd)> {
+/// is to be confined. `variables` are those that all commands get, unless this process has those and no
+/// others, as a supervisor does.
+pub(super) fn command(
+    job: &Job,
+    step: &Step,
+    itself: &Path,
+    variables: Option<&BTreeMap<OsString, OsString>>,
+) -> io::Result<(Command, OwnedFd)> {
     let (pipe, printed) = pipe_with(PipeFlags::CLOEXEC)?;
     let mut command = match step {
         Step::Line(line) => {
@@ -39,7 +47,17 @@ pub(super) fn command(job: &Job, step: &Step, itself: &Path) -> io::Result<(Comm
     };
     command.current_dir(&job.work).process_group(0);
     command.stdin(Stdio::null()).stdout(printed.try_clone()?).stderr(printed);
-    command.env_remove(open_files::VARIABLE);
+    let own = match step {
+        Step::Program(program) => program.variables.as_ref(),
+        Step::Line(_) | Step::Request(_) => None,
+    };
+    if let Some(own) = own {
+        command.env_clear().envs(own.iter().map(|(name, value)| (name, value)));
+    } else if let Some(variables) = variables {
+        command.env_clear().envs(variables);
+    } else {
+        command.env_remove(open_files::VARIABLE);
+    }
     for (name, value) in &job.environment {
         match value {
             Some(value) => command.env(name, value),
@@ -50,7 +68,7 @@ pub(super) fn command(job: &Job, step: &Step, itself: &Path) -> io::Result<(Comm
 }
 
 fn started(program: &Program, itself: &Path) -> Command {
-    let Program { path, arguments, variables, terms } = program;
+    let Program { path, arguments, terms, .. } = program;
     let mut command = match terms {
         None => Command::new(path),
         Some(terms) => {
@@ -60,9 +78,6 @@ fn started(program: &Program, itself: &Path) -> Command {
         }
     };
     command.args(arguments);
-    if let Some(variables) = variables {
-        command.env_clear().envs(variables.iter().map(|(name, value)| (name, value)));
-    }
     command
 }
 

@@ -180,8 +180,7 @@ impl Inner {
                     let attended = {
                         let Some(_turn) = self.turn().await else { return };
                         let job = self.job(&task, &self.runs.place(&run), timeout);
-                        let (itself, files) = (self.program.clone(), self.settings.open_files);
-                        attend(job, itself, 0, files).await
+                        attend(job, self.host.clone(), 0).await
                     };
                     let end = attended.status.end;
                     if let Some(happened) = verdict(&end) {
@@ -287,7 +286,7 @@ impl Inner {
         };
         let job = self.job(&task, &self.runs.clear(resource), Some(millis(timeout)));
         let most = self.settings.output;
-        let attended = attend(job, self.program.clone(), most, self.settings.open_files).await;
+        let attended = attend(job, self.host.clone(), most).await;
         let Attended { status, printed } = &attended;
         report(Account { status, printed, timeout, made: None }, most)
     }
@@ -508,13 +507,14 @@ impl Inner {
         place.write_job(&self.job(task, place, timeout))?;
         let earlier = self.earlier(resource, place)?;
         let child = {
-            let mut command = Command::new(&self.program);
+            let mut command = Command::new(&self.host.program);
             command.arg0("cheops").arg("supervise").arg(place.directory()).process_group(0);
             command.stdin(lock).stdout(Stdio::null()).stderr(Stdio::null());
-            match self.settings.open_files {
-                Some(files) => command.env(open_files::VARIABLE, files.to_string()),
-                None => command.env_remove(open_files::VARIABLE),
-            };
+            // The commands inherit these, and can read what their parent was started with.
+            command.env_clear().envs(&*self.host.variables);
+            if let Some(files) = self.host.open_files {
+                command.env(open_files::VARIABLE, files.to_string());
+            }
             tokio::process::Command::from(command).spawn()?
         };
         if !earlier.is_empty() {

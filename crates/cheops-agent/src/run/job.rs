@@ -57,7 +57,7 @@ pub(super) enum Step {
 pub(super) struct Program {
     pub(super) path: String,
     pub(super) arguments: Vec<String>,
-    /// All variables, beside those of the job; nothing if it has those of the agent.
+    /// All variables, besides those of the job; nothing if it has those that all commands have.
     pub(super) variables: Option<Vec<(String, String)>>,
     /// What the process takes upon itself before it becomes the program.
     pub(super) terms: Option<String>,

@@ -74,12 +74,13 @@ use cheops_core::{
 use tokio::sync::Semaphore;
 
 pub use self::supervise::supervise;
-pub(crate) use self::{fill::check_splits, place::missing};
 use self::{
+    attend::Host,
     kept::Kept,
     place::{Place, Runs},
     recall::Boot,
 };
+pub(crate) use self::{fill::check_splits, place::missing};
 use crate::{
     audit::Audit,
     config,
@@ -187,9 +188,9 @@ pub struct Runner(Arc<Inner>);
 
 struct Inner {
     settings: config::Runs,
+    host: Host,
     here: SiteId,
     work: PathBuf,
-    program: PathBuf,
     runs: Runs,
     boot: Boot,
     files: Files,
@@ -258,10 +259,14 @@ impl Runner {
             kept: Mutex::new(kept),
             counts: Counts::default(),
             runtime: tokio::runtime::Handle::try_current().map_err(io::Error::other)?,
+            host: Host {
+                program,
+                variables: Arc::new(settings.environment.of(std::env::vars_os())),
+                open_files: settings.open_files,
+            },
             settings,
             here,
             work,
-            program,
             runs,
             boot,
             files,

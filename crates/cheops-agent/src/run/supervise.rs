@@ -157,7 +157,7 @@ fn past(deadline: Option<Instant>) -> bool {
 }
 
 fn begin(job: &Job, step: &Step) -> io::Result<(Child, OwnedFd)> {
-    let (mut command, pipe) = command(job, step, Path::new(ITSELF))?;
+    let (mut command, pipe) = command(job, step, Path::new(ITSELF), None)?;
     Ok((command.spawn()?, pipe))
 }
 

@@ -102,6 +102,23 @@ pub struct Config {
     pub parts: Vec<Sites>,
 }
 
+impl Config {
+    /// The names of the fields that hold a command, and differ from those of another configuration.
+    pub fn changed_commands(&self, other: &Self) -> Vec<&'static str> {
+        // A new field has to be looked at here: is it a command?
+        let Self { matrix: _, show, reset, check, timeout: _, parts: _ } = self;
+        [
+            ("Show", show, &other.show),
+            ("Reset", reset, &other.reset),
+            ("Check", check, &other.check),
+        ]
+        .into_iter()
+        .filter(|(_, ours, theirs)| ours != theirs)
+        .map(|(field, _, _)| field)
+        .collect()
+    }
+}
+
 impl Take {
     /// The words for each result; the first for a meaning is the one that is printed.
     pub const WORDS: [(&'static str, Self); 6] = [

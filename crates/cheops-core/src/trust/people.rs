@@ -59,6 +59,11 @@ pub enum Asked<'a> {
         /// The sites of the resource.
         sites: &'a [SiteId],
     },
+    /// To set commands of a resource's configuration.
+    Commands {
+        /// The fields: `Show` and so on.
+        fields: &'a [&'a str],
+    },
     /// What concerns the site itself, or who may do what.
     Manage,
 }
@@ -79,6 +84,16 @@ pub enum Refused {
         allowed: String,
         /// What was asked for.
         asked: String,
+    },
+    /// A command of a resource can do anything, so it is not for those who may do certain things.
+    #[error(
+        "this operator may ask for operations of the kinds {kinds}, and may not change {fields} of a resource, whose commands can do anything"
+    )]
+    SetsCommands {
+        /// The kinds that the role is for.
+        kinds: String,
+        /// The fields that would change.
+        fields: String,
     },
 }
 
@@ -113,6 +128,13 @@ pub fn may(role: &Role, asked: &Asked<'_>) -> Result<(), Refused> {
             }
             Ok(())
         }
+        (Role::Operator(reach), Asked::Commands { fields }) => {
+            if fields.is_empty() || !reach.is_held_to_kinds() {
+                return Ok(());
+            }
+            let fields: Vec<String> = fields.iter().map(|field| format!("`{field}`")).collect();
+            Err(Refused::SetsCommands { kinds: written(&reach.kinds), fields: fields.join(", ") })
+        }
     }
 }
 
@@ -121,11 +143,24 @@ fn holds(which: &str, patterns: &[Pattern], text: &str, what: &str) -> Result<()
     if patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(text)) {
         return Ok(());
     }
-    let patterns: Vec<&str> = patterns.iter().map(Pattern::as_str).collect();
     Err(Refused::OutOfReach {
-        allowed: format!("{which} {}", patterns.join(", ")),
+        allowed: format!("{which} {}", written(patterns)),
         asked: format!("{what} `{text}`"),
     })
+}
+
+/// Patterns, as they were written.
+fn written(patterns: &[Pattern]) -> String {
+    let patterns: Vec<&str> = patterns.iter().map(Pattern::as_str).collect();
+    patterns.join(", ")
+}
+
+impl Reach {
+    /// Whether there are kinds that are not allowed.
+    pub fn is_held_to_kinds(&self) -> bool {
+        let all = |pattern: &Pattern| pattern.as_str() == "*";
+        !self.kinds.is_empty() && !self.kinds.iter().any(all)
+    }
 }
 
 /// The name that a token was made for. It stands as the author of what is asked for with it.
@@ -349,6 +384,7 @@ mod tests {
         let (resource, kind) = ("web-1".parse().unwrap(), "set".parse().unwrap());
         let sites = ["edge-1", "edge-2"].map(|site| site.parse().unwrap());
         let op = Asked::Operation { resource: &resource, kind: &kind, sites: &sites };
+        let commands = Asked::Commands { fields: &["Show", "Reset"] };
         let viewer = Role::Viewer;
         let any = operator(&[], &[], &[]);
         for (role, asked, expected) in [
@@ -365,6 +401,17 @@ mod tests {
             (&operator(&["db-*"], &[], &[]), op, Err("the resource `web-1`")),
             (&operator(&["web-*"], &["inc"], &[]), op, Err("the kind `set`")),
             (&operator(&[], &[], &["edge-1"]), op, Err("the site `edge-2`")),
+            (&viewer, commands, Err("change nothing")),
+            (&any, commands, Ok(())),
+            (&operator(&["web-*"], &[], &["edge-*"]), commands, Ok(())),
+            (&operator(&[], &["*"], &[]), commands, Ok(())),
+            (
+                &operator(&[], &["set", "s*"], &[]),
+                commands,
+                Err("set, s*, and may not change `Show`"),
+            ),
+            (&operator(&[], &["set"], &[]), Asked::Commands { fields: &[] }, Ok(())),
+            (&Role::Admin, commands, Ok(())),
             (&Role::Admin, Asked::Look, Ok(())),
             (&Role::Admin, op, Ok(())),
             (&Role::Admin, Asked::Manage, Ok(())),

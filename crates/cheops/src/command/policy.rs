@@ -110,9 +110,9 @@ fn in_file(
             .caused_by(error.problem)
             .hint("see docs/policy.md")
     })?;
-    let Config { site, file, sites, policy, .. } = config;
+    let Config { site, file, sites, policy, runs, .. } = config;
     let here = Here { site, file, joined: joined || !sites.is_empty() };
-    let verdict = question::answer(asked, |asked| policy.decide(asked, &here));
+    let verdict = question::answer(asked, &runs.environment, |asked| policy.decide(asked, &here));
     let verdict = verdict.map_err(Failure::input)?;
     Ok(PolicyVerdict { site: here.site.to_string(), ..verdict })
 }

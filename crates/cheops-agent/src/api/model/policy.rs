@@ -72,7 +72,7 @@ pub struct PolicyStep {
     /// The user that it runs as; the agent's without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The variables of the agent that it keeps; all without one.
+    /// The variables of the agent that a command gets; nothing for a request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeps: Option<Vec<String>>,
     /// The variables that are set for it.

@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{Shell, down};
-use crate::{api::model::HookEvent, hooks::retry::Failure, open_files};
+use crate::{api::model::HookEvent, hooks::retry::Failure};
 
 /// How much of what it prints is looked at, in bytes.
 const LOOKED_AT: u64 = 16 << 10;
@@ -32,7 +32,7 @@ pub(super) async fn send(
     let body = serde_json::to_vec(event).map_err(|error| Failure::Refused(error.to_string()))?;
     let mut command = Command::new(&shell.program);
     command.arg("-c").arg(line).current_dir(&shell.work).process_group(0).kill_on_drop(true);
-    command.env_remove(open_files::VARIABLE);
+    command.env_clear().envs(&shell.variables);
     let nothing = String::new();
     for (name, value) in [
         ("CHEOPS_EVENT", &event.event),
@@ -115,7 +115,8 @@ mod tests {
     use crate::hooks::tests::sample;
 
     async fn run(line: &str, limit: Duration) -> Result<(), Failure> {
-        let shell = Shell { program: "/bin/sh".into(), work: std::env::temp_dir() };
+        let variables = crate::policy::Environment::default().of(std::env::vars_os());
+        let shell = Shell { program: "/bin/sh".into(), work: std::env::temp_dir(), variables };
         send(line, &shell, &sample("a"), limit).await
     }
 
@@ -131,6 +132,21 @@ mod tests {
             text.rsplit_once(' ').and_then(|(a, id)| Some((a.rsplit_once(' ')?.0, id))).unwrap();
         assert_eq!(serde_json::from_str::<HookEvent>(json).unwrap(), sample("a"));
         assert_eq!(words.trim(), "a");
+    }
+
+    #[tokio::test]
+    async fn a_command_has_a_clean_environment() {
+        assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some(), "Cargo sets it");
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("out");
+        run(&format!("env > {}", place.display()), Duration::from_secs(30)).await.unwrap();
+        let text = std::fs::read_to_string(place).unwrap();
+        let unexpected = |line: &&str| {
+            let name = line.split('=').next().unwrap_or_default();
+            let known = ["PATH", "HOME", "LANG", "PWD", "OLDPWD", "SHLVL", "_"];
+            !known.contains(&name) && !name.starts_with("CHEOPS_EVENT")
+        };
+        assert_eq!(text.lines().filter(unexpected).collect::<Vec<_>>(), [""; 0]);
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ mod mail;
 mod tls;
 mod web;
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 use tokio::{task::spawn_blocking, time};
 
@@ -28,6 +28,8 @@ const BATCH: usize = 10;
 pub(crate) struct Shell {
     pub(crate) program: PathBuf,
     pub(crate) work: PathBuf,
+    /// The variables that commands get, besides those about the event.
+    pub(crate) variables: BTreeMap<OsString, OsString>,
 }
 
 /// How many events can be given at once.
