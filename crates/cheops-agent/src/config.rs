@@ -6,6 +6,7 @@
 mod couchdb;
 mod guard;
 mod hook;
+mod scopes;
 mod service;
 mod trust;
 
@@ -28,6 +29,7 @@ pub use self::hook::{
     Hook, HookSection, Irc, IrcSection, MOST_HOOKS, Mail, MailSection, Secret, Server, Tls, Trust,
     Way, Web,
 };
+pub use self::scopes::{Network, OtherScopes, Scopes, ScopesFrom};
 pub use self::service::{Cross, Divide, Gather, Ids, Limits, Mesh, Meta, Service, Split};
 use self::service::{MeshSection, ServiceSection};
 pub use self::trust::Pki;
@@ -352,7 +354,8 @@ impl Config {
         }
         set(&mut runs.timeout, span("runs.timeout", file.runs.timeout)?);
         if let Some(section) = file.runs.environment {
-            let environment = Environment::read(section).map_err(within_runs)?;
+            let environment = Environment::read(section);
+            let environment = environment.map_err(|problem| within_runs(&problem))?;
             runs.environment = environment.with_basic();
         }
         set(&mut links.heartbeat, span("links.heartbeat", file.links.heartbeat)?);
@@ -561,7 +564,7 @@ fn of_rule(text: &str, problem: &str) -> Option<usize> {
 }
 
 /// A problem with a setting of `[runs]`, whose name it begins with.
-fn within_runs(problem: String) -> String {
+fn within_runs(problem: &str) -> String {
     problem.replacen('`', "`runs.", 1)
 }
 

@@ -1,6 +1,6 @@
 //! The environment variables that commands get from the agent.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 

@@ -75,6 +75,12 @@ impl Access {
         })
     }
 
+    /// What somebody was given who sends this text as a token.
+    pub(crate) fn grant_of_text(&self, text: &str) -> ApiResult<Grant> {
+        let token: Token = text.parse().map_err(token_error)?;
+        self.grant_of(&token.digest())
+    }
+
     /// Whoever sends a request through a door. `name` is what the system calls its user.
     pub(super) fn identify(
         &self,

@@ -10,7 +10,10 @@ use cheops_core::{id::ServiceName, json::Node, matrix};
 use hyper::header::{HeaderName, HeaderValue};
 use serde::Deserialize;
 
-use super::{set, span};
+use super::{
+    scopes::{FromSection, Scopes},
+    set, span,
+};
 
 /// How the application's requests pass through the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +35,8 @@ pub struct Mesh {
     pub connections: usize,
     /// How long the head of a request may take, from when its connection is free for one.
     pub head: Duration,
+    /// Which clients may choose sites.
+    pub scopes: Scopes,
 }
 
 /// A service of the application.
@@ -167,6 +172,7 @@ impl Default for Mesh {
             buffer: 64 << 10,
             connections: 1_024,
             head: Duration::from_mins(1),
+            scopes: Scopes::default(),
         }
     }
 }
@@ -217,6 +223,8 @@ pub(super) struct MeshSection {
     buffer: Option<usize>,
     connections: Option<usize>,
     head: Option<String>,
+    scopes_from: Option<FromSection>,
+    scopes_from_others: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -302,6 +310,7 @@ impl Mesh {
         if mesh.connections == 0 {
             return Err("`mesh.connections` must be at least 1".into());
         }
+        mesh.scopes = Scopes::read(section.scopes_from, section.scopes_from_others.as_deref())?;
         for section in services {
             let service = Service::read(section)?;
             let name = service.name.clone();

@@ -97,7 +97,7 @@ fn all_settings() {
     assert_eq!((config.runs.output, config.runs.output_file), (10, 20));
     assert_eq!(config.runs.show_after, None);
     let Environment { keep, set } = &config.runs.environment;
-    let keep: Vec<&str> = keep.iter().map(|name| name.as_str()).collect();
+    let keep: Vec<&str> = keep.iter().map(cheops_core::pattern::Pattern::as_str).collect();
     assert_eq!(keep, ["PATH", "HOME", "LANG", "LC_*"]);
     assert_eq!(set["COLOUR"], "blue");
     assert_eq!(config.links.silence, Duration::from_secs(3));

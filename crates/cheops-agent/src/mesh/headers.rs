@@ -124,7 +124,7 @@ pub(super) fn from_outside(headers: &mut HeaderMap) {
 /// Whom requests come from, written down once for all requests of a connection.
 #[derive(Debug, Clone)]
 pub(super) struct Client {
-    address: IpAddr,
+    pub(super) address: IpAddr,
     text: HeaderValue,
 }
 

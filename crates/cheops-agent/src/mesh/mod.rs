@@ -9,6 +9,7 @@
 //! | `listen` | how do requests come in? |
 //! | `serve` | what happens to one request, from start to end? |
 //! | `read` | what is the scope of a request? |
+//! | `choice` | may this client choose sites? |
 //! | `linked` | which request does a call of the application belong to? |
 //! | `headers` | which header fields go on? |
 //! | `routes` | where does a request with a scope go? |
@@ -44,6 +45,7 @@ mod answer;
 mod asking;
 mod attempt;
 mod body;
+mod choice;
 mod clock;
 mod divided;
 mod forward;
@@ -99,7 +101,7 @@ use self::{
     strangers::Strangers,
 };
 use crate::{
-    api::Context,
+    api::{Access, Context},
     config, contended,
     files::Files,
     metrics, node,
@@ -241,6 +243,7 @@ struct Shared {
     files: Files,
     runner: Runner,
     gate: Gate,
+    access: Arc<Access>,
     replicants: Arc<Replicants>,
     strangers: Strangers,
     /// How many bytes more of answers of several sites can be merged.
@@ -284,6 +287,7 @@ impl Shared {
             files: context.files.clone(),
             runner: context.runner.clone(),
             gate: context.gate.clone(),
+            access: context.access.clone(),
             replicants: context.replicants.clone(),
             strangers: Strangers::default(),
             gathered: Arc::new(Semaphore::new(asking::MOST_OF_ALL)),

@@ -19,9 +19,10 @@ use cheops_core::{
     id::{ServiceName, SiteId},
     route::{self, Access},
     scope,
+    trust::people::Grant,
 };
 use hyper::{
-    Method, Request, Response, StatusCode, Version,
+    HeaderMap, Method, Request, Response, StatusCode, Version,
     header::{HOST, HeaderValue, UPGRADE},
     http::{request::Parts, uri::PathAndQuery},
 };
@@ -31,6 +32,7 @@ use super::{
     answer::{Problem, UNSOUND},
     attempt::Came,
     body::Body,
+    choice::{Chooser, TOKEN, may_choose},
     forward::{Nothing, path},
     headers::{CAME, Client, PLACE, Unsound, forwarded, from_outside, sound},
     linked::Found,
@@ -40,6 +42,7 @@ use super::{
     upgrade::CHANGE,
 };
 use crate::{
+    config::{OtherScopes, Scopes, ScopesFrom},
     peers::{Caller, SERVICE},
     policy::Denial,
     replicants::Replicant,
@@ -118,15 +121,17 @@ impl Shared {
         if parts.method == Method::CONNECT {
             return Err(tunnel());
         }
+        let token = self.token(&parts.headers);
         from_outside(&mut parts.headers);
         if parts.version < Version::HTTP_11 {
             // HTTP/1.0 can't change the protocol of a connection (RFC 9110, 7.8).
             parts.headers.remove(UPGRADE);
         }
         let named = self.reader.take(parts).map_err(|unreadable| in_words(&unreadable))?;
-        let (named, client) = match (named, asks) {
-            (None, Asks::Application(client)) => (self.belongs(parts)?, client),
-            (named, Asks::Client(client) | Asks::Application(client)) => (named, client),
+        let (Asks::Client(client) | Asks::Application(client)) = asks;
+        let named = match named {
+            Some(named) => self.accepted(asks, token, parts, named)?,
+            None => self.inherited(asks, parts)?,
         };
         let host = match parts.uri.authority() {
             Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
@@ -141,6 +146,54 @@ impl Shared {
                 "look at `address` of the services: one leads to where an agent listens",
             )),
         }
+    }
+
+    /// The scope of a request that does not name one.
+    fn inherited(&self, asks: Asks<'_>, parts: &Parts) -> Result<Option<Arc<Named>>, Box<Problem>> {
+        match asks {
+            Asks::Client(_) => Ok(None),
+            Asks::Application(_) => self.belongs(parts),
+        }
+    }
+
+    /// The scope that a request has, given the one that it names: that one if the client may choose sites.
+    fn accepted(
+        &self,
+        asks: Asks<'_>,
+        token: Option<Result<Grant, String>>,
+        parts: &Parts,
+        named: Arc<Named>,
+    ) -> Result<Option<Arc<Named>>, Box<Problem>> {
+        let Scopes { from, others } = &self.config.scopes;
+        if *from == ScopesFrom::Everyone {
+            return Ok(Some(named));
+        }
+        let (Asks::Client(client) | Asks::Application(client)) = asks;
+        let chooser = Chooser { address: client.address, method: &parts.method, token };
+        let Err(refused) = may_choose(from, &chooser, &named.scope, &self.catalogue()) else {
+            return Ok(Some(named));
+        };
+        let inherited = self.inherited(asks, parts)?;
+        // An application that repeats the scope of the request that it serves chooses nothing.
+        let repeated = inherited.as_ref().is_some_and(|own| own.scope == named.scope);
+        match others {
+            OtherScopes::Reject if !repeated => Err(refused.problem(&self.here)),
+            OtherScopes::Reject | OtherScopes::Ignore => Ok(inherited),
+        }
+    }
+
+    /// What the token of a client was given, if it has sent one and that makes a difference.
+    fn token(&self, headers: &HeaderMap) -> Option<Result<Grant, String>> {
+        if self.config.scopes.from != ScopesFrom::Token {
+            return None;
+        }
+        let mut tokens = headers.get_all(TOKEN).iter();
+        let first = tokens.next()?;
+        if tokens.next().is_some() {
+            return Some(Err("there is more than one".to_owned()));
+        }
+        let text = first.to_str().unwrap_or_default();
+        Some(self.access.grant_of_text(text).map_err(|error| error.0.detail))
     }
 
     /// Serves a request that another agent has forwarded.

@@ -64,6 +64,8 @@ pub(crate) struct Setup {
     pub(crate) numbers: bool,
     /// More settings of the service `image`.
     pub(crate) image: String,
+    /// More settings of `[mesh]`; `IP` stands for the address of the site.
+    pub(crate) mesh: String,
     /// More sections.
     pub(crate) sections: String,
 }
@@ -239,7 +241,7 @@ fn settings(ip: &str, setup: &Setup) -> String {
     [
         service(Service::Image, &setup.image),
         service(Service::Compute, ""),
-        format!("[mesh]\noutbound = '{OUTBOUND}'\n"),
+        format!("[mesh]\noutbound = '{OUTBOUND}'\n{}\n", setup.mesh.replace("IP", ip)),
         LINKS.to_owned(),
         setup.sections.clone(),
     ]

@@ -15,6 +15,7 @@ mod linked;
 mod otherwise;
 mod refused;
 mod replicants;
+mod scopes_from;
 mod sharing;
 mod stalled;
 mod strangers;
