@@ -1,7 +1,9 @@
 //! What is heard of an operation while its client waits, and what the client is told of it.
 //!
-//! What must stay true: what this site says comes first; a good answer of another site is told if this
-//! one has failed or can't be reached.
+//! What must stay true:
+//! - what this site says comes first; a good answer of another site is told if this one has failed or
+//!   can't be reached;
+//! - a site whose link ends is not waited for any longer: its reply comes when it is back.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -10,13 +12,14 @@ use cheops_core::{
     plan::Outcome,
     replica::{self, Reply},
 };
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use tokio::{
     sync::mpsc::UnboundedReceiver,
     time::{Instant, sleep, sleep_until},
 };
 
 use super::pool::Upstream;
-use crate::run;
+use crate::{peers::Peers, run};
 
 /// How long the other sites may take to succeed where this one has failed.
 const GRACE: Duration = Duration::from_secs(1);
@@ -36,6 +39,7 @@ pub(super) struct Waiting<'a> {
     pub(super) here: &'a SiteId,
     pub(super) instance: Option<&'a Upstream>,
     pub(super) until: Instant,
+    pub(super) peers: &'a Peers,
     /// Sites that each have a part of the answer.
     pub(super) all: BTreeSet<SiteId>,
 }
@@ -85,13 +89,28 @@ impl Heard {
 impl Waiting<'_> {
     /// Hears until there is something to tell: that it went well here; that it went well elsewhere, and
     /// the instance here has failed or can't be reached; or that nothing came in time.
-    pub(super) async fn hear(&self, answers: &mut UnboundedReceiver<replica::Answer>) -> Heard {
+    pub(super) async fn hear(mut self, answers: &mut UnboundedReceiver<replica::Answer>) -> Heard {
         let mut heard = Heard::default();
         let mut until = self.until;
         let mut expected = self.instance.is_some();
+        let peers = self.peers;
+        let elsewhere = self.all.iter().filter(|site| *site != self.here).cloned();
+        let mut losses: FuturesUnordered<_> = elsewhere
+            .map(async |site| {
+                peers.lost(&site).await;
+                site
+            })
+            .collect();
         loop {
             let answer = tokio::select! {
                 answer = answers.recv() => answer,
+                Some(lost) = losses.next() => {
+                    self.all.remove(&lost);
+                    if self.is_over(&heard, expected) {
+                        return heard;
+                    }
+                    continue;
+                }
                 () = self.gone(), if expected && heard.good.is_some() => None,
                 () = sleep_until(until) => None,
             };
@@ -104,8 +123,7 @@ impl Waiting<'_> {
                         }
                     }
                     heard.add(*reply, self.here);
-                    let complete = self.all.iter().all(|site| heard.has(site));
-                    if heard.good.is_some() && !expected && complete {
+                    if self.is_over(&heard, expected) {
                         return heard;
                     }
                 }
@@ -119,6 +137,12 @@ impl Waiting<'_> {
                 | None => return heard,
             }
         }
+    }
+
+    /// Whether there is a good answer, the instance here has replied or can't, and so has each site
+    /// with a part of the answer.
+    fn is_over(&self, heard: &Heard, expected: bool) -> bool {
+        heard.good.is_some() && !expected && self.all.iter().all(|site| heard.has(site))
     }
 
     /// Returns when the instance here can't be reached.

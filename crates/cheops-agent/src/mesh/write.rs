@@ -267,6 +267,7 @@ impl Shared {
             here: &self.here,
             instance: service.instance.as_ref(),
             until: Instant::now() + limits.answer,
+            peers: &self.peers,
             all: parts.filter(|site| catalogue.is_reachable(site)).cloned().collect(),
         };
         let heard = waiting.hear(&mut answers).await;

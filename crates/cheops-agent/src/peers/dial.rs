@@ -91,9 +91,9 @@ async fn attempt(shared: &Arc<Shared>, slot: &Arc<Slot>) -> Result<(), End> {
 
     let meter = Meter::new();
     let shown = chain.map(|chain| (chain, Use::Answering));
-    let link = Link::new(true, (key, shown), meter.clone(), shared.links.queue);
+    let link = Link::new(true, (key, shown), meter, shared.links.queue);
     let attempt = Attempt(link.clone());
-    let (mut requests, connection) = timeout(patience, http::client(Metered::new(io, meter)))
+    let (mut requests, connection) = timeout(patience, http::client(Metered::new(io, &link)))
         .await
         .map_err(|_| silent(shared, address))?
         .map_err(|error| foreign(address, &root(&error)))?;

@@ -134,7 +134,7 @@ pub(super) async fn serve(shared: Arc<Shared>, tcp: TcpStream, from: SocketAddr)
     let site = Arc::new(site);
     let meter = Meter::new();
     let shown = chain.map(|chain| (chain, Use::Dialling));
-    let link = Link::new(false, (key, shown), meter.clone(), shared.links.queue);
+    let link = Link::new(false, (key, shown), meter, shared.links.queue);
     let service = {
         let (shared, link) = (shared.clone(), link.clone());
         service_fn(move |request| {
@@ -142,7 +142,8 @@ pub(super) async fn serve(shared: Arc<Shared>, tcp: TcpStream, from: SocketAddr)
             async move { Ok::<_, Infallible>(receive(&shared, &link, &site, from, request).await) }
         })
     };
-    let connection = server().serve_connection(TokioIo::new(Metered::new(io, meter)), service);
+    let io = TokioIo::new(Metered::new(io, &link));
+    let connection = server().serve_connection(io, service);
     let watch = async {
         tokio::select! {
             () = sleep(shared.links.silence) => {

@@ -40,7 +40,7 @@ use tokio::{
     sync::{Notify, oneshot, watch},
     time::{sleep_until, timeout},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{
     Shared,
@@ -170,6 +170,11 @@ impl Link {
         self.ended.cancelled().await;
     }
 
+    /// The same, for whoever outlives this borrow.
+    pub(super) fn ended_owned(&self) -> WaitForCancellationFutureOwned {
+        self.ended.clone().cancelled_owned()
+    }
+
     /// The connection may be dropped, and all streams on it.
     pub(super) fn leave(&self) {
         self.left.cancel();
@@ -177,6 +182,11 @@ impl Link {
 
     pub(super) async fn left(&self) {
         self.left.cancelled().await;
+    }
+
+    /// The same, for whoever outlives this borrow.
+    pub(super) fn left_owned(&self) -> WaitForCancellationFutureOwned {
+        self.left.clone().cancelled_owned()
     }
 
     /// Why it ended, if it has.

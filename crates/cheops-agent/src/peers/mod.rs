@@ -2,7 +2,7 @@
 //!
 //! There is one TCP connection between two agents, protected by TLS, in HTTP/2, for everything that they
 //! have to tell each other. `dial` and `http` make connections, `link` makes one of them the link of two sites
-//! and runs it, `slot` is what is known of one site, `queue` is what waits to be sent, `pace` is
+//! and runs it, `call` asks another agent over it, `slot` is what is known of one site, `queue` is what waits to be sent, `pace` is
 //! arithmetic, `transport` is what lies under HTTP/2. `guest` is for those who are not known yet, `odds` is
 //! what is said of those who are not recognised.
 //!
@@ -12,9 +12,11 @@
 //! - sending never blocks, and nothing is unbounded: what does not fit is dropped, and the two sites
 //!   compare when there is room again;
 //! - each link has tasks of its own: a site that is slow or gone delays no other;
+//! - whatever waits on a link fails when the link ends;
 //! - no record reaches the node that its site has not sealed, whoever brings it;
 //! - nothing that a peer sends leads to a panic, or to memory in proportion to a number it names.
 
+mod call;
 mod dial;
 mod guest;
 mod http;
@@ -41,7 +43,7 @@ use cheops_core::{
     trust::PublicKey,
 };
 use futures_util::future::BoxFuture;
-use hyper::{Request, Response, StatusCode, Version};
+use hyper::{Request, Response, StatusCode};
 use tokio::{
     net::TcpListener,
     sync::{Semaphore, oneshot, watch},
@@ -524,28 +526,6 @@ impl Peers {
     /// Whether there is a link to a site; if not, why a call would fail.
     pub fn linked(&self, site: &SiteId) -> Result<(), CallError> {
         self.link(site).map(|_| ())
-    }
-
-    /// Asks another agent something, over the link that there is. Bodies are not kept here: they
-    /// pass as they come.
-    pub async fn call(
-        &self,
-        site: &SiteId,
-        mut request: Request<Body>,
-    ) -> Result<Response<Body>, CallError> {
-        let (slot, link) = self.link(site)?;
-        let Some(mut calls) = link.calls(OPENING).await else {
-            return Err(not_connected(&slot, &link));
-        };
-        *request.uri_mut() = http::at_peer(std::mem::take(request.uri_mut()));
-        *request.version_mut() = Version::HTTP_2;
-        match calls.send_request(request).await {
-            Ok(response) => Ok(response.map(Body::new)),
-            Err(error) => {
-                let why = link.end().map_or_else(|| link::root(&error), |end| end.text.clone());
-                Err(CallError::Broke { site: site.clone(), why })
-            }
-        }
     }
 
     /// What is known of the other sites, by name.

@@ -1,8 +1,12 @@
 //! From a TCP connection to bytes both ways: the one place that knows what lies under HTTP/2.
 //!
 //! [`dialled`] and [`accepted`] turn a TCP connection into something to read from and to write to, and
-//! make sure who is at its other end. What must stay true: every byte that comes in, of whatever
-//! stream, counts as a sign of life.
+//! make sure who is at its other end.
+//!
+//! What must stay true:
+//! - every byte that comes in, of whatever stream, counts as a sign of life;
+//! - a connection whose link was left fails for all who still wait on it. HTTP/2 has tasks of its own
+//!   that hold the connection as long as any stream is open, and TCP may take minutes to notice a cut.
 
 use std::{
     io,
@@ -21,7 +25,9 @@ use tokio::{
     net::TcpStream,
 };
 use tokio_rustls::client;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
+use super::link::Link;
 use crate::{
     socket::Socket,
     trust::{Arrived, Expected, Reached, Tls, pki::Chain},
@@ -127,15 +133,28 @@ impl Meter {
     }
 }
 
-/// A connection whose bytes are counted.
+/// A connection whose bytes are counted, and which fails once its link was left.
 pub(super) struct Metered<T> {
     io: T,
     meter: Arc<Meter>,
+    left: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 impl<T> Metered<T> {
-    pub(super) fn new(io: T, meter: Arc<Meter>) -> Self {
-        Self { io, meter }
+    pub(super) fn new(io: T, link: &Link) -> Self {
+        Self { io, meter: link.meter.clone(), left: Box::pin(link.left_owned()) }
+    }
+
+    /// What came of reading or writing; an error if that would have to wait and the link was left.
+    fn unless_left<R>(
+        &mut self,
+        came: Poll<io::Result<R>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<R>> {
+        if came.is_pending() && self.left.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        came
     }
 }
 
@@ -151,7 +170,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
         if bytes > 0 {
             self.meter.hear(bytes);
         }
-        read
+        self.unless_left(read, cx)
     }
 }
 
@@ -165,7 +184,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
         if let Poll::Ready(Ok(count)) = written {
             self.meter.say(count);
         }
-        written
+        self.unless_left(written, cx)
     }
 
     fn poll_write_vectored(
@@ -177,7 +196,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
         if let Poll::Ready(Ok(count)) = written {
             self.meter.say(count);
         }
-        written
+        self.unless_left(written, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -185,10 +204,12 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        self.unless_left(flushed, cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        let shut_down = Pin::new(&mut self.io).poll_shutdown(cx);
+        self.unless_left(shut_down, cx)
     }
 }

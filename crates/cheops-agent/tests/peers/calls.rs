@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use axum::{Extension, Router, body::Body, routing::post};
@@ -14,9 +14,11 @@ use cheops_agent::peers::{CallError, Caller};
 use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use hyper::Request;
+use tokio::time::timeout;
 
 use super::{
     fake::connect,
+    proxy::Line,
     site::{Plan, Site, address, linked, name, pair, until},
 };
 
@@ -156,6 +158,64 @@ async fn a_call_that_is_under_way_breaks_with_the_link() {
         let error = waiting.await.unwrap().unwrap_err();
         assert!(matches!(error, CallError::Broke { .. }), "{error}");
         assert!(body.frame().await.unwrap().is_err());
+    }
+}
+
+/// Nothing comes from the connection any more, not even its end: only the link says that it is dead.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_under_way_fails_when_its_link_is_declared_dead() {
+    const SILENCE: Duration = Duration::from_secs(1);
+    for from_one in [true, false] {
+        let [mut one, mut two] = pair();
+        (one.calls, two.calls) = (router(), router());
+        // Only the first dials: no second connection takes the place of the first.
+        let line = Line::to(two.config.peers).await;
+        one.finds("site2", line.address);
+        two.finds("site1", address());
+        (one.config.links.silence, two.config.links.silence) = (SILENCE, SILENCE);
+        let (one, two) = (one.start().await, two.start().await);
+        linked(&[&one, &two]).await;
+        let (from, to) = if from_one { (&one, &two) } else { (&two, &one) };
+        let there = to.name().clone();
+
+        let before = NEVER.load(Ordering::Relaxed);
+        let ask = |body: Body| {
+            let (peers, there) = (from.peers.clone(), there.clone());
+            tokio::spawn(async move { peers.call(&there, request("/never", body)).await })
+        };
+        // One waits for its answer. The body of another is longer than all windows on the way.
+        let pieces = Arc::new(());
+        let endless = {
+            let held = pieces.clone();
+            stream::repeat_with(move || {
+                let _held = &held;
+                Ok::<_, std::io::Error>(Bytes::from_static(&[0; 16 << 10]))
+            })
+        };
+        let waiting = [ask(Body::empty()), ask(Body::from_stream(endless))];
+        // The answer to a third has begun.
+        let open = stream::pending::<Result<Bytes, std::io::Error>>();
+        let open = stream::iter([Ok(Bytes::from("begun"))]).chain(open);
+        let echo = request("/echo", Body::from_stream(open));
+        let mut body = from.peers.call(&there, echo).await.unwrap().into_body();
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "begun");
+        until("the others have come", || async { NEVER.load(Ordering::Relaxed) == before + 2 })
+            .await;
+
+        line.there.hold();
+        line.back.hold();
+        until("the link is declared dead", || async { !from.reaches(there.as_str()) }).await;
+        let dead = Instant::now();
+        for call in waiting {
+            let error = timeout(SILENCE, call).await.unwrap().unwrap().unwrap_err();
+            assert!(matches!(error, CallError::Broke { .. }), "{error}");
+            assert!(error.to_string().contains("heard nothing for 1s"), "{error}");
+        }
+        assert!(timeout(SILENCE, body.frame()).await.unwrap().unwrap().is_err());
+        assert!(dead.elapsed() < SILENCE, "{:?}", dead.elapsed());
+        // And what they took up is free again.
+        until("the body is dropped", || async { Arc::strong_count(&pieces) == 1 }).await;
+        assert!(dead.elapsed() < SILENCE * 4, "{:?}", dead.elapsed());
     }
 }
 

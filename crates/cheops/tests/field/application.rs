@@ -66,6 +66,8 @@ pub(crate) struct Setup {
     pub(crate) image: String,
     /// More settings of `[mesh]`; `IP` stands for the address of the site.
     pub(crate) mesh: String,
+    /// How long an instance may take to answer; two seconds if this is empty.
+    pub(crate) answer: &'static str,
     /// More sections.
     pub(crate) sections: String,
 }
@@ -230,9 +232,10 @@ pub(crate) fn text(value: &Value) -> String {
 }
 
 fn settings(ip: &str, setup: &Setup) -> String {
+    let answer = if setup.answer.is_empty() { "2s" } else { setup.answer };
     let service = |service: Service, more: &str| {
         format!(
-            "[[service]]\nname = '{}'\nlisten = '{ip}:{}'\naddress = '127.0.0.1:{}'\nconnect = '500ms'\nanswer = '2s'\n{more}\n",
+            "[[service]]\nname = '{}'\nlisten = '{ip}:{}'\naddress = '127.0.0.1:{}'\nconnect = '500ms'\nanswer = '{answer}'\n{more}\n",
             service.name(),
             service.port(),
             service.instance()

@@ -9,6 +9,7 @@ mod field;
 mod cross;
 mod crowd;
 mod cuts;
+mod dead_links;
 mod far;
 mod leftovers;
 mod linked;
