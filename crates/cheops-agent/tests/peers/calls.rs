@@ -184,13 +184,11 @@ async fn a_call_that_is_under_way_fails_when_its_link_is_declared_dead() {
             tokio::spawn(async move { peers.call(&there, request("/never", body)).await })
         };
         // One waits for its answer. The body of another is longer than all windows on the way.
-        let pieces = Arc::new(());
+        let piece: Arc<[u8]> = Arc::from([0; 16 << 10]);
         let endless = {
-            let held = pieces.clone();
-            stream::repeat_with(move || {
-                let _held = &held;
-                Ok::<_, std::io::Error>(Bytes::from_static(&[0; 16 << 10]))
-            })
+            let piece = piece.clone();
+            let next = move || Ok::<_, std::io::Error>(Bytes::from_owner(piece.clone()));
+            stream::repeat_with(next)
         };
         let waiting = [ask(Body::empty()), ask(Body::from_stream(endless))];
         // The answer to a third has begun.
@@ -214,7 +212,7 @@ async fn a_call_that_is_under_way_fails_when_its_link_is_declared_dead() {
         assert!(timeout(SILENCE, body.frame()).await.unwrap().unwrap().is_err());
         assert!(dead.elapsed() < SILENCE, "{:?}", dead.elapsed());
         // And what they took up is free again.
-        until("the body is dropped", || async { Arc::strong_count(&pieces) == 1 }).await;
+        until("the body is dropped", || async { Arc::strong_count(&piece) == 1 }).await;
         assert!(dead.elapsed() < SILENCE * 4, "{:?}", dead.elapsed());
     }
 }

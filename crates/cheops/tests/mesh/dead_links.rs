@@ -71,7 +71,9 @@ fn a_request_that_waits_for_an_answer_falls_back_or_fails() {
     };
     for method in ["GET", "POST"] {
         world.forget();
-        [0, 1].iter().for_each(|&n| world.mode(n, Service::Image, &hold));
+        for n in [0, 1] {
+            world.mode(n, Service::Image, &hold);
+        }
         let ready = || [0, 1].iter().for_each(|&n| holds(&world, n, method, 1));
         let answers = cut_ends(&world, &[0, 1], ready, &|n| send(method, n));
         for (n, answer) in answers.into_iter().enumerate() {
@@ -105,7 +107,9 @@ fn an_upload_fails_whether_its_client_or_the_other_site_is_slow() {
         world.forget();
         if stalls == "the other site" {
             let hold = json!({ "hold": true, "times": 1 });
-            [0, 1].iter().for_each(|&n| world.mode(n, Service::Image, &hold));
+            for n in [0, 1] {
+                world.mode(n, Service::Image, &hold);
+            }
         }
         let upload = |n: usize| {
             let head = format!("PUT /v2/images/{}/file HTTP/1.1", ids[1 - n]);
@@ -153,7 +157,10 @@ fn an_answer_that_has_begun_breaks_off() {
         let timed_out = ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
         (timed_out, rest.len())
     };
-    for (timed_out, read) in cut_ends(&world, &[0, 1], || drop(begun.wait()), &download) {
+    let ready = || {
+        begun.wait();
+    };
+    for (timed_out, read) in cut_ends(&world, &[0, 1], ready, &download) {
         assert!(!timed_out && read < SIZE, "{read} bytes, timed out: {timed_out}");
     }
 }
