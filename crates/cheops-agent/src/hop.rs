@@ -1,11 +1,11 @@
-//! Header fields that are about one connection.
+//! Header fields and trailers that are about one connection.
 //!
 //! What must stay true: they do not go on to the next connection (RFC 9110, 7.6.1), and nobody can have
 //! other fields taken off by it that the next one relies on.
 
 use hyper::{
     HeaderMap,
-    header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TE, UPGRADE},
+    header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TE, TRAILER, UPGRADE},
 };
 
 /// What agents say to each other begins with this.
@@ -48,8 +48,17 @@ pub(crate) fn end_hop(headers: &mut HeaderMap) -> Option<HeaderValue> {
     upgrade
 }
 
+/// Takes off the trailers that are about the connection that a message came over. `named`: the fields that `Connection`
+/// named in its head. What frames a message or says where it goes is no trailer either (RFC 9110, 6.5.1).
+pub(crate) fn end_hop_of_trailers(trailers: &mut HeaderMap, named: &[HeaderName]) {
+    end_hop(trailers);
+    for name in [TE, CONTENT_LENGTH, HOST, TRAILER].iter().chain(named) {
+        trailers.remove(name);
+    }
+}
+
 /// The fields that `Connection` names.
-fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+pub(crate) fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let names = values.flat_map(|value| value.split(',')).map(str::trim);
     // Nearly all that ever stands there, and the name of no field or of one that goes anyway.
@@ -81,6 +90,25 @@ pub(crate) mod tests {
             headers.iter().map(|(n, v)| format!("{n}: {}", v.to_str().unwrap())).collect();
         lines.sort();
         lines.join("\n")
+    }
+
+    #[test]
+    fn trailers_are_held_to_the_rules_of_headers() {
+        for (given, named, left) in [
+            ("x-sum: 1", "", "x-sum: 1"),
+            ("connection: close\nkeep-alive: timeout=5\nupgrade: h2c\nx-sum: 1", "", "x-sum: 1"),
+            ("connection: x-a\nx-a: 1\nx-b: 2", "", "x-b: 2"),
+            ("x-a: 1\nx-b: 2", "x-a", "x-b: 2"),
+            ("te: trailers\ntransfer-encoding: chunked\nproxy-connection: x", "", ""),
+            ("content-length: 3\nhost: h\ntrailer: x-sum", "", ""),
+            ("content-length: 3", "content-length", ""),
+            ("x-sum: 1\nx-sum: 2", "", "x-sum: 1\nx-sum: 2"),
+        ] {
+            let mut trailers = headers(given);
+            let named = named_by_connection(&headers(&format!("connection: {named}")));
+            end_hop_of_trailers(&mut trailers, &named);
+            assert_eq!(lines(&trailers), left, "{given}");
+        }
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Bodies on their way through the agent: passed on as they come, never kept whole unless they are
 //! small and may be needed again.
 //!
-//! What must stay true: a body of which nothing comes for too long is broken off, so that nobody
-//! holds a connection for ever by saying nothing; trailers arrive with the body that they belong to;
-//! a request that fails because its client's body is broken is told from one that its receiver fails.
+//! What must stay true:
+//! - a body of which nothing comes for too long is broken off, so that nobody holds a connection for ever
+//!   by saying nothing;
+//! - trailers arrive with the body that they belong to, by the same rules as header fields;
+//! - a request that fails because its client's body is broken is told from one that its receiver fails.
 
 use std::{
     pin::{Pin, pin},
@@ -21,13 +23,18 @@ use http_body_util::BodyExt as _;
 use hyper::{
     HeaderMap,
     body::{Body as _, Frame, Incoming, SizeHint},
+    header::HeaderName,
 };
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout},
 };
 
-use super::{clock::Alarm, upgrade::Place};
+use super::{
+    clock::Alarm,
+    headers::{clean_trailers, named_by_connection},
+    upgrade::Place,
+};
 use crate::config::Limits;
 
 /// What goes wrong with a body on its way.
@@ -41,18 +48,12 @@ pub(super) enum Body {
     Empty,
     /// All of it is here.
     Whole(Bytes, Option<Arc<HeaderMap>>),
-    /// It comes over a connection of a client or of the local instance.
-    Passing(Incoming),
+    /// It comes over a connection of a client or of the local instance. `Connection` names these fields in the head.
+    Passing(Incoming, Vec<HeaderName>),
     /// Its beginning is here, and the rest comes.
     Begun(Bytes, Box<Self>),
     /// Whatever else: it comes over a link, or was made here.
     Other(AnyBody),
-}
-
-impl From<Incoming> for Body {
-    fn from(incoming: Incoming) -> Self {
-        if incoming.is_end_stream() { Self::Empty } else { Self::Passing(incoming) }
-    }
 }
 
 impl From<AnyBody> for Body {
@@ -68,6 +69,14 @@ impl From<Bytes> for Body {
 }
 
 impl Body {
+    /// The body of a message with this head.
+    pub(super) fn of(head: &HeaderMap, incoming: Incoming) -> Self {
+        if incoming.is_end_stream() {
+            return Self::Empty;
+        }
+        Self::Passing(incoming, named_by_connection(head))
+    }
+
     /// Reads the body if it is short, so that it can be sent again. `idle`: how long nothing of it may
     /// come.
     pub(super) async fn keep(self, most: usize, idle: Duration) -> Result<Self, BodyError> {
@@ -97,7 +106,23 @@ impl Body {
         match self {
             Self::Empty => Some(Self::Empty),
             Self::Whole(bytes, trailers) => Some(Self::Whole(bytes.clone(), trailers.clone())),
-            Self::Passing(_) | Self::Begun(..) | Self::Other(_) => None,
+            Self::Passing(..) | Self::Begun(..) | Self::Other(_) => None,
+        }
+    }
+
+    /// Gives a part on. Trailers of which nothing is left are the end.
+    fn goes_on(
+        &mut self,
+        frame: Option<Result<Frame<Bytes>, BodyError>>,
+    ) -> Option<Result<Frame<Bytes>, BodyError>> {
+        let is_nothing =
+            |frame: &Frame<Bytes>| frame.trailers_ref().is_some_and(HeaderMap::is_empty);
+        match frame {
+            Some(Ok(frame)) if is_nothing(&frame) => {
+                *self = Self::Empty;
+                None
+            }
+            frame => frame,
         }
     }
 
@@ -142,11 +167,15 @@ impl hyper::body::Body for Body {
                 *this = *rest;
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
-            Self::Passing(incoming) => {
-                Pin::new(incoming).poll_frame(cx).map(|frame| frame.map(|f| f.map_err(Into::into)))
+            Self::Passing(incoming, named) => {
+                let frame = ready!(Pin::new(incoming).poll_frame(cx));
+                let frame = frame.map(|frame| Ok(cleaned(frame?, named)));
+                Poll::Ready(this.goes_on(frame))
             }
             Self::Other(body) => {
-                Pin::new(body).poll_frame(cx).map(|frame| frame.map(|f| f.map_err(Into::into)))
+                let frame = ready!(Pin::new(body).poll_frame(cx));
+                let frame = frame.map(|frame| Ok(cleaned(frame?, &[])));
+                Poll::Ready(this.goes_on(frame))
             }
         }
     }
@@ -156,7 +185,7 @@ impl hyper::body::Body for Body {
             Self::Empty => true,
             Self::Whole(bytes, trailers) => bytes.is_empty() && trailers.is_none(),
             Self::Begun(..) => false,
-            Self::Passing(incoming) => incoming.is_end_stream(),
+            Self::Passing(incoming, _) => incoming.is_end_stream(),
             Self::Other(body) => body.is_end_stream(),
         }
     }
@@ -165,7 +194,7 @@ impl hyper::body::Body for Body {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             Self::Whole(bytes, _) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Passing(incoming) => incoming.size_hint(),
+            Self::Passing(incoming, _) => incoming.size_hint(),
             Self::Begun(bytes, rest) => {
                 let (rest, length) = (rest.size_hint(), bytes.len() as u64);
                 let mut hint = SizeHint::new();
@@ -177,6 +206,17 @@ impl hyper::body::Body for Body {
             }
             Self::Other(body) => body.size_hint(),
         }
+    }
+}
+
+/// A part of a body, without the trailers that do not go on.
+fn cleaned(frame: Frame<Bytes>, named: &[HeaderName]) -> Frame<Bytes> {
+    match frame.into_trailers() {
+        Ok(mut trailers) => {
+            clean_trailers(&mut trailers, named);
+            Frame::trailers(trailers)
+        }
+        Err(data) => data,
     }
 }
 

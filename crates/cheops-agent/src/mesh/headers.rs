@@ -1,4 +1,4 @@
-//! Which header fields go on, and which end here.
+//! Which header fields and trailers go on, and which end here.
 //!
 //! What must stay true:
 //! - fields that are about one connection do not go on to the next (see `hop`);
@@ -14,8 +14,9 @@ use hyper::{
     header::{CONTENT_LENGTH, FORWARDED, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING, VIA},
 };
 
-use crate::hop::OURS;
-pub(super) use crate::hop::end_hop;
+use super::read::drop_scopes;
+use crate::hop::{OURS, end_hop_of_trailers};
+pub(super) use crate::hop::{end_hop, named_by_connection};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -119,6 +120,14 @@ pub(super) fn from_outside(headers: &mut HeaderMap) {
     for name in names {
         headers.remove(name);
     }
+}
+
+/// Takes off the trailers that do not go on, by the rules for header fields: those about one connection, what only agents
+/// say, and scopes, which are read from the head alone. `named`: what `Connection` named in the head.
+pub(super) fn clean_trailers(trailers: &mut HeaderMap, named: &[HeaderName]) {
+    end_hop_of_trailers(trailers, named);
+    from_outside(trailers);
+    drop_scopes(trailers);
 }
 
 /// Whom requests come from, written down once for all requests of a connection.
@@ -237,6 +246,15 @@ mod tests {
         let mut headers = headers("x-cheops-service: image\nx-cheops-site: a\naccept: x");
         from_outside(&mut headers);
         assert_eq!(lines(&headers), "accept: x");
+    }
+
+    #[test]
+    fn trailers_carry_no_scope_and_nothing_of_agents() {
+        let mut trailers = headers(
+            "x-sum: 1\nkeep-alive: x\nx-scope: image: site1\nbaggage: scope=image:site1,a=1\nx-cheops-site: a\nx-a: 1",
+        );
+        clean_trailers(&mut trailers, &["x-a".parse().unwrap()]);
+        assert_eq!(lines(&trailers), "baggage: a=1\nx-sum: 1");
     }
 
     #[test]

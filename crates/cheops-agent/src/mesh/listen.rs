@@ -244,7 +244,8 @@ async fn answer(
     request: Request<Incoming>,
 ) -> Response<Answer> {
     let (head, body) = request.into_parts();
-    let (head, body) = (Box::new(head), Body::from(body));
+    let body = Body::of(&head.headers, body);
+    let head = Box::new(head);
     match door {
         Door::Service(service) => shared.serve(service, Asks::Client(client), head, body).await,
         Door::Calls(service) => shared.call(service.as_ref(), client, head, body).await,

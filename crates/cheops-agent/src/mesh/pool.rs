@@ -24,7 +24,7 @@ use std::{
 use axum::body::Body as AnyBody;
 use bytes::Bytes;
 use hyper::{
-    Request, Response,
+    HeaderMap, Request, Response,
     body::{Body as _, Frame, Incoming, SizeHint},
     header::UPGRADE,
 };
@@ -161,7 +161,9 @@ impl Upstream {
                 let answered = waiting.within(self.limits, sending).await;
                 answered.unwrap_or(Err(self.late().into())).and_then(|response| {
                     self.check(&response, false)?;
-                    Ok(response.map(|body| self.passing(body)))
+                    let (head, body) = response.into_parts();
+                    let body = self.passing(&head.headers, body);
+                    Ok(Response::from_parts(head, body))
                 })
             }
         };
@@ -227,19 +229,20 @@ impl Upstream {
     ) -> Result<Response<Answer>, Unanswered> {
         // The connection is closed with `wire`.
         self.check(&response, switches)?;
-        Ok(response.map(|body| {
-            let lease = Lease { wire, idle: idle.clone() };
-            if body.is_end_stream() {
-                lease.give_back();
-                return Answer::from(Body::Empty);
-            }
-            Answer { lease: Some(lease), ..self.passing(body) }
-        }))
+        let (head, body) = response.into_parts();
+        let lease = Lease { wire, idle: idle.clone() };
+        let answer = if body.is_end_stream() {
+            lease.give_back();
+            Answer::from(Body::Empty)
+        } else {
+            Answer { lease: Some(lease), ..self.passing(&head.headers, body) }
+        };
+        Ok(Response::from_parts(head, answer))
     }
 
-    fn passing(&self, body: Incoming) -> Answer {
+    fn passing(&self, head: &HeaderMap, body: Incoming) -> Answer {
         let patience = Some(Patience::new(self.limits.idle));
-        Answer { patience, ..Answer::from(Body::from(body)) }
+        Answer { patience, ..Answer::from(Body::of(head, body)) }
     }
 
     fn broke(&self, error: hyper::Error) -> Failed {

@@ -221,6 +221,13 @@ fn take_headers(headers: &mut HeaderMap) -> Result<Vec<String>, Unreadable> {
     Ok(texts)
 }
 
+/// Takes off all scopes, unread.
+pub(super) fn drop_scopes(fields: &mut HeaderMap) {
+    fields.remove(SCOPE);
+    // What can't be decoded was taken off, too.
+    let _ = take_members(fields);
+}
+
 /// Takes the members off, and leaves the others as they are.
 fn take_members(headers: &mut HeaderMap) -> Result<Vec<String>, Unreadable> {
     let is_ours =

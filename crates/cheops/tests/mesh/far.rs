@@ -222,3 +222,44 @@ fn large_bodies_pass_between_sites_in_little_memory() {
         assert!(grown < 30 << 10, "it took {grown} kB");
     }
 }
+
+/// How many requests to a site may be under way at once, and a few more.
+const MORE_THAN_FIT: usize = 230;
+
+#[test]
+fn trailers_about_one_connection_do_not_go_over_a_link() {
+    let far = Far::start();
+    let address = (far.field.net.ip(0), 8000);
+    let request = "POST /echo HTTP/1.1\r\nHost: web\r\nX-Scope: web: site2\r\nTransfer-Encoding: chunked\r\n\
+        Connection: close, x-named\r\nTrailer: Keep-Alive, X-Named, X-Scope, X-Sum\r\n\r\n\
+        5\r\nhello\r\n0\r\nConnection: close\r\nKeep-Alive: timeout=5\r\nProxy-Connection: x\r\nTE: gzip\r\n\
+        Transfer-Encoding: chunked\r\nUpgrade: h2c\r\nX-Named: 1\r\nX-Scope: web: site9\r\n\
+        X-Cheops-Service: other\r\nX-Sum: 11\r\n\r\n";
+    let send = || {
+        let mut stream = TcpStream::connect(address.clone()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    };
+    let mut all: Vec<TcpStream> = (0..MORE_THAN_FIT).map(|_| send()).collect();
+    let start = Instant::now();
+    for stream in &mut all {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        // As many as fit at once are served, and the others are told so.
+        if head.starts_with("HTTP/1.1 503") {
+            continue;
+        }
+        assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
+        let got: Value = serde_json::from_str(body).unwrap();
+        assert_eq!((&got["size"], &got["trailers"]), (&json!(5), &json!(["x-sum: 11"])), "{got}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    // There is room again, and trailers of answers are held to the same rules.
+    let got =
+        far.curl("/trailers/connection", &["-i", "--raw", "-H", "TE: trailers"]).to_lowercase();
+    let trailers = got.rsplit_once("world").unwrap().1;
+    assert!(trailers.contains("x-sum: 11"), "{got}");
+    assert_eq!(trailers.matches(": ").count(), 1, "{got}");
+}

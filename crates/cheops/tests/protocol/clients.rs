@@ -1,10 +1,10 @@
 //! Clients and servers as they are out there: curl, h2load, nginx.
 
-use std::{fs, process::Command};
+use std::{collections::BTreeSet, fs, process::Command, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::origin::{Echo, Proxy, nginx};
+use super::origin::{Echo, Proxy, exchange, nginx};
 use crate::field::eventually;
 use crate::field::ports::unused;
 
@@ -84,6 +84,38 @@ fn trailers_pass() {
     let got =
         curl(&["--http2-prior-knowledge", "-i", "-H", "TE: trailers", &proxy.url("/trailers")]);
     assert!(got.contains("hello world") && got.to_lowercase().contains("x-sum: 11"), "{got}");
+}
+
+/// A request in chunks whose trailers are about one connection, only for agents, or fine: `X-Sum`.
+const TRAILERS: &str = "5\r\nhello\r\n0\r\nConnection: close\r\nKeep-Alive: timeout=5\r\n\
+    Proxy-Connection: x\r\nTE: gzip\r\nTransfer-Encoding: chunked\r\nUpgrade: h2c\r\nX-Named: 1\r\n\
+    X-Scope: web: site9\r\nBaggage: scope=web:site9,a=1\r\nX-Cheops-Service: other\r\nX-Sum: 11\r\n\r\n";
+
+#[test]
+fn trailers_about_one_connection_and_those_of_agents_end_here() {
+    let echo = Echo::start();
+    let proxy = Proxy::before(echo.address);
+    for scope in ["", "X-Scope: web: site1\r\n", "X-Scope: web: site1; site1\r\n"] {
+        // The client of the instance sends only the trailers that are announced.
+        let request = format!(
+            "POST /echo HTTP/1.1\r\nHost: web\r\n{scope}Transfer-Encoding: chunked\r\nConnection: close, x-named\r\n\
+             Trailer: Connection, Keep-Alive, Proxy-Connection, TE, Transfer-Encoding, Upgrade, X-Named, X-Scope, \
+             Baggage, X-Cheops-Service, X-Sum\r\n\r\n{TRAILERS}"
+        );
+        let got = exchange(proxy.address, request.as_bytes(), Duration::from_secs(10));
+        let got = json(got.split_once("\r\n\r\n").unwrap().1);
+        assert_eq!(got["size"], 5);
+        let trailers = got["trailers"].as_array().unwrap().iter().map(|t| t.as_str().unwrap());
+        let trailers: BTreeSet<&str> = trailers.collect();
+        assert_eq!(trailers, BTreeSet::from(["baggage: a=1", "x-sum: 11"]), "{scope:?}: {got}");
+    }
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        let url = proxy.url("/trailers/connection");
+        let got = curl(&[version, "-i", "-H", "TE: trailers", "--raw", &url]).to_lowercase();
+        let trailers = got.rsplit_once("world").unwrap().1;
+        assert!(trailers.contains("x-sum: 11"), "{version}: {got}");
+        assert_eq!(trailers.matches(": ").count(), 1, "{version}: {got}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 - any method on `/echo`: what came: method, target, length and digest of the body, trailers.
 - `GET /trailers`: a body in chunks with a trailer.
+- `GET /trailers/connection`: the same, with trailers that are about one connection or only for agents.
 - `GET /bytes/N`: so many bytes.
 - `GET /ws`: a WebSocket that says what it is told.
 - `GET /feed`: an upgrade to something of its own, which says a word now and then and hears nothing.
@@ -14,6 +15,18 @@ import time
 
 from base import PIECE, Gone, Handler, Refused
 
+# Only the last of them may go on to another connection. `X-Named` is named by `Connection`.
+OF_CONNECTION = [
+    "Connection: close",
+    "Keep-Alive: timeout=5",
+    "Proxy-Connection: keep-alive",
+    "TE: gzip",
+    "Upgrade: h2c",
+    "X-Named: 1",
+    "X-Scope: web: site9",
+    "X-Cheops-Site: site9",
+    "X-Sum: 11",
+]
 WEBSOCKET = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
@@ -23,7 +36,9 @@ class Echo(Handler):
             case ["echo"]:
                 self.echo()
             case ["trailers"]:
-                self.with_trailers()
+                self.with_trailers(["X-Sum: 11"])
+            case ["trailers", "connection"]:
+                self.with_trailers(OF_CONNECTION, connection="X-Named")
             case ["bytes", count]:
                 self.bytes(int(count))
             case ["ws"]:
@@ -47,12 +62,15 @@ class Echo(Handler):
             "trailers": self.trailers,
         })
 
-    def with_trailers(self):
+    def with_trailers(self, trailers, connection=None):
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
-        self.send_header("Trailer", "X-Sum")
+        self.send_header("Trailer", ", ".join(trailer.split(":")[0] for trailer in trailers))
+        if connection:
+            self.send_header("Connection", connection)
         self.end_headers()
-        self.wfile.write(b"5\r\nhello\r\n6\r\n world\r\n0\r\nX-Sum: 11\r\n\r\n")
+        last = "".join(f"{trailer}\r\n" for trailer in trailers).encode()
+        self.wfile.write(b"5\r\nhello\r\n6\r\n world\r\n0\r\n" + last + b"\r\n")
         self.wfile.flush()
 
     def bytes(self, count):
