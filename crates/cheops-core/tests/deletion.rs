@@ -105,6 +105,7 @@ impl Two {
                     Effect::Recall(_)
                     | Effect::Check { .. }
                     | Effect::Clear { .. }
+                    | Effect::RecallClear(_)
                     | Effect::Show { .. } => {
                         panic!("nothing is in doubt")
                     }

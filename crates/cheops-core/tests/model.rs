@@ -213,6 +213,8 @@ impl State {
                 place.effects.clear();
                 self.input(n, Input::Cleared { resource, ok: true }, None);
             }
+            // It ends with its input, so none is ever under way.
+            Effect::RecallClear(resource) => self.input(n, Input::NotClearing(resource), None),
             Effect::Show { .. } => panic!("nothing is to be shown"),
             Effect::Check { .. } => panic!("nothing is in doubt: the power stays on"),
             Effect::Answer { .. } | Effect::Tell(_) => {}

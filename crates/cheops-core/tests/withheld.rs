@@ -104,9 +104,10 @@ impl Two {
                     Effect::Recall(run) => place.recalled.push(run),
                     Effect::Answer { answer, .. } => place.answers.push(answer),
                     Effect::Tell(_) => {}
-                    Effect::Check { .. } | Effect::Clear { .. } | Effect::Show { .. } => {
-                        panic!("there is no such")
-                    }
+                    Effect::Check { .. }
+                    | Effect::Clear { .. }
+                    | Effect::RecallClear(_)
+                    | Effect::Show { .. } => panic!("there is no such"),
                 }
             }
         }

@@ -305,7 +305,7 @@ impl Inner {
         task.map_err(Refused::Impossible)
     }
 
-    async fn tell(&self, input: Input) {
+    pub(super) async fn tell(&self, input: Input) {
         // A node that is stopping will ask again when it starts.
         let _ = self.node.tell(input).await;
     }
@@ -427,6 +427,7 @@ impl Inner {
         let mut stuck = Stuck::new(self);
         // An application that is down must not keep commands from running.
         let permits = if task.has_requests() { &self.calls } else { &self.permits };
+        self.wait_for_others(resource, place).await;
         loop {
             let Some(turn) = self.turn_of(permits).await else { return Ended::Lost };
             let begun = {
@@ -538,7 +539,7 @@ impl Inner {
     }
 
     /// What became of a run, once no supervisor is at work.
-    async fn outcome(self: &Arc<Self>, place: &Place) -> Found {
+    pub(super) async fn outcome(self: &Arc<Self>, place: &Place) -> Found {
         let mut stuck = Stuck::new(self);
         let mut pause = FIRST_LOOK;
         let mut running = None;
@@ -622,17 +623,17 @@ enum Fetched {
 }
 
 /// Something that fails, and is tried again until it does not.
-struct Stuck<'a> {
+pub(super) struct Stuck<'a> {
     inner: &'a Inner,
     why: Option<(String, Counted<'a>)>,
 }
 
 impl<'a> Stuck<'a> {
-    fn new(inner: &'a Inner) -> Self {
+    pub(super) fn new(inner: &'a Inner) -> Self {
         Self { inner, why: None }
     }
 
-    async fn wait(&mut self, why: &impl std::fmt::Display) {
+    pub(super) async fn wait(&mut self, why: &impl std::fmt::Display) {
         let why = why.to_string();
         if self.why.as_ref().is_none_or(|(before, _)| *before != why) {
             tracing::error!("a command can't be run: {why}; it is tried again every second");

@@ -47,6 +47,7 @@ mod job;
 mod kept;
 pub mod left_out;
 mod orphan;
+mod overlap;
 mod place;
 pub(crate) mod placeholder;
 mod recall;
@@ -291,8 +292,8 @@ impl Runner {
         let _ = self.0.watch.set(Box::new(watch));
     }
 
-    /// Carries out [`Effect::Run`], [`Effect::Recall`], [`Effect::Check`], [`Effect::Clear`] or
-    /// [`Effect::Show`], and tells the node how it went. Does not block.
+    /// Carries out [`Effect::Run`], [`Effect::Recall`], [`Effect::Check`], [`Effect::Clear`],
+    /// [`Effect::RecallClear`] or [`Effect::Show`], and tells the node how it went. Does not block.
     pub fn give(&self, effect: Effect) {
         let inner = self.0.clone();
         match effect {
@@ -308,6 +309,9 @@ impl Runner {
             }
             Effect::Clear { resource, command, timeout } => {
                 self.0.runtime.spawn(async move { inner.clear(resource, &command, timeout).await });
+            }
+            Effect::RecallClear(resource) => {
+                self.0.runtime.spawn(async move { inner.recall_clear(resource).await });
             }
             Effect::Show { resource, command, timeout, block } => {
                 let print = async move { inner.print(resource, block, &command, timeout).await };

@@ -59,13 +59,17 @@ pub enum Input {
         /// What the `Check` command found.
         happened: bool,
     },
-    /// The `Reset` command of a resource ended.
+    /// The `Reset` command of a resource ended. Also the answer to [`Effect::RecallClear`] if the
+    /// command was still under way.
     Cleared {
         /// The resource.
         resource: ResourceId,
         /// Whether it succeeded.
         ok: bool,
     },
+    /// The answer to [`Effect::RecallClear`] if no `Reset` command of the resource is under way:
+    /// it never started, or it ended while nobody watched.
+    NotClearing(ResourceId),
     /// The answer to [`Effect::Show`].
     Shown {
         /// The resource.
@@ -200,8 +204,7 @@ pub enum Effect {
         /// How long it may take.
         timeout: Option<Millis>,
     },
-    /// Run the resource's `Reset` command. If an earlier start of it is still under way, because the
-    /// agent died meanwhile, wait for that one instead: two must never overlap.
+    /// Run the resource's `Reset` command, under a supervisor like any run.
     Clear {
         /// The resource.
         resource: ResourceId,
@@ -210,6 +213,9 @@ pub enum Effect {
         /// How long it may take.
         timeout: Option<Millis>,
     },
+    /// Wait for the end of a `Reset` command that was under way when the site stopped. Its process may
+    /// have survived, and nothing else of the resource may run beside it.
+    RecallClear(ResourceId),
     /// Run the resource's `Show` command, and say what it printed. It changes nothing, so it needs no
     /// supervisor, and is asked for again if we die.
     Show {

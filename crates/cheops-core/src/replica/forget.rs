@@ -13,7 +13,9 @@
 //!   Until then the resource is *gone*, and kept out of sight;
 //! - what follows the delete outlives it: a site that knows of such a thing, and hears that another
 //!   has forgotten, *trims*: it drops what the other one has forgotten and keeps the rest;
-//! - after either, sites that know the same have the same log.
+//! - tombs of one resource merge to the greater number of each site: a site may forget before a reply
+//!   of another reaches it, and what comes next in that stream follows the reply;
+//! - after any of these, sites that know the same have the same log.
 
 use alloc::{borrow::Cow, vec, vec::Vec};
 
@@ -333,6 +335,25 @@ impl Replica {
         }
     }
 
+    /// Takes note that another site of a forgotten resource has forgotten more of it. Replies that did
+    /// not get here before this site forgot are kept by none; without this, a new life that follows
+    /// them would wait for them forever.
+    fn raise_tomb(&mut self, from: &SiteId, id: &ResourceId, version: &Version, out: &mut Outbox) {
+        let Some(tomb) = self.tombs.get_mut(id) else { return };
+        let known = tomb.version.clone();
+        if !known.contains_key(from) {
+            return;
+        }
+        join(&mut tomb.version, version);
+        if tomb.version != known {
+            let (version, by, at) = (tomb.version.clone(), tomb.by.clone(), tomb.at);
+            out.persist(Durable::Forgotten { resource: id.clone(), version, by, at });
+            // A store drops what was written of the resource before that.
+            self.put_aside(id, out);
+            self.keep_withheld(id, out);
+        }
+    }
+
     /// What is forgotten of a resource that is not here.
     pub(super) fn tomb(&self, id: &ResourceId) -> Option<&Tomb> {
         self.tombs.get(id).filter(|_| !self.resources.contains_key(id))
@@ -369,8 +390,13 @@ impl Replica {
         now: Now,
         out: &mut Outbox,
     ) {
-        let Some(resource) = self.resources.get_mut(id) else { return };
         let plausible = version.values().all(|&number| number <= LAST_NUMBER);
+        let Some(resource) = self.resources.get_mut(id) else {
+            if plausible {
+                self.raise_tomb(from, id, version, out);
+            }
+            return;
+        };
         if !plausible || !resource.sites().contains(from) {
             let (from, resource) = (from.clone(), id.clone());
             let why = "it forgets a resource that is not its own";

@@ -279,6 +279,7 @@ impl Replica {
             }
             Input::Checked { run, happened: true } => self.happened(&run, now, &mut out),
             Input::Cleared { resource, ok } => self.cleared(&resource, ok, now, &mut out),
+            Input::NotClearing(resource) => self.not_clearing(&resource, now, &mut out),
             Input::NotShown { resource, block } => self.was_not_shown(&resource, block, now),
             Input::Shown { resource, block, print } => {
                 self.was_shown(&resource, block, print, now, &mut out);

@@ -2,7 +2,8 @@
 //!
 //! What must stay true: a run starts only after its intent was written down, one at a time for a
 //! resource, and ends with a reply that is recorded like any other. An intent without a reply,
-//! found when the site starts again, is settled before anything else of that resource is run.
+//! found when the site starts again, is settled before anything else of that resource is run. The
+//! same holds for the `Reset` command, which has no reply: its process is waited for.
 
 use alloc::{string::ToString, sync::Arc};
 
@@ -32,7 +33,7 @@ pub(super) enum Work {
     Running(Pending),
     /// The `Check` command is asked whether a run took effect.
     Checking(Pending),
-    /// The `Reset` command runs.
+    /// The `Reset` command runs, or its end is waited for.
     Clearing,
 }
 
@@ -171,8 +172,9 @@ impl Resource {
                 self.work = Work::Running(pending);
                 out.run(Effect::Recall(self.run_id(pending)));
             }
-            Work::Clearing if self.config().reset.is_some() => self.clear(out),
-            Work::Clearing | Work::Idle | Work::Stuck => {
+            // Whatever the configuration says by now: the process may have outlived the agent.
+            Work::Clearing => out.run(Effect::RecallClear(self.id().clone())),
+            Work::Idle | Work::Stuck => {
                 self.work = Work::Idle;
                 self.advance(here, gate, out);
             }
@@ -287,6 +289,16 @@ impl Replica {
         } else {
             resource.work = Work::Idle;
             self.proceed(&run.resource, now, out);
+        }
+    }
+
+    /// No `Reset` command is under way any more, and nobody knows whether it took effect: the plan
+    /// makes the state anew.
+    pub(super) fn not_clearing(&mut self, id: &ResourceId, now: Now, out: &mut Outbox) {
+        let Some(resource) = self.resources.get_mut(id) else { return };
+        if resource.work == Work::Clearing {
+            resource.work = Work::Idle;
+            self.proceed(id, now, out);
         }
     }
 

@@ -155,6 +155,8 @@ impl Replica {
             if ours.is_some_and(|resource| resource.sites().contains(from)) {
                 continue;
             }
+            // Their digest counts what ours does not, so that the two say nothing about the rest.
+            same = false;
             self.tell_forgotten(from, id, out);
             let forgotten = |tomb: &Tomb| {
                 version

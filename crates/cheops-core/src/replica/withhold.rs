@@ -8,8 +8,11 @@
 //! What must stay true:
 //! - no number up to the *floor* is given to a record again, for the life of the resource and after;
 //! - nothing new is recorded here before each other site of the resource has shown what it has, and
-//!   that is known here: later numbers would hide for ever what is left of this site's stream, and
-//!   what was run here before would not be told from what was not;
+//!   that is known here: later numbers would hide what is left of this site's stream, and what was run
+//!   here before would not be told from what was not. Each site shows it twice, the second time after
+//!   all have shown it once: a record may move from one that was not heard yet to one that was, and
+//!   then be lost where it came from;
+//! - a record of this site that comes to light later all the same is asked for and taken in;
 //! - nothing is run but what makes the state anew, and only after somebody has reset the resource.
 //!   When that has succeeded here, and not before, nothing is withheld any more.
 
@@ -33,8 +36,10 @@ use crate::{
 /// What is known of a loss.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Loss {
-    /// The sites that have shown what they have since then, and that lack nothing of it here.
+    /// The sites that have shown what they have in this round, and that lack nothing of it here.
     heard: BTreeSet<SiteId>,
+    /// All have shown it once: this is the second round.
+    again: bool,
     /// All have: what still lacks is gone for good.
     whole: bool,
 }
@@ -265,17 +270,24 @@ impl Replica {
         }
     }
 
-    /// Whether a loss has just become one of which all sites were heard.
+    /// Whether a loss has just become one of which all sites were heard, in both rounds.
     pub(super) fn made_whole(&mut self, id: &ResourceId) -> bool {
-        let (Some(loss), Some(resource)) = (self.withheld.get(id), self.resources.get(id)) else {
+        let (Some(loss), Some(resource)) = (self.withheld.get_mut(id), self.resources.get(id))
+        else {
             return false;
         };
         let heard = |site: &SiteId| *site == self.here || loss.heard.contains(site);
-        let whole = !loss.whole && resource.present().all(heard);
-        if whole {
-            self.goes_on(id);
+        if loss.whole || !resource.present().all(heard) {
+            return false;
         }
-        whole
+        // With one other site, there is no third that a record could have moved to.
+        if !loss.again && resource.sites().len() > 2 {
+            loss.again = true;
+            loss.heard.clear();
+            return false;
+        }
+        loss.whole = true;
+        true
     }
 
     /// Takes note that a site has nothing that is not known here, of the resources of a stretch.
@@ -297,11 +309,15 @@ impl Replica {
         let heard: Vec<ResourceId> =
             self.withheld_in(stretch).filter(lacks_nothing).cloned().collect();
         for id in heard {
-            if let Some(loss) = self.withheld.get_mut(&id) {
-                loss.heard.insert(from.clone());
-            }
+            let Some(loss) = self.withheld.get_mut(&id) else { continue };
+            let first_round = !loss.again;
+            loss.heard.insert(from.clone());
             if self.made_whole(&id) {
                 self.proceed(&id, now, out);
+            } else if first_round && self.withheld.get(&id).is_some_and(|loss| loss.again) {
+                for site in self.unheard(&id).iter().filter(|site| self.up.contains(site)) {
+                    self.ask_what_it_has(site, &id, out);
+                }
             }
         }
     }

@@ -71,6 +71,7 @@ fn words(seen: Seen<'_>) -> String {
         Seen::Lost => "    … which gets lost".to_owned(),
         Seen::Took { run, outcome } => format!("command of {} ends: {outcome:?}", name(run)),
         Seen::Emptied(resource) => format!("{resource} is emptied"),
+        Seen::NotEmptied(resource) => format!("Reset of {resource} fails"),
         Seen::Crashed { power: false } => "the agent dies".to_owned(),
         Seen::Crashed { power: true } => "the power is cut".to_owned(),
         Seen::Withheld { resource, gone, floor } => {
@@ -94,6 +95,7 @@ fn given(input: &Input) -> String {
         Input::NotStarted(run) => format!("{} never started", name(run)),
         Input::Lost(run) => format!("{} is in doubt", name(run)),
         Input::Checked { run, happened } => format!("{} checked: {happened}", name(run)),
+        Input::NotClearing(resource) => format!("no Reset of {resource} is under way"),
         Input::Cleared { resource, ok } => format!("Reset of {resource} ended: {ok}"),
         Input::NotShown { resource, .. } => format!("{resource} may not be shown"),
         Input::Shown { resource, print, .. } => format!("{resource} shows {}", printed(*print)),
@@ -137,6 +139,7 @@ fn done(effect: &Effect) -> String {
         Effect::Recall(run) => format!("looks for the result of {}", name(run)),
         Effect::Check { run, .. } => format!("checks {}", name(run)),
         Effect::Clear { resource, .. } => format!("runs Reset of {resource}"),
+        Effect::RecallClear(resource) => format!("looks for the Reset of {resource}"),
         Effect::Show { resource, block, .. } => format!("runs Show of {resource} at {block:016x}"),
         Effect::Answer { ticket, answer } => format!("answers {}: {}", ticket.0, answered(answer)),
         Effect::Tell(event) => format!("tells {}", told(event)),

@@ -5,8 +5,8 @@
 //! mean something: the world does to a replica only what the real one does. It keeps what was
 //! persisted and forgets the rest in a crash; it may lose, double, delay and reorder messages; it
 //! never alters one. A command goes on when its agent dies, and its result is kept; a power cut
-//! ends both, and nobody can tell if the command had taken effect. A `Reset` command goes on, too,
-//! and no second one starts before it has ended; a `Check` command ends with its agent.
+//! ends both, and nobody can tell if the command had taken effect. A `Reset` command goes on, too;
+//! a `Check` command ends with its agent.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -59,8 +59,10 @@ pub enum Seen<'a> {
     Lost,
     /// A command ended: it took effect, or failed and changed nothing.
     Took { run: &'a RunId, outcome: Outcome },
-    /// The `Reset` command took effect.
+    /// The `Reset` command ended, and took effect.
     Emptied(&'a ResourceId),
+    /// The `Reset` command failed, and changed nothing.
+    NotEmptied(&'a ResourceId),
     /// The agent ended; perhaps with the power.
     Crashed { power: bool },
     /// Something of a resource is lost: all that was written of it since some time.
@@ -494,6 +496,8 @@ impl<A: App, W: Watch> World<A, W> {
                     let ok = !self.one_of(self.mishaps.reset);
                     if ok {
                         self.empty(n, &resource);
+                    } else {
+                        self.see(n, Seen::NotEmptied(&resource));
                     }
                     self.input(n, Input::Cleared { resource, ok });
                 }
@@ -656,8 +660,6 @@ impl<A: App, W: Watch> World<A, W> {
                 let after = self.between(self.weather.run);
                 self.tell(n, after, Input::Checked { run, happened });
             }
-            // One that is still under way will tell its end.
-            Effect::Clear { resource, .. } if self.sites[n].clearing.contains_key(&resource) => {}
             Effect::Clear { resource, .. } => {
                 self.next_command += 1;
                 let command = self.next_command;
@@ -665,6 +667,9 @@ impl<A: App, W: Watch> World<A, W> {
                 let after = self.between(self.weather.run);
                 self.schedule(after, n, Happening::Clears { resource, command });
             }
+            // One that is still under way will tell its end.
+            Effect::RecallClear(resource) if self.sites[n].clearing.contains_key(&resource) => {}
+            Effect::RecallClear(resource) => self.tell(n, 1, Input::NotClearing(resource)),
             Effect::Show { resource, block, .. } => {
                 let (life, after) = (self.sites[n].life, self.between(self.weather.run));
                 self.schedule(after, n, Happening::Shows { life, resource, block });

@@ -4,6 +4,7 @@
 //! they are after it. Each panics with what it found.
 
 pub mod agree;
+pub mod alone;
 pub mod answered;
 pub mod at_home;
 pub mod buried;
@@ -12,6 +13,7 @@ pub mod kept;
 pub mod lost;
 pub mod once;
 pub mod quiet;
+pub mod refused;
 pub mod receipts;
 pub mod replies;
 pub mod shown;
@@ -42,6 +44,7 @@ pub struct Witness {
     pub quiet: quiet::Quiet,
     pub buried: buried::Buried,
     pub lost: lost::Lost,
+    pub alone: alone::Alone,
 }
 
 impl Default for Trace {
@@ -60,6 +63,8 @@ impl Watch for Witness {
         self.quiet.see(site, seen);
         self.buried.see(site, seen);
         self.lost.see(site, seen);
+        self.alone.see(site, seen);
+        refused::see(site, seen);
     }
 }
 
