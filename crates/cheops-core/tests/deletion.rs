@@ -10,7 +10,7 @@ use cheops_core::{
     plan::Outcome,
     replica::{
         Answer, Durable, Effect, Event, Input, Message, Replica, Report, Resource, Settings,
-        Submission, Ticket, Version,
+        Stretch, Submission, Ticket, Version,
     },
     time::{Millis, Now},
 };
@@ -375,4 +375,60 @@ fn what_was_not_deleted_stays() {
     two.input(1, Input::Received { from: site(0), message });
     two.talk();
     two.agree(&["set 1"]);
+}
+
+/// A site may forget before the last reply of another reaches it. What it hears later raises its
+/// tombstone, durably, so that a new life that follows that reply is taken in.
+#[test]
+fn a_tombstone_rises_to_the_line_of_another_site() {
+    let mut two = Two::half_forgotten();
+    let known = two.places[0].replica.forgotten(&resource()).unwrap().clone();
+    let raised = |by: u64| -> Version {
+        known.iter().map(|(site, number)| (site.clone(), number + by)).collect()
+    };
+    let tells = |from: &str, version: Version| Input::Received {
+        from: from.parse().unwrap(),
+        message: Message::Forgotten(vec![(resource(), version)]),
+    };
+    let endless = known.keys().map(|site| (site.clone(), u64::MAX)).collect();
+    for (from, version, expected) in [
+        ("z", raised(2), &known),
+        ("b", endless, &known),
+        ("b", raised(2), &raised(2)),
+        ("b", known.clone(), &raised(2)),
+    ] {
+        two.input(0, tells(from, version));
+        let forgotten = |replica: &Replica| replica.forgotten(&resource()).cloned();
+        assert_eq!(forgotten(&two.places[0].replica).as_ref(), Some(expected), "{from}");
+        let disk = two.places[0].disk.clone();
+        let restored = Replica::restore(site(0), Settings::default(), disk);
+        assert_eq!(forgotten(&restored).as_ref(), Some(expected), "{from}, after a restart");
+    }
+}
+
+/// One site has forgotten a resource and the other has not: that explains why they know different
+/// things, and says nothing against what else they share.
+#[test]
+fn a_tombstone_at_one_site_alone_is_no_contradiction() {
+    let mut two = Two::half_forgotten();
+    let other = Submission { resource: "s".parse().unwrap(), ..request("set 1") };
+    two.input(0, Input::Submit(Box::new(other)));
+    two.talk();
+    let alarms = |two: &Two| -> Vec<Event> {
+        let events = two.places.iter().flat_map(|place| &place.events);
+        events.filter(|event| matches!(event, Event::Refused { .. })).cloned().collect()
+    };
+    // `b` shows what it has, and knows less of `r` than `a` has forgotten.
+    let shown = |two: &Two| {
+        let versions = two.places[1].replica.resources().map(|r| (r.id().clone(), r.version()));
+        let digest = two.places[1].replica.shared_digest(&site(0));
+        Message::Have(Stretch::default(), versions.collect(), digest)
+    };
+    assert!(two.exists(1) && !two.exists(0));
+    let message = shown(&two);
+    two.input(0, Input::Received { from: site(1), message });
+    assert_eq!(alarms(&two), []);
+    two.talk();
+    assert_eq!(alarms(&two), []);
+    assert!(!two.exists(1), "it was told");
 }

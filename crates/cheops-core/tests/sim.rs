@@ -25,7 +25,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use storm::{Calm, Storm};
 use trace::Trace;
 
-const SEEDS: u64 = 3_000;
+const SEEDS: u64 = 30_000;
+/// Seeds that once failed: a `Reset` that outlived its agent, a tombstone that was behind those of
+/// other sites, a record that a site had lost of its own stream.
+const FAILED_ONCE: [u64; 3] = [77_660_032, 77_422_625, 77_820_235];
 /// The seeds are shared out among so many tests, which run side by side.
 const PARTS: u64 = 4;
 
@@ -76,6 +79,13 @@ fn storms_3() {
 #[test]
 fn storms_4() {
     part(3);
+}
+
+#[test]
+fn seeds_that_failed_once_pass() {
+    for seed in FAILED_ONCE {
+        play(seed, Trace::none());
+    }
 }
 
 #[test]

@@ -555,3 +555,36 @@ fn an_attempt_that_may_have_been_is_not_made_again_however_late_the_operation_co
     assert!(attempts.min() > Some(1), "the first was before the loss");
     two.agree("after it came back");
 }
+
+/// `a` has lost an operation of its own, and goes on without `b`, the only site that has it. When
+/// `b` is back, what follows that operation waits at `a`, which has later numbers by then. It asks for
+/// the lost one, and takes it in.
+#[test]
+fn a_lost_record_of_its_own_that_comes_to_light_later_is_asked_for() {
+    for restarts in [false, true] {
+        let mut two = Two::new();
+        let kept = two.places[0].disk.len();
+        two.submit(0, "inc 6", false);
+        let lost = two.places[1].replica.resource(&resource()).unwrap().log().heads()[0].clone();
+        assert_eq!(lost.site, site(0));
+        two.lose(kept);
+        two.submit(1, "inc 7", false);
+        // Nobody waits for `b` any more.
+        two.input(0, Input::Removed([site(1)].into()));
+        let answer = two.submit(0, "set 5", true);
+        let Answer::Accepted(own, _) = answer else { panic!("{answer:?}") };
+        assert!(own.number > lost.number);
+        assert!(two.places[0].replica.resource(&resource()).unwrap().log().find(&lost).is_none());
+        two.input(0, Input::Removed([].into()));
+        two.link();
+        two.seconds += 60;
+        two.input(0, Input::Tick);
+        two.talk();
+        if restarts {
+            two.restart(0);
+        }
+        let found = two.places[0].replica.resource(&resource()).unwrap().log().find(&lost);
+        assert!(found.is_some(), "restarts {restarts}: {lost} is still lost");
+        two.agree("the lost operation is back");
+    }
+}

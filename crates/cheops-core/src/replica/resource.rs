@@ -8,6 +8,7 @@
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    vec::Vec,
 };
 use core::mem;
 
@@ -272,9 +273,12 @@ impl Resource {
     }
 
     /// Whether a record can be taken in now.
-    pub(super) fn fit(&self, sent: &Sent) -> Fit {
+    pub(super) fn fit(&self, sent: &Sent, here: &SiteId) -> Fit {
         let id = sent.record.id();
         let high = self.streams.high(&id.site);
+        if id.number <= high && self.is_lost(id, here) {
+            return self.fit_dependencies(&sent.record);
+        }
         if id.number <= high {
             return match &sent.record {
                 Record::Operation(op)
@@ -312,13 +316,18 @@ impl Resource {
         if sent.after > high {
             return Fit::Blocked(OpId { site: id.site.clone(), number: sent.after });
         }
-        match &sent.record {
+        self.fit_dependencies(&sent.record)
+    }
+
+    /// Whether a record can be taken in as far as what it depends on is concerned.
+    fn fit_dependencies(&self, record: &Record) -> Fit {
+        match record {
             Record::Operation(op) => self.fit_operation(op),
-            record @ (Record::Reply(_) | Record::Shown(_)) => {
+            Record::Reply(_) | Record::Shown(_) => {
                 let op = record.about();
                 if self.log.find(op).is_none() && !self.log.is_forgotten(op) {
                     Fit::Blocked(op.clone())
-                } else if self.sites.contains(&id.site) {
+                } else if self.sites.contains(&record.id().site) {
                     Fit::Now
                 } else {
                     Fit::Wrong("a reply of a site that is not one of the resource's")
@@ -380,16 +389,35 @@ impl Resource {
                 None => return,
             },
             Record::Shown(shown) => {
-                self.shown.insert(id.site.clone(), shown.clone());
+                // One that was lost and has come back may be older than what is known.
+                if self.last_shown(&id.site).is_none_or(|known| known.id.number < id.number) {
+                    self.shown.insert(id.site.clone(), shown.clone());
+                }
                 Item::Shown
             }
         };
-        let before = digest(&self.id, &id.site, self.streams.high(&id.site));
-        self.streams.push(&id.site, id.number, item);
-        let after = digest(&self.id, &id.site, id.number);
-        self.digest = self.digest.wrapping_sub(before).wrapping_add(after);
+        let high = self.streams.high(&id.site);
+        if id.number > high {
+            self.streams.push(&id.site, id.number, item);
+            let before = digest(&self.id, &id.site, high);
+            let after = digest(&self.id, &id.site, id.number);
+            self.digest = self.digest.wrapping_sub(before).wrapping_add(after);
+        } else {
+            let mut streams = mem::take(&mut self.streams);
+            streams.fill(id, item, |site, number, item| self.depends(site, number, item));
+            self.streams = streams;
+        }
         if let Record::Operation(op) = record {
             self.digest = self.digest.wrapping_add(mark(op));
+        }
+    }
+
+    /// The operations that a record depends on.
+    fn depends(&self, site: &SiteId, number: u64, item: Item) -> Vec<OpId> {
+        match self.record(site, number, item) {
+            Some(Record::Operation(op)) => op.parents.to_vec(),
+            Some(record) => Vec::from([record.about().clone()]),
+            None => Vec::new(),
         }
     }
 

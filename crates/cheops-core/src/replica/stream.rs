@@ -1,14 +1,18 @@
 //! The streams of a resource: what each of its sites has recorded, as far as it is known here.
 //!
 //! What must stay true: a stream is known from its start to its `high` mark without gaps, save for
-//! what a later record stands for (a reply to the same operation, a newer print), and for what was
-//! forgotten with an earlier life of the resource.
+//! what a later record stands for (a reply to the same operation, a newer print), for what was
+//! forgotten with an earlier life of the resource, and for what a site has lost of its own stream. Such
+//! a record can come back and fill its gap.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
 
 use super::message::Version;
 use crate::{
-    id::{ResourceId, SiteId},
+    id::{OpId, ResourceId, SiteId},
     log::Ix,
     operation::Operation,
 };
@@ -40,6 +44,13 @@ struct Stream {
     entries: Vec<Entry>,
 }
 
+impl Stream {
+    /// Where the record with a number is, or where it would be.
+    fn find(&self, number: u64) -> Result<usize, usize> {
+        self.entries.binary_search_by_key(&number, |entry| entry.number)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Streams {
     streams: BTreeMap<SiteId, Stream>,
@@ -57,6 +68,74 @@ impl Streams {
         let stream = self.streams.entry(site.clone()).or_default();
         stream.high = number;
         stream.entries.push(Entry { number, arrival: self.arrivals, item });
+    }
+
+    /// Whether a record is here, or was until a later one stood for it.
+    pub(super) fn contains(&self, id: &OpId) -> bool {
+        self.streams.get(&id.site).is_some_and(|stream| stream.find(id.number).is_ok())
+    }
+
+    /// The number of the record before this one in its stream; 0 if there is none here.
+    pub(super) fn before(&self, id: &OpId) -> u64 {
+        let Some(stream) = self.streams.get(&id.site) else { return 0 };
+        let place = stream.find(id.number).unwrap_or_else(|place| place);
+        stream.entries[..place].last().map_or(0, |entry| entry.number)
+    }
+
+    /// Puts a record into a gap of a stream. `depends` names what an item depends on.
+    pub(super) fn fill(
+        &mut self,
+        id: &OpId,
+        item: Item,
+        depends: impl Fn(&SiteId, u64, Item) -> Vec<OpId>,
+    ) {
+        self.arrivals += 1;
+        let arrival = self.arrivals;
+        let stream = self.streams.entry(id.site.clone()).or_default();
+        if let Err(place) = stream.find(id.number) {
+            stream.entries.insert(place, Entry { number: id.number, arrival, item });
+            self.order(depends);
+        }
+    }
+
+    /// Numbers the arrivals anew, so that each record comes after the one before it in its stream and
+    /// after what it depends on, and as early as it came so far otherwise.
+    fn order(&mut self, depends: impl Fn(&SiteId, u64, Item) -> Vec<OpId>) {
+        let everything = Version::new();
+        let mut order: Vec<OpId> = Vec::new();
+        let mut met = BTreeSet::new();
+        for (site, number, _) in self.beyond(&everything) {
+            let mut open = Vec::from([OpId { site: site.clone(), number }]);
+            while let Some(id) = open.last().cloned() {
+                let item = self.item(&id);
+                if met.insert(id.clone())
+                    && let Some(item) = item
+                {
+                    let previous = OpId { site: id.site.clone(), number: self.before(&id) };
+                    let first = depends(&id.site, id.number, item).into_iter().chain([previous]);
+                    open.extend(first.filter(|other| self.contains(other) && !met.contains(other)));
+                } else {
+                    open.pop();
+                    if item.is_some() {
+                        order.push(id);
+                    }
+                }
+            }
+        }
+        let mut ordered = BTreeSet::new();
+        order.retain(|id| ordered.insert(id.clone()));
+        for (id, arrival) in order.iter().zip(1..) {
+            if let Some(stream) = self.streams.get_mut(&id.site)
+                && let Ok(place) = stream.find(id.number)
+            {
+                stream.entries[place].arrival = arrival;
+            }
+        }
+    }
+
+    fn item(&self, id: &OpId) -> Option<Item> {
+        let stream = self.streams.get(&id.site)?;
+        stream.find(id.number).ok().map(|place| stream.entries[place].item)
     }
 
     /// Counts records up to these numbers as known, though they are not here.

@@ -145,7 +145,7 @@ impl Replica {
             same &= resource.version() == *version;
             self.send_missing(from, resource.id(), version, out);
             if !resource.streams().covers(version) {
-                wanted.push((resource.id().clone(), resource.version()));
+                wanted.push((resource.id().clone(), resource.wanted(&self.here)));
             }
         }
         // What we don't know, or don't know to be theirs: two that were created apart, and met at a
@@ -196,7 +196,9 @@ impl Replica {
 
     /// Asks a site for what we lack of a resource.
     fn want(&self, from: &SiteId, id: &ResourceId, out: &mut Outbox) {
-        out.send(from, Message::Want(vec![(id.clone(), self.version(id))]));
+        let wanted = self.resources.get(id).map(|resource| resource.wanted(&self.here));
+        let wanted = wanted.unwrap_or_else(|| self.version(id));
+        out.send(from, Message::Want(vec![(id.clone(), wanted)]));
     }
 
     /// How far a resource is known here, or was when it was forgotten.
@@ -292,8 +294,8 @@ impl Replica {
         todo.reverse();
         while let Some(sent) = todo.pop() {
             let fit = match (self.resources.get(id), self.declared(&sent)) {
-                (Some(resource), _) => resource.fit(&sent),
-                (None, Some(declared)) => self.begun(id, declared).fit(&sent),
+                (Some(resource), _) => resource.fit(&sent, &self.here),
+                (None, Some(declared)) => self.begun(id, declared).fit(&sent, &self.here),
                 (None, None) if self.tomb(id).is_some_and(|tomb| is_over(tomb, &sent)) => continue,
                 (None, None) if self.tomb(id).is_some() => {
                     // It is about a new life, whose first operation has yet to come. What waited

@@ -30,6 +30,13 @@ impl Waiting {
         self.records.len()
     }
 
+    /// The records of a site that others wait for.
+    pub(super) fn missing(&self, site: &SiteId) -> impl Iterator<Item = &OpId> {
+        let first = OpId { site: site.clone(), number: 0 };
+        let last = OpId { site: site.clone(), number: u64::MAX };
+        self.blocked.range(first..=last).map(|(id, _)| id)
+    }
+
     /// Keeps a record until what it depends on has come.
     pub(super) fn keep(&mut self, sent: Sent, missing: OpId) {
         let id = sent.record.id().clone();

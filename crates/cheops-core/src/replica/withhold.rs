@@ -28,7 +28,7 @@ use super::{
     resource::LAST_ATTEMPT, run::Work,
 };
 use crate::{
-    id::{ResourceId, SiteId, Sites},
+    id::{OpId, ResourceId, SiteId, Sites},
     log::Ix,
     time::{Millis, Now},
 };
@@ -113,6 +113,27 @@ impl Resource {
         };
         let spent = u32::try_from(floor.saturating_add(1)).unwrap_or(u32::MAX);
         spent.min(LAST_ATTEMPT >> 1)
+    }
+
+    /// Whether a record of this site was lost here, and has not come back.
+    pub(super) fn is_lost(&self, id: &OpId, here: &SiteId) -> bool {
+        id.site == *here
+            && self.floor.is_some_and(|floor| id.number <= floor)
+            && !self.log.is_forgotten(id)
+            && !self.streams().contains(id)
+    }
+
+    /// What to ask others for: all beyond what is known here. Where something waits for a record that
+    /// this site has lost, that is asked for too, with all that may have been lost around it.
+    pub(super) fn wanted(&self, here: &SiteId) -> Version {
+        let mut version = self.version();
+        let high = self.streams().high(here);
+        let lost = |id: &&OpId| id.number <= high && self.is_lost(id, here);
+        if let Some(id) = self.waiting.missing(here).find(lost) {
+            let forgotten = self.log.forgotten().get(here).copied().unwrap_or(0);
+            version.insert(here.clone(), self.streams().before(id).max(forgotten));
+        }
+        version
     }
 
     /// Whether the block has been reset, and the state follows from that.
