@@ -26,11 +26,23 @@ use field::{
     submit,
 };
 
-on_both_engines!(every_accepted_increment_is_run_once_at_every_site);
+on_both_engines!(
+    every_accepted_increment_is_run_once_at_every_site,
+    a_reset_that_outlives_its_agent_is_waited_for,
+);
 
 const QUICK: &str = "[links]\nheartbeat = '200ms'\nsilence = '1s'\nretry = '300ms'";
 const TABLE: &str =
     r#"{"ResolutionMatrix": [{"Before": "inc", "After": "inc", "Result": "take-both"}]}"#;
+/// A `fix` wins over an `inc`, and nothing replaces: it takes `Reset`, which says that it runs and
+/// waits to be let go on.
+const RESETS: &str = r#"{
+    "ResolutionMatrix": [
+        {"Before": "inc", "After": "inc", "Result": "take-both"},
+        {"Before": "fix", "After": "inc", "Result": "take-both-keep-order"},
+        {"Before": "fix", "After": "fix", "Result": "take-both"}],
+    "Reset": "touch resetting; until [ -e 'go on' ]; do sleep 0.02; done; rm -f {id}",
+    "Timeout": "60s"}"#;
 const COUNTERS: usize = 4;
 /// How long a requester rests between two requests.
 const REST: Duration = Duration::from_millis(30);
@@ -89,6 +101,51 @@ fn every_accepted_increment_is_run_once_at_every_site(engine: Engine) {
             let held = Redis::get(site, &id);
             assert_eq!(held, (count + 1).to_string(), "{id} at {}, seed {seed}", site.name);
         }
+    }
+}
+
+/// A `Reset` command goes on when its agent is killed. The next agent runs nothing else of the
+/// resource before it has ended, although another site has replaced the configuration meanwhile:
+/// otherwise `Reset` would empty what the next operation has written.
+fn a_reset_that_outlives_its_agent_is_waited_for(engine: Engine) {
+    let mut field = Field::on(engine, 2, QUICK);
+    let everywhere = Some(field.everywhere());
+    let request = |line: &str, kind: &str| Submit {
+        sites: everywhere.clone(),
+        wait: Some("0s".into()),
+        ..submit(line, kind)
+    };
+    let config = serde_json::from_str(RESETS).unwrap();
+    let first = Submit { config: Some(config), ..request("echo first >> {id}", "inc") };
+    field.sites[0].exec("r", &first);
+    field.agreed("r", &[0, 1]);
+    field.cut();
+    field.sites[0].exec("r", &request("echo lost >> {id}", "inc"));
+    field.sites[1].exec("r", &request("echo kept >> {id}", "fix"));
+    field.heal();
+    let work = field.sites[0].work();
+    field::eventually("the Reset command runs", || work.join("resetting").exists());
+
+    let plain = serde_json::from_str(r#"{"ResolutionMatrix": []}"#).unwrap();
+    let replaces = Submit {
+        config: Some(plain),
+        force: true,
+        ..request("echo replaced > {id}", "set")
+    };
+    field.sites[1].exec("r", &replaces);
+    field.sites[0].wait_for("r", "the operation that replaces arrives", |resource| {
+        resource.summary.operation_count == 4
+    });
+    field.sites[0].restart();
+    // What the agent would run at once has run when something else has.
+    let other = Submit { sites: Some(field.sites[0].name.clone()), ..submit("true", "set") };
+    let ran = field.sites[0].exec("other", &other);
+    assert!(field::all_ok(&ran, 1), "{ran:?}");
+    std::fs::write(work.join("go on"), "").unwrap();
+    field.agreed("r", &[0, 1]);
+    for site in &field.sites {
+        let text = field::read(&site.work().join("r"));
+        assert_eq!(text.as_deref(), Some("replaced\n"), "at {}", site.name);
     }
 }
 
