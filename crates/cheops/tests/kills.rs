@@ -127,11 +127,8 @@ fn a_reset_that_outlives_its_agent_is_waited_for(engine: Engine) {
     field::eventually("the Reset command runs", || work.join("resetting").exists());
 
     let plain = serde_json::from_str(r#"{"ResolutionMatrix": []}"#).unwrap();
-    let replaces = Submit {
-        config: Some(plain),
-        force: true,
-        ..request("echo replaced > {id}", "set")
-    };
+    let replaces =
+        Submit { config: Some(plain), force: true, ..request("echo replaced > {id}", "set") };
     field.sites[1].exec("r", &replaces);
     field.sites[0].wait_for("r", "the operation that replaces arrives", |resource| {
         resource.summary.operation_count == 4
