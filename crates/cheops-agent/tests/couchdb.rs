@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
 mod conformance;
-mod couch;
-mod storage;
+pub(crate) mod couch;
+pub(crate) mod storage;
 #[allow(dead_code, reason = "not every sort is written down")]
 mod support;
 
@@ -32,7 +32,7 @@ impl conformance::Place for InCouch {
     }
 }
 
-conforms!(InCouch);
+crate::conforms!(InCouch);
 
 /// The same, with a local journal, and a way to the server that can be cut.
 struct Buffering {
@@ -79,11 +79,11 @@ mod buffered {
 }
 
 /// Operations of this site.
-fn own(numbers: impl Iterator<Item = u64>) -> Vec<Durable> {
+pub(crate) fn own(numbers: impl Iterator<Item = u64>) -> Vec<Durable> {
     numbers.map(|number| operation_of(number, "here", &resource(number))).collect()
 }
 
-fn read(engine: &mut dyn Opened) -> Vec<Durable> {
+pub(crate) fn read(engine: &mut dyn Opened) -> Vec<Durable> {
     engine.written().map(Result::unwrap).collect()
 }
 
@@ -157,6 +157,72 @@ fn a_document_that_was_removed_is_put_back_with_its_record() {
         assert_eq!(read(&mut *engine), [&written[..], &again[..]].concat());
         assert_eq!(engine.damage(), []);
     }
+}
+
+#[test]
+fn a_document_that_was_removed_or_edited_comes_back_with_a_revision_that_ends_as_the_first_did() {
+    let place = InCouch::new();
+    let written = own(1..=3);
+    place.open().append(&written).unwrap();
+    let database = place.0.config.database.clone();
+    let id = |number: u64| {
+        let prefix = format!("record:{}:here:{number}:", resource(number));
+        place.0.id_like(&database, &prefix)
+    };
+    let (removed, edited) = (id(1), id(2));
+    let revision = |id: &str| {
+        let document = place.0.look(&format!("/{database}/{id}"));
+        document["_rev"].as_str().map(ToOwned::to_owned)
+    };
+    let before = [&removed, &edited].map(|id| revision(id).unwrap());
+    place.0.remove(&database, &removed);
+    place.0.edit(&database, &edited, |document| document["Record"] = "AAAA".into());
+    place.0.edit(&database, &edited, |document| document["Record"] = "BBBB".into());
+    let marker = |n: usize| Durable::Withheld { resource: resource(n as u64 + 1), floor: 2 };
+    let again = [marker(0), marker(1), written[0].clone(), written[1].clone()];
+    let mut engine = place.open();
+    read(&mut *engine);
+    engine.append(&again).unwrap();
+    for (id, before) in [&removed, &edited].into_iter().zip(before) {
+        let after = revision(id).unwrap();
+        assert_eq!(after.split_once('-').unwrap().1, before.split_once('-').unwrap().1, "{after}");
+        assert_ne!(after, before);
+    }
+    drop(engine);
+    let mut engine = place.open();
+    assert_eq!(read(&mut *engine), [&written[..], &again[..]].concat());
+    assert_eq!(engine.damage(), []);
+}
+
+#[test]
+fn a_document_that_can_not_be_restored_holds_up_no_other() {
+    let place = InCouch::new();
+    let written = own(1..=3);
+    place.open().append(&written).unwrap();
+    let database = place.0.config.database.clone();
+    for number in [1, 2] {
+        let prefix = format!("record:{}:here:{number}:", resource(number));
+        place.0.remove_like(&database, &prefix);
+    }
+    let forbids = format!(
+        "function (doc) {{ if (doc._id.indexOf('record:{}:') === 0) {{ throw({{forbidden: 'not this one'}}); }} }}",
+        resource(1)
+    );
+    let design = serde_json::json!({"validate_doc_update": forbids});
+    place.0.put(&format!("/{database}/_design/refuses"), &design);
+    let marker = |n: u64| Durable::Withheld { resource: resource(n), floor: 2 };
+    let again =
+        [marker(1), marker(2), written[0].clone(), written[1].clone(), own(4..=4).remove(0)];
+    let mut engine = place.open();
+    read(&mut *engine);
+    assert_eq!(engine.append(&again).unwrap(), 8);
+    assert_eq!(engine.append(&own(5..=5)).unwrap(), 9);
+    drop(engine);
+    let mut engine = place.open();
+    let expected = [&written[1..], &again[..], &own(5..=5)[..]].concat();
+    let after: Vec<Durable> = read(&mut *engine);
+    assert_eq!(after, expected, "the first is read from the journal, where it was written again");
+    assert_eq!(engine.damage(), []);
 }
 
 #[test]
@@ -471,7 +537,7 @@ fn a_node_of_a_cluster_that_lacks_pages_hides_nothing() {
     engine.append(&own(4..=2_004)).unwrap();
     drop(engine);
     let pages = place.0.look(&format!(
-        "/{}/_all_docs?startkey=%22page:%22&endkey=%22page;%22",
+        "/{}/_all_docs?startkey=%22page:%22&endkey=%22page%3B%22",
         place.0.config.local()
     ));
     assert!(pages["rows"].as_array().unwrap().len() > 3, "{pages}");

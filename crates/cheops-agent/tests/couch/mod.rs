@@ -4,6 +4,7 @@
 pub(crate) mod lagging;
 #[path = "../support/ports.rs"]
 pub(crate) mod ports;
+pub(crate) mod strict;
 
 use std::{
     fs,
@@ -21,6 +22,11 @@ use std::{
 
 use cheops_agent::config::{self, Secret};
 
+use self::strict::{
+    Strict,
+    accounts::{Login, SERVER_ADMIN},
+};
+
 /// How long a server may take to start.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -28,12 +34,33 @@ const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) struct Couch {
     pub(crate) config: config::CouchDb,
     _server: Option<Arc<Pouch>>,
+    _strict: Option<Arc<Strict>>,
+}
+
+/// Whether this is a test binary that runs with the strict stand-in: its name says so. The same tests run in a binary
+/// without the suffix, with `pouchdb-server` itself or with the servers in `CHEOPS_TEST_COUCHDB`.
+pub(crate) fn is_strict() -> bool {
+    env!("CARGO_CRATE_NAME").ends_with("_strict")
 }
 
 impl Couch {
     /// An empty database, which nobody else has.
     pub(crate) fn get() -> Self {
+        if is_strict() {
+            return Self::on(Strict::get());
+        }
         Self::named(0).unwrap_or_else(|| Self::of(Pouch::get()))
+    }
+
+    /// The same at a strict stand-in, as a server admin.
+    pub(crate) fn on(strict: Arc<Strict>) -> Self {
+        Self::known_as(SERVER_ADMIN, strict)
+    }
+
+    /// The same, as a user.
+    pub(crate) fn known_as((user, password): Login, strict: Arc<Strict>) -> Self {
+        let config = at(&format!("http://{user}:{password}@{}", strict.address), unused());
+        Self { config, _server: None, _strict: Some(strict) }
     }
 
     /// The same at one of the servers that `CHEOPS_TEST_COUCHDB` names, which take turns; nothing if it names
@@ -41,17 +68,23 @@ impl Couch {
     pub(crate) fn named(n: usize) -> Option<Self> {
         let servers = std::env::var("CHEOPS_TEST_COUCHDB").ok()?;
         let servers: Vec<&str> = servers.split(',').collect();
-        Some(Self { config: at(servers[n % servers.len()], unused()), _server: None })
+        Some(Self {
+            config: at(servers[n % servers.len()], unused()),
+            _server: None,
+            _strict: None,
+        })
     }
 
     /// The same at a server, which ends with the last who has it.
     pub(crate) fn of(server: Arc<Pouch>) -> Self {
-        Self { config: at(&format!("http://{}", server.address), unused()), _server: Some(server) }
+        let config = at(&format!("http://{}", server.address), unused());
+        Self { config, _server: Some(server), _strict: None }
     }
 
     /// The same at a server that the test has for itself.
     pub(crate) fn at(server: &Pouch) -> Self {
-        Self { config: at(&format!("http://{}", server.address), unused()), _server: None }
+        let config = at(&format!("http://{}", server.address), unused());
+        Self { config, _server: None, _strict: None }
     }
 
     /// Has the server drop what was replaced and removed from both databases.
@@ -111,15 +144,28 @@ impl Couch {
         self.curl(&["-f", "-X", "PUT", "-H", json, "-d", &found.to_string(), &path]);
     }
 
+    /// Writes a document.
+    pub(crate) fn put(&self, path: &str, document: &serde_json::Value) {
+        let url = self.config.url.to_string();
+        let path = format!("{}{path}", url.trim_end_matches('/'));
+        let json = "content-type: application/json";
+        self.curl(&["-f", "-X", "PUT", "-H", json, "-d", &document.to_string(), &path]);
+    }
+
     /// Removes the document whose id begins like this.
     pub(crate) fn remove_like(&self, database: &str, id: &str) {
+        self.remove(database, &self.id_like(database, id));
+    }
+
+    /// The id that begins like this.
+    pub(crate) fn id_like(&self, database: &str, id: &str) -> String {
         let url = self.config.url.to_string();
         let path = format!("{}/{database}/_all_docs", url.trim_end_matches('/'));
         let found: serde_json::Value = serde_json::from_str(&self.curl(&["-f", &path])).unwrap();
         let ids = found["rows"].as_array().unwrap().iter().filter_map(|row| row["id"].as_str());
         let ids: Vec<_> = ids.filter(|found| found.starts_with(id)).collect();
         let [id] = ids[..] else { panic!("{id}: {ids:?}") };
-        self.remove(database, id);
+        id.to_owned()
     }
 
     /// Removes both databases.

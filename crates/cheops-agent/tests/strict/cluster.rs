@@ -1,0 +1,140 @@
+//! A cluster of three nodes: nothing counts that fewer than two of them have stored.
+
+use std::sync::Arc;
+
+use cheops_agent::engine::{Engine as _, Opened as _, couchdb::CouchDb};
+use cheops_core::replica::Durable;
+
+use super::couchdb::{
+    couch::{Couch, strict::Strict},
+    own, read,
+};
+
+/// Databases on a cluster, with a data directory.
+struct Cluster {
+    strict: Arc<Strict>,
+    couch: Couch,
+    data: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let strict = Arc::new(Strict::start(3));
+        let couch = Couch::on(strict.clone());
+        Self { strict, couch, data: tempfile::tempdir().unwrap() }
+    }
+
+    fn open(&self) -> CouchDb {
+        CouchDb::open(&self.couch.config, "here".parse().unwrap(), self.data.path()).unwrap()
+    }
+
+    /// All that a new engine reads, of which nothing is lost.
+    fn written(&self) -> Vec<Durable> {
+        let mut engine = self.open();
+        let written = read(&mut engine);
+        assert_eq!(engine.damage(), []);
+        written
+    }
+}
+
+fn assert_too_few_nodes(engine: &mut CouchDb, batch: &[Durable]) {
+    let error = engine.append(batch).unwrap_err();
+    assert!(error.to_string().contains("too few of its nodes"), "{error}");
+    assert!(!error.is_permanent());
+}
+
+#[test]
+fn a_batch_that_one_node_stored_is_not_acknowledged_however_often_it_is_written() {
+    let cluster = Cluster::start();
+    let mut engine = cluster.open();
+    engine.append(&own(1..=3)).unwrap();
+    for node in [1, 2] {
+        cluster.strict.stop_node(node);
+    }
+    for _ in 0..3 {
+        assert_too_few_nodes(&mut engine, &own(4..=6));
+    }
+    // The only node that has it is lost.
+    cluster.strict.stop_node(0);
+    for node in [1, 2] {
+        cluster.strict.start_node(node);
+    }
+    assert_eq!(engine.append(&own(4..=6)).unwrap(), 6);
+    assert_eq!(cluster.written(), own(1..=6));
+}
+
+#[test]
+fn a_batch_that_one_node_stored_counts_once_the_others_have_it() {
+    let cluster = Cluster::start();
+    let mut engine = cluster.open();
+    for node in [1, 2] {
+        cluster.strict.stop_node(node);
+    }
+    assert_too_few_nodes(&mut engine, &own(1..=3));
+    for node in [1, 2] {
+        cluster.strict.start_node(node);
+    }
+    assert_eq!(engine.append(&own(1..=3)).unwrap(), 3);
+    assert_eq!(engine.append(&own(4..=4)).unwrap(), 4);
+    for node in 0..3 {
+        cluster.strict.stop_node(node);
+        assert_eq!(cluster.written(), own(1..=4), "without node {node}");
+        cluster.strict.start_node(node);
+    }
+}
+
+#[test]
+fn records_whose_documents_one_node_stored_and_lost_are_read_from_the_journal() {
+    let cluster = Cluster::start();
+    let mut engine = cluster.open();
+    engine.append(&own(1..=1)).unwrap();
+    // The server reports no failure: it says nothing of how many nodes have stored a copy of a document.
+    for node in [1, 2] {
+        cluster.strict.fail_database(node, &cluster.couch.config.database);
+    }
+    let sealed = sealed(7);
+    let batch = [own(2..=3), vec![sealed.clone()]].concat();
+    assert_eq!(engine.append(&batch).unwrap(), 4);
+    cluster.strict.stop_node(0);
+    for node in [1, 2] {
+        cluster.strict.start_node(node);
+    }
+    assert_eq!(cluster.written(), [own(1..=1), batch].concat());
+    let Durable::Record(record, Some(seal)) = &sealed else { panic!("{sealed:?}") };
+    let found = engine.reader().seals(record.resource(), &[record.id().clone()].into());
+    assert_eq!(found.unwrap(), [(record.id().clone(), seal.clone())].into());
+}
+
+/// An operation of this site, with a seal.
+fn sealed(number: u64) -> Durable {
+    match own(number..=number).remove(0) {
+        Durable::Record(record, _) => {
+            Durable::Record(record, cheops_core::trust::Seal::new(b"seal"))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_agent_does_not_start_on_databases_that_one_node_stored() {
+    let cluster = Cluster::start();
+    drop(cluster.open());
+    for node in [1, 2] {
+        cluster.strict.stop_node(node);
+    }
+    let opened = CouchDb::open(&cluster.couch.config, "here".parse().unwrap(), cluster.data.path());
+    let Err(error) = opened else { panic!("it was opened") };
+    assert!(error.to_string().contains("too few of its nodes"), "{error}");
+}
+
+#[test]
+fn one_node_that_is_down_holds_up_nothing() {
+    let cluster = Cluster::start();
+    cluster.strict.stop_node(2);
+    let mut engine = cluster.open();
+    engine.append(&own(1..=5)).unwrap();
+    cluster.strict.start_node(2);
+    cluster.strict.stop_node(0);
+    engine.append(&own(6..=9)).unwrap();
+    assert_eq!(cluster.written(), own(1..=9));
+}
