@@ -2,15 +2,16 @@
 //!
 //! What must stay true: who asks learns which records are not here, and nothing else; what is added is a record that
 //! its own site has sealed, of a resource that is not known to be elsewhere only, and nothing more is said beside it
-//! than follows from it.
+//! than follows from it. A record that the tombstone of its resource covers was purged here: it is not missing, and
+//! not added, whatever its document says.
 
 use std::{collections::BTreeMap, sync::atomic::Ordering, time::Duration};
 
 use axum::body::Body;
 use bytes::Bytes;
 use cheops_core::{
-    id::{ResourceId, SiteId},
-    replica::{Durable, Replica, Sent},
+    id::{OpId, ResourceId, SiteId},
+    replica::{Durable, Replica, Resource, Sent},
 };
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{Method, Request, Response, StatusCode};
@@ -85,6 +86,7 @@ impl Asked {
 #[derive(Debug)]
 struct Checked {
     resource: ResourceId,
+    record: OpId,
     /// Where the resource is, as it says.
     sites: Vec<SiteId>,
     document: Document,
@@ -177,7 +179,20 @@ impl Shared {
         let Ok(mut asked) = serde_json::from_slice::<BTreeMap<String, Value>>(body) else {
             return problem(StatusCode::BAD_REQUEST, "bad_request", "these are no revisions");
         };
-        asked.retain(|name, _| Name::read(name).is_some());
+        let wanted = self.node.read(move |replica| {
+            asked.retain(|name, _| match Name::read(name) {
+                None => false,
+                Some(Name { resource, site, number, .. }) => match (resource.parse(), site.parse())
+                {
+                    (Ok(resource), Ok(site)) => {
+                        !is_forgotten(replica, &resource, &OpId { site, number })
+                    }
+                    _ => false,
+                },
+            });
+            asked
+        });
+        let Ok(asked) = wanted.await else { return unavailable("it is stopping") };
         self.offered.fetch_add(asked.len() as u64, Ordering::Relaxed);
         if asked.is_empty() {
             return answer(StatusCode::OK, "{}");
@@ -204,10 +219,14 @@ impl Shared {
         }
         let site = from.clone();
         let sorted = self.node.read(move |replica| {
+            let forgotten = |it: &Checked| is_forgotten(replica, &it.resource, &it.record);
+            let (over, records): (Vec<_>, Vec<_>) = records.into_iter().partition(forgotten);
             let may = |record: &Checked| may_add(replica, &site, record);
-            records.into_iter().partition::<Vec<_>, _>(may)
+            (over, records.into_iter().partition::<Vec<_>, _>(may))
         });
-        let Ok((records, strange)) = sorted.await else { return unavailable("it is stopping") };
+        let Ok((over, (records, strange))) = sorted.await else {
+            return unavailable("it is stopping");
+        };
         let elsewhere = "its resource is not at both sites";
         let strange = strange.iter().map(|checked| &checked.document.id);
         refused.extend(strange.map(|id| refusal(&json!(id), elsewhere)));
@@ -217,6 +236,9 @@ impl Shared {
             self.refused.fetch_add(count as u64, Ordering::Relaxed);
             self.peers.refused(from);
         }
+        // Nobody has done anything wrong: the other site has not purged them yet.
+        let deleted = "its resource is deleted";
+        refused.extend(over.iter().map(|it| refusal(&json!(it.document.id), deleted)));
         if !records.is_empty() {
             let documents: Vec<&Document> =
                 records.iter().map(|checked| &checked.document).collect();
@@ -276,15 +298,34 @@ fn checked(document: &Value, inspector: &mut Inspector) -> Result<Checked, &'sta
     let sites = sites.ok_or("it does not say where it is")?;
     let ours = Document::of(&record, seal.as_ref(), &sites).map_err(|_| "it is no record")?;
     let same = json!(ours);
-    let same = same
-        .as_object()
-        .is_some_and(|fields| fields.iter().all(|(name, value)| document.get(name) == Some(value)));
-    if !same {
+    let holds = |(name, value): (&String, &Value)| match name.as_str() {
+        // One that was removed by hand and restored has a later number: what is written here has the first.
+        "_rev" => {
+            document[name].as_str().and_then(hash) == ours.revision.split_once('-').map(|it| it.1)
+        }
+        _ => document.get(name) == Some(value),
+    };
+    if !same.as_object().is_some_and(|fields| fields.iter().all(holds)) {
         return Err("it says something else of its record than what that is");
     }
     let sent = Sent { after: 0, record, seal };
     inspector.inspect(&sent).map_err(Doubt::word)?;
-    Ok(Checked { resource: sent.record.resource().clone(), sites, document: ours })
+    let (resource, record) = (sent.record.resource().clone(), sent.record.id().clone());
+    Ok(Checked { resource, record, sites, document: ours })
+}
+
+/// What follows the number of a revision.
+fn hash(revision: &str) -> Option<&str> {
+    let (number, hash) = revision.split_once('-')?;
+    number.parse::<u64>().is_ok().then_some(hash)
+}
+
+/// Whether the tombstone of a resource covers a record: that of one that is deleted, or of an earlier life of one that
+/// was made again.
+fn is_forgotten(replica: &Replica, resource: &ResourceId, record: &OpId) -> bool {
+    let earlier = replica.resource(resource).map(Resource::forgotten);
+    let line = earlier.or_else(|| replica.forgotten(resource));
+    line.and_then(|line| line.get(&record.site)).is_some_and(|last| record.number <= *last)
 }
 
 /// Whether a site may add a record: both have to be among the sites of its resource, as far as that is known here,
@@ -374,6 +415,8 @@ mod tests {
             changed[name] = value;
             changed
         };
+        let restored = document("there", true)["_rev"].as_str().unwrap().replacen("1-", "3-", 1);
+        let restored = json!(restored);
         for (story, document, expected) in [
             ("a record", document("there", true), true),
             ("its history beside it", with("_revisions", json!({"start": 1})), true),
@@ -386,6 +429,8 @@ mod tests {
             ("another resource", with("ResourceId", json!("db")), false),
             ("another name", with("_id", json!("record:web:there:2:ff")), false),
             ("another revision", with("_rev", json!("2-ff")), false),
+            ("no revision", with("_rev", json!("x")), false),
+            ("restored", with("_rev", restored), true),
             ("another record", with("Record", json!("AAAA")), false),
             ("a design", json!({"_id": "_design/x", "_rev": "1-x"}), false),
             ("nothing", Value::Null, false),
@@ -412,9 +457,35 @@ mod tests {
         {
             let sites: Vec<SiteId> = sites.iter().map(|site| site.parse().unwrap()).collect();
             let document = Document::of(&record, None, &sites).unwrap();
-            let checked = Checked { resource: "web".parse().unwrap(), sites, document };
+            let (resource, record) = ("web".parse().unwrap(), "there:1".parse().unwrap());
+            let checked = Checked { resource, record, sites, document };
             let from = "there".parse().unwrap();
             assert_eq!(may_add(&replica, &from, &checked), expected, "{checked:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_the_tombstone_of_its_resource_covers_is_forgotten() {
+        let by: OpId = "there:4".parse().unwrap();
+        let forgotten = Durable::Forgotten {
+            resource: "web".parse().unwrap(),
+            version: [("here".parse().unwrap(), 2), ("there".parse().unwrap(), 4)].into(),
+            by,
+            at: cheops_core::time::Timestamp::at(cheops_core::time::Millis(1)),
+        };
+        let replica = Replica::restore("here".parse().unwrap(), Settings::default(), [forgotten]);
+        for (resource, record, expected) in [
+            ("web", "there:4", true),
+            ("web", "there:1", true),
+            ("web", "here:2", true),
+            ("web", "there:5", false),
+            ("web", "here:3", false),
+            ("web", "else:1", false),
+            ("db", "there:1", false),
+        ] {
+            let (resource_id, record_id) = (resource.parse().unwrap(), record.parse().unwrap());
+            let found = is_forgotten(&replica, &resource_id, &record_id);
+            assert_eq!(found, expected, "{resource} {record}");
         }
     }
 

@@ -18,9 +18,12 @@ use http_body_util::BodyDataStream;
 use hyper::{Method, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::OnceCell,
+    time::{sleep, timeout},
+};
 
-use super::server::{Server, Trouble, read, refused};
+use super::server::{Server, Trouble, encoded, is_clustered, lasting, read, refused};
 use crate::{
     config::CouchDb,
     files::{Content, Depot},
@@ -28,6 +31,7 @@ use crate::{
 
 /// What the ids of these documents begin with, and what they all end before.
 const PREFIX: &str = "file:";
+/// `;` separates parameters in a query: a key is always encoded.
 const END: &str = "file;";
 /// How often and for how long it is looked whether another has kept the same file.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -48,6 +52,8 @@ struct Place {
     database: String,
     /// What is accepted while the server is away waits for it.
     may_be_away: bool,
+    /// Whether a file is lasting only once several nodes have stored it, once that is known.
+    clustered: OnceCell<bool>,
 }
 
 /// What is there of a file.
@@ -83,7 +89,8 @@ impl Attachments {
     pub(crate) fn new(config: &CouchDb) -> Result<Self, String> {
         let database = format!("/{}", config.database);
         let (server, may_be_away) = (Server::new(config)?, config.local_journal.is_some());
-        Ok(Self(Arc::new(Place { server, database, may_be_away })))
+        let clustered = OnceCell::new();
+        Ok(Self(Arc::new(Place { server, database, may_be_away, clustered })))
     }
 }
 
@@ -158,7 +165,8 @@ impl Place {
             Some(there) => there.revision,
             None => {
                 let about = json!({"Type": "FILE", "Length": length, "Time": now()}).to_string();
-                self.server.ask::<Made>(&Method::PUT, &path, about).await?.rev
+                let answer = self.server.answer(&Method::PUT, &path, about.into()).await?;
+                lasting::<Made>(answer)?.rev
             }
         };
         let file = tokio::fs::File::open(file).await;
@@ -167,19 +175,29 @@ impl Place {
         let slow = Duration::from_secs(length / SLOWEST);
         let uploaded = timeout(PATIENCE + slow, self.server.upload(&path, file, length)).await;
         let late = |_| Trouble::Silent("it does not take an attached file".to_owned());
-        let (status, bytes) = uploaded.map_err(late)??;
-        if status.is_success() { Ok(()) } else { Err(refused(status, &bytes)) }
+        lasting::<Value>(uploaded.map_err(late)??).map(drop)
     }
 
-    /// Takes note that a file was kept again, so that it is not dropped before an operation names it.
+    /// Whether a file is lasting only once several nodes have stored it.
+    async fn is_clustered(&self) -> Result<bool, Trouble> {
+        let learn = async || {
+            let info: Value = self.server.ask(&Method::GET, &self.database, Bytes::new()).await?;
+            Ok(is_clustered(&info))
+        };
+        self.clustered.get_or_try_init(learn).await.copied()
+    }
+
+    /// Takes note that a file was kept again, so that it is not dropped before an operation names it. In a cluster that is
+    /// always written: only a write tells whether enough nodes have the file.
     async fn renew(&self, there: There) -> Result<(), Trouble> {
         let age = Duration::from_millis(now().saturating_sub(there.time));
-        if age < RECENT {
+        if age < RECENT && !self.is_clustered().await? {
             return Ok(());
         }
         let path = format!("{}/{}", self.database, there.id);
         let again = There { time: now(), ..there };
-        self.server.ask::<Value>(&Method::PUT, &path, json!(again).to_string()).await.map(drop)
+        let answer = self.server.answer(&Method::PUT, &path, json!(again).to_string().into());
+        lasting::<Value>(answer.await?).map(drop)
     }
 
     async fn open(
@@ -210,7 +228,8 @@ impl Place {
         struct Row {
             doc: Option<There>,
         }
-        let range = format!("startkey=%22{PREFIX}%22&endkey=%22{END}%22");
+        let [first, end] = [PREFIX, END].map(|key| encoded(&json!(key).to_string()));
+        let range = format!("startkey={first}&endkey={end}");
         let path = format!("{}/_all_docs?include_docs=true&{range}", self.database);
         let found: Rows = self.server.ask(&Method::GET, &path, Bytes::new()).await?;
         let there: Vec<There> = found.rows.into_iter().filter_map(|row| row.doc).collect();

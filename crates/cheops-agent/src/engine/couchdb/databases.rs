@@ -6,10 +6,13 @@
 //! - a page is only ever made, never changed by making it again: who finds it there is told.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt::Write as _,
     ops::RangeInclusive,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -24,9 +27,9 @@ use super::{
     journal::{self, Page},
     lease,
     owner::{About, Owner},
-    server::{Server, Trouble, encoded, read, refused, said},
+    server::{Server, Trouble, encoded, few_nodes, is_clustered, lasting, read, refused, said},
 };
-use crate::{config::CouchDb, engine::Seq};
+use crate::{config::CouchDb, engine::Seq, wire::Names};
 
 /// What the ids of documents of one sort end before.
 const END: char = '\u{fff0}';
@@ -42,6 +45,10 @@ pub(super) struct Databases {
     /// Where they are, for people.
     pub(super) place: String,
     dialect: Dialect,
+    /// Whether a document is lasting only once several nodes have stored it. Known once they are claimed.
+    clustered: AtomicBool,
+    /// Whether documents can be purged, as far as that is known.
+    purges: AtomicBool,
 }
 
 /// Up to where the changes of the database of records are dealt with.
@@ -92,6 +99,27 @@ struct Row<T> {
     doc: Option<T>,
 }
 
+/// The revisions of a document, from the last one back.
+#[derive(Serialize, Deserialize)]
+struct History {
+    /// The number of the last one.
+    start: u64,
+    ids: Vec<String>,
+}
+
+impl History {
+    /// A document as the revision after these.
+    fn followed_by(mut self, document: &Document) -> Value {
+        let (_, hash) = document.revision.split_once('-').unwrap_or_default();
+        self.start += 1;
+        self.ids.insert(0, hash.to_owned());
+        let mut next = json!(document);
+        next["_rev"] = format!("{}-{hash}", self.start).into();
+        next["_revisions"] = json!(self);
+        next
+    }
+}
+
 /// A document was written.
 #[derive(Deserialize)]
 struct Put {
@@ -121,7 +149,8 @@ impl Databases {
         let (records, local) = (format!("/{}", config.database), format!("/{}", config.local()));
         let url = config.url.to_string();
         let place = format!("{}{records}", url.trim_end_matches('/'));
-        Ok(Self { client, records, local, place, dialect })
+        let (clustered, purges) = (AtomicBool::new(false), AtomicBool::new(true));
+        Ok(Self { client, records, local, place, dialect, clustered, purges })
     }
 
     /// Makes a database, unless it is there.
@@ -162,6 +191,8 @@ impl Databases {
         for database in [&self.records, &self.local] {
             self.make(database).map_err(worded)?;
         }
+        let info: Value = self.client.ask(Method::GET, &self.local, None::<&()>).map_err(worded)?;
+        self.clustered.store(is_clustered(&info), Ordering::Release);
         let about = found.unwrap_or_else(|| owner.about());
         let about = self.put_about(&path, about).map_err(worded)?;
         owner.objection(Some(&about)).map_or(Ok(about.name), Err)
@@ -170,9 +201,13 @@ impl Databases {
     fn put_about(&self, path: &str, about: About) -> Result<About, Trouble> {
         match self.client.answer(Method::PUT, path, Some(&about))? {
             (StatusCode::CONFLICT, _) => self.client.ask(Method::GET, path, None::<&()>),
-            (status, bytes) if !status.is_success() => Err(refused(status, &bytes)),
-            _ => Ok(about),
+            answer => lasting(answer).map(|_: Value| about),
         }
+    }
+
+    /// Whether a document is lasting only once several nodes have stored it.
+    pub(super) fn is_clustered(&self) -> bool {
+        self.clustered.load(Ordering::Acquire)
     }
 
     /// Who is at work on the databases.
@@ -189,11 +224,7 @@ impl Databases {
         let path = format!("{}/lease", self.local);
         match self.client.answer(Method::PUT, &path, Some(lease))? {
             (StatusCode::CONFLICT, _) => Ok(None),
-            (StatusCode::CREATED, bytes) => {
-                read(StatusCode::CREATED, &bytes).map(|Put { rev }| Some(rev))
-            }
-            (StatusCode::ACCEPTED, _) => Err(few_nodes()),
-            (status, bytes) => Err(refused(status, &bytes)),
+            answer => lasting(answer).map(|Put { rev }| Some(rev)),
         }
     }
 
@@ -205,7 +236,8 @@ impl Databases {
     /// Marks them as databases that are being filled.
     pub(super) fn mark_filling(&self) -> Result<(), Trouble> {
         let mark = json!({"By": "cheops engine copy"});
-        self.client.ask::<Value>(Method::PUT, &self.filling_path(), Some(&mark)).map(drop)
+        let answer = self.client.answer(Method::PUT, &self.filling_path(), Some(&mark))?;
+        lasting::<Value>(answer).map(drop)
     }
 
     /// Takes the mark away.
@@ -213,7 +245,7 @@ impl Databases {
         let path = self.filling_path();
         let Some(mark) = self.client.find::<Value>(&path)? else { return Ok(()) };
         let path = format!("{path}?rev={}", mark["_rev"].as_str().unwrap_or_default());
-        self.client.ask::<Value>(Method::DELETE, &path, None::<&()>).map(drop)
+        lasting::<Value>(self.client.answer(Method::DELETE, &path, None::<&()>)?).map(drop)
     }
 
     /// What to do to have empty ones.
@@ -236,7 +268,7 @@ impl Databases {
         Ok(!self.rows(&self.records, &keys, 1, false)?.is_empty())
     }
 
-    /// Writes the documents of records.
+    /// Writes the documents of records. A cluster does not report how many nodes have stored them, and no read does.
     pub(super) fn put_records(&self, documents: &[&Document]) -> Result<(), Trouble> {
         if documents.is_empty() {
             return Ok(());
@@ -249,50 +281,83 @@ impl Databases {
     /// Writes documents, on as many nodes of a cluster as make it last.
     fn bulk(&self, database: &str, body: &Value) -> Result<Vec<Written>, Trouble> {
         let path = format!("{database}/_bulk_docs");
-        match self.client.answer(Method::POST, &path, Some(body))? {
-            (StatusCode::ACCEPTED, _) => Err(few_nodes()),
-            (status, bytes) => read(status, &bytes),
-        }
+        lasting(self.client.answer(Method::POST, &path, Some(body))?)
     }
 
-    /// Writes documents in place of whatever stands under their ids, if only that they were removed: without a
-    /// revision that follows it, CouchDB would leave it at that.
-    pub(super) fn put_back(&self, documents: &[Document]) -> Result<(), Trouble> {
+    /// Writes documents in place of whatever stands under their ids, if only that they were removed, and says which of
+    /// them were not written. An ordinary edit would get a revision that CouchDB chooses. A copy
+    /// (`new_edits: false`) that follows all revisions there are has the one that belongs to the record, and wins.
+    pub(super) fn restore(&self, documents: &[Document]) -> Result<BTreeSet<String>, Trouble> {
         if documents.is_empty() {
-            return Ok(());
+            return Ok(BTreeSet::new());
         }
-        let ids: Vec<&str> = documents.iter().map(|document| document.id.as_str()).collect();
+        let ids: Vec<String> = documents.iter().map(|document| document.id.clone()).collect();
         let path = format!("{}/_all_docs", self.records);
         let rows: Rows<Stands> =
             self.client.ask(Method::POST, &path, Some(&json!({"keys": ids})))?;
-        let put = documents.iter().zip(rows.rows).map(|(document, Stands { value })| {
-            let mut document = json!(document);
-            if let Some(fields) = document.as_object_mut() {
-                fields.remove("_rev");
-                fields.extend(value.map(|Revision { rev }| ("_rev".to_owned(), rev.into())));
-            }
-            document
-        });
-        let body = json!({"docs": put.collect::<Vec<_>>()});
-        let written = self.bulk(&self.records, &body)?;
-        written.iter().try_for_each(Written::check)
+        let mut copies = Vec::with_capacity(documents.len());
+        for (document, Stands { value }) in documents.iter().zip(rows.rows) {
+            let history = match value {
+                Some(Revision { rev }) => self.history(&document.id, &rev)?,
+                None => None,
+            };
+            copies.push(history.map_or_else(|| json!(document), |it| it.followed_by(document)));
+        }
+        let body = json!({"new_edits": false, "docs": copies});
+        match self.bulk(&self.records, &body) {
+            // A server that refuses a document may refuse all with it. What it took is read back.
+            Err(trouble) if !trouble.is_away() => tracing::warn!(
+                "failed to restore {} documents in {}: {trouble}",
+                copies.len(),
+                self.place
+            ),
+            written => drop(written?),
+        }
+        let (found, mut names) = (self.documents(&ids)?, Names::default());
+        let whole = |id: &String| found.get(id).is_some_and(|it| it.read(&mut names).is_ok());
+        let (_, missing): (Vec<_>, Vec<_>) = ids.into_iter().partition(whole);
+        Ok(missing.into_iter().collect())
     }
 
-    /// Makes pages. Those that are there already have to say the same.
+    /// The revision of a document, with all that it follows.
+    fn history(&self, id: &str, revision: &str) -> Result<Option<History>, Trouble> {
+        #[derive(Deserialize)]
+        struct Found {
+            #[serde(rename = "_revisions")]
+            revisions: History,
+        }
+        let path = format!("{}/{}?rev={}&revs=true", self.records, encoded(id), encoded(revision));
+        Ok(self.client.find::<Found>(&path)?.map(|found| found.revisions))
+    }
+
+    /// Makes pages. Those that are there already have to say the same. In a cluster a page may be there because a write
+    /// reached too few nodes, and that it is there proves nothing: it is written once more, over itself, in a way that
+    /// reports how many nodes have stored it.
     pub(super) fn make_pages(&self, pages: &[Page]) -> Result<(), Trouble> {
-        let body = json!({"docs": pages});
-        let written = self.bulk(&self.local, &body)?;
+        let written = self.bulk(&self.local, &json!({"docs": pages}))?;
+        let mut doubtful = Vec::new();
         for (page, written) in pages.iter().zip(&written) {
             if written.error.as_deref() != Some("conflict") {
                 written.check()?;
                 continue;
             }
-            let there = self.page(page.first)?;
-            if !there.is_some_and(|there| Page { revision: None, ..there } == *page) {
-                return Err(Trouble::Taken(page.id.clone()));
+            // To read it also copies it to the nodes that lack it.
+            match self.page(page.first)? {
+                Some(there) if (Page { revision: None, ..there.clone() }) == *page => {
+                    doubtful.push(there);
+                }
+                _ => return Err(Trouble::Taken(page.id.clone())),
             }
         }
-        Ok(())
+        if doubtful.is_empty() || !self.is_clustered() {
+            return Ok(());
+        }
+        let written = self.bulk(&self.local, &json!({"docs": doubtful}))?;
+        // A conflict is of nodes that lack what it follows.
+        if written.iter().any(|one| one.error.as_deref() == Some("conflict")) {
+            return Err(few_nodes());
+        }
+        written.iter().try_for_each(Written::check)
     }
 
     /// Changes or removes pages, of which each says which revision it was.
@@ -492,6 +557,32 @@ impl Databases {
         Ok(Some(changes.results.into_iter().filter_map(read).collect()))
     }
 
+    /// Finds out whether the user may purge, by purging nothing, and says why not.
+    pub(super) fn try_purge(&self) -> Result<Option<String>, Trouble> {
+        if !self.dialect.purges() {
+            return Ok(None);
+        }
+        let path = format!("{}/_purge", self.records);
+        let why = match self.client.ask::<Value>(Method::POST, &path, Some(&json!({}))) {
+            Err(Trouble::NotAdmin(why)) => why,
+            Err(Trouble::Refused { status, why })
+                if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) =>
+            {
+                why
+            }
+            Err(trouble) if trouble.is_away() => return Err(trouble),
+            // What else may be wrong is found when something is purged.
+            _ => return Ok(None),
+        };
+        self.purges.store(false, Ordering::Release);
+        Ok(Some(why))
+    }
+
+    /// Whether documents can be purged, or need not be.
+    pub(super) fn may_purge(&self) -> bool {
+        self.purges.load(Ordering::Acquire)
+    }
+
     /// Removes documents for good, and so that nobody else hears of it, where the server can.
     pub(super) fn purge(&self, documents: &BTreeMap<String, Document>) -> Result<(), Trouble> {
         if !self.dialect.purges() || documents.is_empty() {
@@ -506,12 +597,6 @@ impl Databases {
         }
         Ok(())
     }
-}
-
-/// CouchDB has taken something, and not on as many nodes as make it last.
-fn few_nodes() -> Trouble {
-    let why = "too few of its nodes take what is written".to_owned();
-    Trouble::Refused { status: StatusCode::SERVICE_UNAVAILABLE, why }
 }
 
 /// A position in the changes, as a part of an address.

@@ -37,6 +37,8 @@ pub(super) struct Known {
     over: BTreeMap<SiteId, u64>,
     /// What was written before this number is forgotten.
     pub(super) forgotten: Seq,
+    /// Whether pages hold copies of some of its records.
+    pub(super) copied: bool,
 }
 
 impl Known {
@@ -112,7 +114,8 @@ impl Index {
             let known = self.resources.entry(resource).or_default();
             known.pages.insert(page.first);
             match entry {
-                Entry::Record(id) => {
+                Entry::Record(id) | Entry::Copy { id, .. } => {
+                    known.copied |= matches!(entry, Entry::Copy { .. });
                     if let Some(name) = Name::read(id) {
                         known.note(&name);
                     }

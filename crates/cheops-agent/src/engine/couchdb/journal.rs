@@ -1,7 +1,9 @@
 //! The journal: in which order a site has written what, page by page.
 //!
 //! A page is a document in the site's own database. It names records by their documents, which are in
-//! the other database, and holds all else itself. What must stay true:
+//! the other database, and holds all else itself. Where the server does not report how many nodes have stored a
+//! document, the page holds a copy of the record, too: a page is written in a way that reports it. What must stay
+//! true:
 //! - a page has the number of its first entry in its id, so that pages are read in their order, and two that
 //!   begin alike can't both be written;
 //! - the pages of a batch count once all of them are there: the last one of a batch says that it is.
@@ -61,24 +63,46 @@ pub(super) enum Entry {
         #[serde(rename = "Local")]
         bytes: String,
     },
+    /// A record, which has a document of this id, and a copy of it that counts if the document is lost.
+    Copy {
+        #[serde(rename = "Record")]
+        id: String,
+        #[serde(rename = "Copy")]
+        bytes: String,
+    },
     /// What was here is forgotten.
     Gone(()),
 }
 
 impl Entry {
     /// What stands in the journal for something, which has a document if it is a record.
-    fn of(durable: &Durable, document: Option<&Document>) -> Result<Self, WireError> {
-        if let Some(document) = document {
+    fn of(durable: &Durable, document: Option<&Document>, copy: bool) -> Result<Self, WireError> {
+        if let Some(document) = document
+            && !copy
+        {
             return Ok(Self::Record(document.id.clone()));
         }
         let bytes = BASE64_STANDARD.encode(wire::encode_durable(durable)?);
-        Ok(Self::Local { resource: durable.resource().to_string(), bytes })
+        Ok(match document {
+            Some(document) => Self::Copy { id: document.id.clone(), bytes },
+            None => Self::Local { resource: durable.resource().to_string(), bytes },
+        })
+    }
+
+    /// The id of the document that it names.
+    pub(super) fn document(&self) -> Option<&str> {
+        match self {
+            Self::Record(id) | Self::Copy { id, .. } => Some(id),
+            Self::Local { .. } | Self::Gone(()) => None,
+        }
     }
 
     fn weight(&self) -> usize {
         match self {
             Self::Record(id) => id.len(),
-            Self::Local { resource, bytes } => resource.len() + bytes.len(),
+            Self::Local { resource: id, bytes } | Self::Copy { id, bytes } => {
+                id.len() + bytes.len()
+            }
             Self::Gone(()) => 0,
         }
     }
@@ -86,7 +110,7 @@ impl Entry {
     /// The resource that it is about.
     pub(super) fn resource(&self) -> Option<ResourceId> {
         match self {
-            Self::Record(id) => Name::read(id)?.resource.parse().ok(),
+            Self::Record(id) | Self::Copy { id, .. } => Name::read(id)?.resource.parse().ok(),
             Self::Local { resource, .. } => resource.parse().ok(),
             Self::Gone(()) => None,
         }
@@ -94,7 +118,7 @@ impl Entry {
 
     /// What it holds, if it holds it itself.
     pub(super) fn local(&self, names: &mut Names) -> Option<Result<Durable, String>> {
-        let Self::Local { bytes, .. } = self else { return None };
+        let (Self::Local { bytes, .. } | Self::Copy { bytes, .. }) = self else { return None };
         let bytes = BASE64_STANDARD.decode(bytes).map_err(|error| error.to_string());
         let read =
             |bytes: Vec<u8>| wire::decode_durable(&bytes, names).map_err(|error| error.to_string());
@@ -108,15 +132,26 @@ pub(super) fn id(first: Seq) -> String {
 }
 
 /// The pages of a batch that begins with a number, of which the records have documents.
+#[cfg(test)]
 pub(super) fn pages(
     first: Seq,
     batch: &[(&Durable, Option<Document>)],
+) -> Result<Vec<Page>, (usize, WireError)> {
+    pages_with(first, batch, |_| false)
+}
+
+/// The same, with copies of the records of which a function says so by their documents.
+pub(super) fn pages_with(
+    first: Seq,
+    batch: &[(&Durable, Option<Document>)],
+    copies: impl Fn(&Document) -> bool,
 ) -> Result<Vec<Page>, (usize, WireError)> {
     let last = first + batch.len() as Seq - 1;
     let mut pages: Vec<Page> = Vec::new();
     let mut bytes = 0;
     for (n, (durable, document)) in batch.iter().enumerate() {
-        let entry = Entry::of(durable, document.as_ref()).map_err(|error| (n, error))?;
+        let copy = document.as_ref().is_some_and(&copies);
+        let entry = Entry::of(durable, document.as_ref(), copy).map_err(|error| (n, error))?;
         bytes += entry.weight();
         let fits = |page: &Page| page.entries.len() < MOST && bytes <= MOST_BYTES;
         if let Some(page) = pages.last_mut().filter(|page| fits(page)) {

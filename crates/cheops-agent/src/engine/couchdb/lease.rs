@@ -206,10 +206,22 @@ impl Lease {
             Some(revision) => Ok(Ok(Written { revision: Some(revision), ..written })),
             // Another was faster, or this agent itself with a request that got no answer.
             None => match self.databases.lease()? {
-                Some(found) if found.holder.life == self.me.life => Ok(Ok(found)),
+                Some(found) if found.holder.life == self.me.life => self.confirm(found).map(Ok),
                 Some(found) => Ok(Err(found.holder)),
                 None => Err(Trouble::Odd("the lease is gone".to_owned())),
             },
+        }
+    }
+}
+
+impl Lease {
+    /// Writes the lease again that this agent is found to hold: a write that reached too few nodes of a cluster is
+    /// found, too, and does not count.
+    fn confirm(&self, found: Written) -> Result<Written, Trouble> {
+        let written = Written { beat: found.beat + 1, ..found };
+        match self.databases.put_lease(&written)? {
+            Some(revision) => Ok(Written { revision: Some(revision), ..written }),
+            None => Err(Trouble::Odd("the lease changes at the same time".to_owned())),
         }
     }
 }

@@ -158,6 +158,24 @@ impl Shared {
         Err(Trouble::SetBack)
     }
 
+    /// The records of a resource whose documents are lost, of those that the journal holds copies of.
+    fn copies(
+        &self,
+        resource: &ResourceId,
+        lost: &BTreeSet<&str>,
+    ) -> Result<Vec<Durable>, Trouble> {
+        let pages: Vec<String> = match self.index().of(resource) {
+            Some(known) if known.copied && !lost.is_empty() => {
+                known.pages.iter().copied().map(journal::id).collect()
+            }
+            _ => return Ok(Vec::new()),
+        };
+        let (pages, mut names) = (self.databases.pages_named(&pages)?, Names::default());
+        let entries = pages.iter().flat_map(|page| &page.entries);
+        let lost = entries.filter(|entry| entry.document().is_some_and(|id| lost.contains(id)));
+        Ok(lost.filter_map(|entry| entry.local(&mut names)?.ok()).collect())
+    }
+
     fn check_end(&self) -> Result<(), Trouble> {
         if self.set_back.load(Ordering::Acquire) { Err(Trouble::SetBack) } else { Ok(()) }
     }
@@ -211,6 +229,10 @@ impl CouchDb {
     /// Removes what was written of a resource before it was forgotten. What can't be removed now is when the
     /// agent starts again: nobody is shown it meanwhile.
     fn scrub(&self, resource: &ResourceId) {
+        // Without the right to purge all stays, so that an agent that has it finds the documents.
+        if !self.shared.databases.may_purge() {
+            return;
+        }
         if let Err(trouble) = self.try_scrub(resource) {
             let place = &self.shared.databases.place;
             tracing::warn!(
@@ -234,9 +256,7 @@ impl CouchDb {
             let mut touched = false;
             for (seq, entry) in (first..).zip(&mut page.entries) {
                 if seq < forgotten && entry.resource().as_ref() == Some(resource) {
-                    if let Entry::Record(id) = entry {
-                        gone.push(std::mem::take(id));
-                    }
+                    gone.extend(entry.document().map(ToOwned::to_owned));
                     *entry = Entry::Gone(());
                     touched = true;
                 }
@@ -316,20 +336,38 @@ impl CouchDb {
         }
     }
 
+    /// The pages of a batch, with copies of the records of which a function says so by their documents.
+    fn pages_of(
+        &self,
+        batch: &[Durable],
+        documents: &[(&Durable, Option<Document>)],
+        copies: impl Fn(&Document) -> bool,
+    ) -> Result<Vec<Page>, Failed> {
+        journal::pages_with(self.next, documents, copies)
+            .map_err(|(n, problem)| Failed::ForGood(self.unwritable(&batch[n], &problem)))
+    }
+
     fn try_append(&mut self, batch: &[Durable]) -> Result<Seq, Failed> {
         self.shared.check_end()?;
         if batch.is_empty() {
             return Ok(self.next - 1);
         }
         let documents = self.documents(batch).map_err(Failed::ForGood)?;
-        let pages = journal::pages(self.next, &documents)
-            .map_err(|(n, problem)| Failed::ForGood(self.unwritable(&batch[n], &problem)))?;
-        let documents = documents.into_iter().filter_map(|(_, document)| document);
-        let (back, documents): (Vec<Document>, Vec<_>) =
-            documents.partition(|document| self.lost.contains(&document.id));
+        let clustered = self.shared.databases.is_clustered();
+        let mut pages = self.pages_of(batch, &documents, |_| clustered)?;
+        let written = documents.iter().filter_map(|(_, document)| document.clone());
+        let (back, written): (Vec<Document>, Vec<_>) =
+            written.partition(|document| self.lost.contains(&document.id));
         let Shared { databases, .. } = &*self.shared;
-        self.put(&documents)?;
-        databases.put_back(&back)?;
+        self.put(&written)?;
+        let unrestored = databases.restore(&back)?;
+        if !unrestored.is_empty() {
+            // What the server does not take as a document is in the journal: it holds up nothing else.
+            let place = &databases.place;
+            tracing::warn!(documents = ?unrestored, "failed to restore documents in {place}; the journal keeps copies of their records");
+            let copied = |document: &Document| clustered || unrestored.contains(&document.id);
+            pages = self.pages_of(batch, &documents, copied)?;
+        }
         let found = self.lost_unknown.map_or(0, |lost| lost.found);
         let in_place = |lost: &RangeInclusive<Seq>| journal::in_place_of(lost, found);
         let made: Vec<Page> =
@@ -342,7 +380,10 @@ impl CouchDb {
             self.looked = connections;
         }
         self.untold.clear();
-        self.lost.retain(|id| back.iter().all(|document| document.id != *id));
+        let restored = |id: &String| {
+            back.iter().any(|document| document.id == *id) && !unrestored.contains(id)
+        };
+        self.lost.retain(|id| !restored(id));
         let last = self.next + batch.len() as Seq - 1;
         {
             let (mut index, mut names) = (self.shared.index_mut(), Names::default());
@@ -478,8 +519,13 @@ impl Reader for Shared {
         };
         let found = self.databases.documents(&ids).map_err(|trouble| self.fail(&trouble))?;
         let mut names = Names::default();
-        let sealed = found.values().filter_map(|document| match document.read(&mut names) {
-            Ok(Durable::Record(record, Some(seal))) => Some((record.id().clone(), seal)),
+        let mut read: Vec<_> =
+            found.values().filter_map(|document| document.read(&mut names).ok()).collect();
+        let lost: BTreeSet<&str> =
+            ids.iter().map(String::as_str).filter(|id| !found.contains_key(*id)).collect();
+        read.extend(self.copies(resource, &lost).map_err(|trouble| self.fail(&trouble))?);
+        let sealed = read.into_iter().filter_map(|durable| match durable {
+            Durable::Record(record, Some(seal)) => Some((record.id().clone(), seal)),
             _ => None,
         });
         Ok(sealed.collect())

@@ -90,6 +90,12 @@ impl CouchDb {
         let here = owner.site.clone();
         let name = databases.claim(owner).map_err(|problem| error(&databases.place, problem))?;
         let fail = |trouble: Trouble| error(&databases.place, trouble.to_string());
+        if let Some(why) = databases.try_purge().map_err(fail)? {
+            tracing::warn!(
+                "`couchdb.user` may not purge documents in {} ({why}): the records of deleted resources stay there until the agent starts as a server admin; see docs/couchdb.md",
+                databases.place
+            );
+        }
         let filling = databases.is_filling().map_err(fail)?;
         let (last, last_page) = cut_off(&databases).map_err(fail)?;
         let index = read_index(&databases, last).map_err(fail)?;

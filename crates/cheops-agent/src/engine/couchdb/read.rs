@@ -89,7 +89,7 @@ impl Shared {
 fn found(entry: &Entry, documents: &BTreeMap<String, Document>, names: &mut Names) -> Found {
     let read = match entry {
         Entry::Gone(()) => return Found::Forgotten,
-        Entry::Local { .. } => entry.local(names),
+        Entry::Local { .. } | Entry::Copy { .. } => entry.local(names),
         Entry::Record(id) => documents.get(id).map(|document| document.read(names)),
     };
     let why = match read {

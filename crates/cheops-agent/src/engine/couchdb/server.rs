@@ -29,6 +29,7 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, pki_types::ServerName};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -44,6 +45,8 @@ use crate::{
 
 /// How long a request may take, with its answer.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a TLS handshake may take. CouchDB never answers one on a port for plain HTTP.
+const HANDSHAKE: Duration = Duration::from_secs(4);
 /// The longest answer that is read, in bytes.
 const LONGEST: usize = 256 << 20;
 /// How much of a file is read at once.
@@ -58,6 +61,12 @@ pub(crate) enum Trouble {
     Silent(String),
     /// Whoever answers is not known to be CouchDB.
     Untrusted(String),
+    /// Nobody answers a TLS handshake.
+    NoTls,
+    /// The user has failed to log in too often, and is locked out for some time.
+    LockedOut(String),
+    /// Only a server admin may do that.
+    NotAdmin(String),
     /// It answers that something is wrong.
     Refused {
         status: StatusCode,
@@ -82,9 +91,10 @@ impl Trouble {
     /// Whether the server is away, and takes the same when it is back.
     pub(super) fn is_away(&self) -> bool {
         match self {
-            Self::Silent(_) => true,
+            Self::Silent(_) | Self::NoTls | Self::LockedOut(_) => true,
             Self::Refused { status, .. } => status.is_server_error(),
-            Self::Untrusted(_)
+            Self::NotAdmin(_)
+            | Self::Untrusted(_)
             | Self::Long
             | Self::Odd(_)
             | Self::Taken(_)
@@ -109,6 +119,19 @@ impl std::fmt::Display for Trouble {
             Self::Untrusted(why) => write!(
                 f,
                 "the certificate of CouchDB does not count ({why}): name the CA that has signed it in `couchdb.ca`, and the host that it is for in `couchdb.url`"
+            ),
+            Self::NoTls => write!(
+                f,
+                "no response to the TLS handshake within {} s: if CouchDB listens for plain HTTP on this port, write `http://` in `couchdb.url`, or name the port where it speaks TLS (6984). Is `couchdb.url` right?",
+                HANDSHAKE.as_secs()
+            ),
+            Self::LockedOut(why) => write!(
+                f,
+                "CouchDB has locked `couchdb.user` out after failed logins from this address ({why}): find the client that uses a wrong password. The lock ends by itself, after 5 minutes by default ([chttpd_auth_lockout] in CouchDB)"
+            ),
+            Self::NotAdmin(why) => write!(
+                f,
+                "only a server admin may do that, and `couchdb.user` is none ({why}): make it a server admin; docs/couchdb.md lists the rights"
             ),
             Self::NotMade { database, why } => write!(
                 f,
@@ -169,9 +192,33 @@ pub(crate) fn encoded(text: &str) -> String {
     percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
 }
 
-/// A refusal in the words of the server.
+/// What a write was answered with, if as many nodes have stored it as make it last.
+pub(super) fn lasting<T: DeserializeOwned>(
+    (status, bytes): (StatusCode, Bytes),
+) -> Result<T, Trouble> {
+    if status == StatusCode::ACCEPTED { Err(few_nodes()) } else { read(status, &bytes) }
+}
+
+/// CouchDB has taken something, and not on as many nodes as make it last.
+pub(super) fn few_nodes() -> Trouble {
+    let why = "too few of its nodes take what is written".to_owned();
+    Trouble::Refused { status: StatusCode::SERVICE_UNAVAILABLE, why }
+}
+
+/// Whether a database that says this of itself keeps each document on several nodes, of which more than one has to
+/// store it before it is lasting.
+pub(super) fn is_clustered(info: &Value) -> bool {
+    info["cluster"]["w"].as_u64().is_some_and(|w| w > 1)
+}
+
+/// A refusal in the words of the server. CouchDB has two statuses for what are four cases to an operator.
 pub(crate) fn refused(status: StatusCode, bytes: &[u8]) -> Trouble {
-    Trouble::Refused { status, why: said(bytes) }
+    let why = said(bytes);
+    match status {
+        StatusCode::FORBIDDEN if why.contains("temporarily locked") => Trouble::LockedOut(why),
+        StatusCode::UNAUTHORIZED if why.contains("not a server admin") => Trouble::NotAdmin(why),
+        _ => Trouble::Refused { status, why },
+    }
 }
 
 /// Why the server refuses something, in its own words.
@@ -193,9 +240,15 @@ pub(super) fn said(bytes: &[u8]) -> String {
 fn unreached(error: &io::Error) -> Trouble {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::InvalidCertificate(why)) => Trouble::Untrusted(why.to_string()),
+        _ if error.get_ref().is_some_and(|inner| inner.is::<NoHandshake>()) => Trouble::NoTls,
         _ => Trouble::Silent(error.to_string()),
     }
 }
+
+/// Nobody has answered a TLS handshake in time.
+#[derive(Debug, thiserror::Error)]
+#[error("no response to the TLS handshake")]
+struct NoHandshake;
 
 impl Server {
     /// The server that a configuration names. Reads files.
@@ -232,7 +285,8 @@ impl Server {
         let late = || Trouble::Silent(format!("no answer within {} s", PATIENCE.as_secs()));
         let asked = timeout(PATIENCE, self.exchange(method, path, body)).await;
         let answer = asked.unwrap_or_else(|_| Err(late()));
-        self.silent.store(matches!(answer, Err(Trouble::Silent(_))), Ordering::Relaxed);
+        let silent = matches!(answer, Err(Trouble::Silent(_) | Trouble::NoTls));
+        self.silent.store(silent, Ordering::Relaxed);
         answer
     }
 
@@ -363,7 +417,8 @@ impl Server {
         tcp.set_nodelay(true)?;
         let Some(tls) = self.tls.clone() else { return Ok(Either::Left(tcp)) };
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        TlsConnector::from(tls).connect(name, tcp).await.map(Either::Right)
+        let connected = timeout(HANDSHAKE, TlsConnector::from(tls).connect(name, tcp)).await;
+        connected.map_err(|_| io::Error::other(NoHandshake))?.map(Either::Right)
     }
 }
 
@@ -383,4 +438,63 @@ where
     // It ends with the last request over it.
     tokio::spawn(connection);
     Ok(requests)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_says_what_to_do_about_it() {
+        for (status, said, expected, away) in [
+            (
+                401,
+                r#"{"error":"unauthorized","reason":"Name or password is incorrect."}"#,
+                "correct `couchdb.user`",
+                false,
+            ),
+            (
+                401,
+                r#"{"error":"unauthorized","reason":"You are not a server admin."}"#,
+                "make it a server admin",
+                false,
+            ),
+            (
+                403,
+                r#"{"error":"forbidden","reason":"you may only read"}"#,
+                "an admin of both databases",
+                false,
+            ),
+            (
+                403,
+                r#"{"error":"forbidden","reason":"Account is temporarily locked due to multiple authentication failures"}"#,
+                "The lock ends by itself",
+                true,
+            ),
+            (500, r#"{"error":"internal_server_error"}"#, "answers 500", true),
+        ] {
+            let trouble = refused(StatusCode::from_u16(status).unwrap(), said.as_bytes());
+            assert!(trouble.to_string().contains(expected), "{trouble}");
+            assert_eq!(trouble.is_away(), away, "{trouble}");
+        }
+    }
+
+    #[test]
+    fn a_write_that_too_few_nodes_stored_is_none() {
+        let body = Bytes::from_static(b"[]");
+        assert!(lasting::<Value>((StatusCode::CREATED, body.clone())).is_ok());
+        let trouble = lasting::<Value>((StatusCode::ACCEPTED, body)).unwrap_err();
+        assert!(trouble.is_away(), "{trouble}");
+    }
+
+    #[test]
+    fn a_server_is_a_cluster_if_more_than_one_node_has_to_store_something() {
+        for (info, expected) in [
+            (serde_json::json!({"cluster": {"n": 3, "w": 2}}), true),
+            (serde_json::json!({"cluster": {"n": 1, "w": 1}}), false),
+            (serde_json::json!({"db_name": "x"}), false),
+        ] {
+            assert_eq!(is_clustered(&info), expected, "{info}");
+        }
+    }
 }
