@@ -15,7 +15,7 @@ use cheops_agent::engine::{
 use cheops_core::replica::Durable;
 use conformance::Place as _;
 use couch::{
-    Couch, Pouch, Relay,
+    Couch, Relay,
     lagging::{Lagging, Manner},
 };
 use storage::{operation_of, resource};
@@ -571,43 +571,53 @@ fn documents_that_are_too_long_together_are_asked_for_in_parts() {
     assert!(way.hidden() > 0);
 }
 
-/// A server of its own, of which there is a backup, with an engine that has written three values before that and two
-/// since.
-fn backed_up() -> (Pouch, InCouch, std::path::PathBuf, Box<dyn Opened>) {
-    let mut server = Pouch::start();
-    let place = InCouch(Couch::at(&server), tempfile::tempdir().unwrap());
-    let backup = place.1.path().join("backup");
-    let mut engine = place.open();
-    engine.append(&own(1..=3)).unwrap();
-    server.back_up(&backup);
-    engine.append(&own(4..=5)).unwrap();
-    (server, place, backup, engine)
-}
+/// These need a server whose files the test can copy and put back: `pouchdb-server` itself.
+mod pouchdb_only {
+    use super::{
+        InCouch, Opened,
+        conformance::Place as _,
+        couch::{Couch, Pouch},
+        own, read,
+    };
 
-#[test]
-fn nothing_is_acknowledged_after_the_databases_were_put_back() {
-    let (mut server, place, backup, mut engine) = backed_up();
-    server.put_back(&backup);
-    let error = engine.append(&own(6..=6)).unwrap_err();
-    assert!(error.is_permanent() && error.to_string().contains("is gone"), "{error}");
-    assert!(engine.append(&own(7..=7)).is_err());
-    drop(engine);
-    let mut engine = place.open();
-    read(&mut *engine);
-    assert!(engine.reader().last() >= 5);
-    assert_eq!(engine.damage()[0].seqs, 4..=5);
-}
+    /// A server of its own, of which there is a backup, with an engine that has written three values before that and two
+    /// since.
+    fn backed_up() -> (Pouch, InCouch, std::path::PathBuf, Box<dyn Opened>) {
+        let mut server = Pouch::start();
+        let place = InCouch(Couch::at(&server), tempfile::tempdir().unwrap());
+        let backup = place.1.path().join("backup");
+        let mut engine = place.open();
+        engine.append(&own(1..=3)).unwrap();
+        server.back_up(&backup);
+        engine.append(&own(4..=5)).unwrap();
+        (server, place, backup, engine)
+    }
 
-#[test]
-fn databases_that_were_put_back_while_nobody_looked_are_known_to_be_old() {
-    let (mut server, place, backup, mut engine) = backed_up();
-    // About every second, an agent has it do what is due.
-    engine.tend().unwrap();
-    drop(engine);
-    server.put_back(&backup);
-    let mut engine = place.open();
-    read(&mut *engine);
-    assert_eq!((engine.reader().last(), engine.damage()[0].seqs.clone()), (5, 4..=5));
+    #[test]
+    fn nothing_is_acknowledged_after_the_databases_were_put_back() {
+        let (mut server, place, backup, mut engine) = backed_up();
+        server.put_back(&backup);
+        let error = engine.append(&own(6..=6)).unwrap_err();
+        assert!(error.is_permanent() && error.to_string().contains("is gone"), "{error}");
+        assert!(engine.append(&own(7..=7)).is_err());
+        drop(engine);
+        let mut engine = place.open();
+        read(&mut *engine);
+        assert!(engine.reader().last() >= 5);
+        assert_eq!(engine.damage()[0].seqs, 4..=5);
+    }
+
+    #[test]
+    fn databases_that_were_put_back_while_nobody_looked_are_known_to_be_old() {
+        let (mut server, place, backup, mut engine) = backed_up();
+        // About every second, an agent has it do what is due.
+        engine.tend().unwrap();
+        drop(engine);
+        server.put_back(&backup);
+        let mut engine = place.open();
+        read(&mut *engine);
+        assert_eq!((engine.reader().last(), engine.damage()[0].seqs.clone()), (5, 4..=5));
+    }
 }
 
 #[test]

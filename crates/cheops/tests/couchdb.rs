@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
-mod field;
+pub(crate) mod field;
 #[path = "couchdb/refused.rs"]
 mod refused;
 
@@ -19,12 +19,12 @@ use field::{
 };
 
 /// Settings of an agent whose commands run in a directory of their own.
-fn in_work(settings: &str) -> String {
+pub(crate) fn in_work(settings: &str) -> String {
     format!("work = 'work'\n{settings}")
 }
 
 /// Adds a line to a file: what is run twice is seen.
-fn line(number: usize) -> Submit {
+pub(crate) fn line(number: usize) -> Submit {
     submit(&format!("echo {number} >> lines"), "append")
 }
 
@@ -190,6 +190,45 @@ fn attached_files_are_in_the_database_once_and_come_back_from_there() {
 }
 
 #[test]
+fn attached_files_that_were_accepted_while_couchdb_was_down_get_there_and_unused_ones_go() {
+    let couch = Couch::get();
+    let relay = Relay::to(couch.config.place());
+    let directory = tempfile::tempdir().unwrap();
+    let relayed = format!("127.0.0.1:{}", relay.port);
+    let settings = in_work(&couch.settings_at(&relayed, directory.path()));
+    let settings = format!("{settings}local_journal = 1048576\n");
+    let mut agent = Agent::alone_with(directory.path(), &settings);
+    let attached = directory.path().join("attached");
+    fs::write(&attached, "attached while it was down").unwrap();
+    relay.cut();
+    let command = format!("cat {{{}}} > x", attached.display());
+    let ran = Command::new(env!("CARGO_BIN_EXE_cheops"))
+        .args(["--agent", &agent.url, "exec", "--id", "x", "--sites", "site1"])
+        .args(["--type", "set", "--command", &command])
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    relay.heal();
+    // One that no operation names, of long ago.
+    let unused = format!("file:{}", "ab".repeat(32));
+    let path = format!("/{}/{unused}", couch.config.database);
+    couch.put(&path, &serde_json::json!({"Type": "FILE", "Length": 1, "Time": 1}));
+
+    // Files are looked through at the start, and every ten minutes.
+    agent.restart();
+    let files = || {
+        let path = format!("/{}/_all_docs?include_docs=true", couch.config.database);
+        let rows = couch.look(&path)["rows"].as_array().cloned().unwrap_or_default();
+        let documents = rows.into_iter().map(|row| row["doc"].clone());
+        documents.filter(|document| document["Type"] == "FILE").collect::<Vec<_>>()
+    };
+    eventually(
+        "the file is in CouchDB, and the unused one is not",
+        || matches!(&files()[..], [file] if file["_attachments"]["content"]["length"] == 26),
+    );
+}
+
+#[test]
 fn a_site_moves_to_couchdb_and_back_with_all_that_it_knows_and_runs_nothing_twice() {
     let couch = Couch::get();
     let directory = tempfile::tempdir().unwrap();
@@ -310,7 +349,8 @@ fn after_a_hole_in_the_journal_no_number_is_given_twice() {
     }
     agent.kill();
     let local = couch.config.local();
-    let found = couch.look(&format!("/{local}/_all_docs?startkey=%22page:%22&endkey=%22page;%22"));
+    let found =
+        couch.look(&format!("/{local}/_all_docs?startkey=%22page:%22&endkey=%22page%3B%22"));
     let pages = found["rows"].as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap());
     let pages: Vec<&str> = pages.collect();
     for page in &pages[pages.len() / 3..pages.len() / 2] {

@@ -4,7 +4,7 @@
 
 #[path = "../../cheops-agent/tests/support/ca.rs"]
 mod ca;
-mod field;
+pub(crate) mod field;
 
 use std::{fs, process::Command};
 
@@ -13,21 +13,21 @@ use cheops_agent::api::model::Submit;
 use field::{
     agent::{Agent, peer},
     all_ok,
-    couch::{Couch, Pouch},
+    couch::{self, Couch},
     eventually,
     ports::unused,
     submit,
 };
 
 /// Sites, each with a database of its own.
-struct Sites {
-    agents: Vec<Agent>,
+pub(crate) struct Sites {
+    pub(crate) agents: Vec<Agent>,
     couches: Vec<Couch>,
     directories: Vec<tempfile::TempDir>,
 }
 
 impl Sites {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::on((0..3).map(|_| Couch::get()).collect())
     }
 
@@ -71,7 +71,7 @@ impl Sites {
     }
 
     /// The names of the records in a site's database.
-    fn records(&self, site: usize) -> Vec<String> {
+    pub(crate) fn records(&self, site: usize) -> Vec<String> {
         let couch = &self.couches[site];
         let found = couch.look(&format!("/{}/_all_docs", couch.config.database));
         let rows = found["rows"].as_array().cloned().unwrap_or_default();
@@ -87,7 +87,7 @@ impl Sites {
     }
 
     /// How many documents of another's server a site's agent has heard of, or has let in.
-    fn replicated(&self, site: usize, what: &str) -> u64 {
+    pub(crate) fn replicated(&self, site: usize, what: &str) -> u64 {
         let (_, text) = self.agents[site].ask("/metrics").unwrap();
         let counted = format!("cheops_replicated{{documents=\"{what}\"}}");
         let line = text.lines().find(|line| line.starts_with(&counted));
@@ -95,11 +95,11 @@ impl Sites {
     }
 }
 
-fn line(number: usize) -> Submit {
+pub(crate) fn line(number: usize) -> Submit {
     submit(&format!("echo {number} >> lines"), "append")
 }
 
-fn at(sites: &str, submit: Submit) -> Submit {
+pub(crate) fn at(sites: &str, submit: Submit) -> Submit {
     Submit { sites: Some(sites.to_owned()), ..submit }
 }
 
@@ -200,47 +200,57 @@ fn a_job_that_fell_asleep_is_woken_and_one_of_a_site_that_is_no_more_goes() {
     assert!(sites.job(0, 1).is_none());
 }
 
-#[test]
-fn what_replication_brings_is_taken_in_after_compaction_a_restart_and_a_backup() {
-    let mut server = Pouch::start();
-    let couches = [Couch::at(&server), Couch::get()];
-    let mut sites = Sites::on(couches.into());
-    let everywhere = at("site1 & site2", line(1));
-    assert!(all_ok(&sites.agents[0].exec("lines", &everywhere), 2));
-    // Nothing but what is copied from one database to the other gets to site 1.
-    assert_eq!(sites.agents[1].post("/api/v1/sites/site1/pause", &()).unwrap().0, 204);
-    eventually("it is cut off", || sites.agents[0].reachable().is_empty());
-    let bring = |sites: &Sites, resource: &str, number| {
-        let submit = Submit { wait: Some("0s".into()), ..line(number) };
-        sites.agents[1].exec(resource, &submit);
-        eventually("site 2 has run it", || sites.lines(1).contains(&number.to_string()));
-        sites.couches[1].copy_to(&sites.couches[0]);
-        eventually("site 1 runs what was brought", || sites.lines(0) == sites.lines(1));
+/// This needs a server whose files the test can copy and put back: `pouchdb-server` itself.
+mod pouchdb_only {
+    use super::{
+        Sites, Submit, all_ok, at,
+        couch::{Couch, Pouch},
+        eventually, line,
     };
-    bring(&sites, "lines", 2);
-    sites.couches[0].compact();
-    bring(&sites, "lines", 3);
-    let backup = sites.directories[0].path().join("backup");
-    server.back_up(&backup);
-    eventually("the agent sees it again", || sites.agents[0].ask("/readyz").unwrap().0 == 200);
-    bring(&sites, "lines", 4);
 
-    // What was brought since is gone, and the numbers that it had here are not given again.
-    let end = |sites: &Sites| {
-        let local = sites.couches[0].config.local();
-        let pages = format!("/{local}/_all_docs?descending=true&startkey=%22page;%22&limit=1");
-        sites.couches[0].look(&pages)["rows"][0]["id"].as_str().unwrap().to_owned()
-    };
-    let before = end(&sites);
-    server.put_back(&backup);
-    assert!(end(&sites) < before);
-    eventually("the agent ends", || sites.agents[0].ended().is_some_and(|code| code != 0));
-    sites.agents[0].start();
-    sites.agents[0].wait_until_ready();
-    let problems = sites.agents[0].ask("/api/v1/problems").unwrap().1;
-    assert!(problems.contains("damaged"), "{problems}");
-    eventually("it writes after what it had written", || end(&sites) > before);
-    assert_eq!(sites.lines(0), ["1", "2", "3", "4"], "nothing is run twice");
+    #[test]
+    fn what_replication_brings_is_taken_in_after_compaction_a_restart_and_a_backup() {
+        let mut server = Pouch::start();
+        let couches = [Couch::at(&server), Couch::get()];
+        let mut sites = Sites::on(couches.into());
+        let everywhere = at("site1 & site2", line(1));
+        assert!(all_ok(&sites.agents[0].exec("lines", &everywhere), 2));
+        // Nothing but what is copied from one database to the other gets to site 1.
+        assert_eq!(sites.agents[1].post("/api/v1/sites/site1/pause", &()).unwrap().0, 204);
+        eventually("it is cut off", || sites.agents[0].reachable().is_empty());
+        let bring = |sites: &Sites, resource: &str, number| {
+            let submit = Submit { wait: Some("0s".into()), ..line(number) };
+            sites.agents[1].exec(resource, &submit);
+            eventually("site 2 has run it", || sites.lines(1).contains(&number.to_string()));
+            sites.couches[1].copy_to(&sites.couches[0]);
+            eventually("site 1 runs what was brought", || sites.lines(0) == sites.lines(1));
+        };
+        bring(&sites, "lines", 2);
+        sites.couches[0].compact();
+        bring(&sites, "lines", 3);
+        let backup = sites.directories[0].path().join("backup");
+        server.back_up(&backup);
+        eventually("the agent sees it again", || sites.agents[0].ask("/readyz").unwrap().0 == 200);
+        bring(&sites, "lines", 4);
+
+        // What was brought since is gone, and the numbers that it had here are not given again.
+        let end = |sites: &Sites| {
+            let local = sites.couches[0].config.local();
+            let pages =
+                format!("/{local}/_all_docs?descending=true&startkey=%22page%3B%22&limit=1");
+            sites.couches[0].look(&pages)["rows"][0]["id"].as_str().unwrap().to_owned()
+        };
+        let before = end(&sites);
+        server.put_back(&backup);
+        assert!(end(&sites) < before);
+        eventually("the agent ends", || sites.agents[0].ended().is_some_and(|code| code != 0));
+        sites.agents[0].start();
+        sites.agents[0].wait_until_ready();
+        let problems = sites.agents[0].ask("/api/v1/problems").unwrap().1;
+        assert!(problems.contains("damaged"), "{problems}");
+        eventually("it writes after what it had written", || end(&sites) > before);
+        assert_eq!(sites.lines(0), ["1", "2", "3", "4"], "nothing is run twice");
+    }
 }
 
 #[test]

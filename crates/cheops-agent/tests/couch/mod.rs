@@ -99,15 +99,21 @@ impl Couch {
 
     /// What stands in a configuration, in this directory, that names the database at an address.
     pub(crate) fn settings_at(&self, address: &str, directory: &Path) -> String {
-        let config::CouchDb { database, user, password, .. } = &self.config;
-        let mut text = format!(
-            "engine = 'couchdb'\n[couchdb]\nurl = 'http://{address}'\ndatabase = '{database}'\n"
-        );
-        if let (Some(user), Some(Secret::Text(password))) = (user, password) {
-            fs::write(directory.join("password"), password).unwrap();
-            text = format!("{text}user = '{user}'\npassword_file = 'password'\n");
+        let (database, login) = (&self.config.database, self.login(directory));
+        format!(
+            "engine = 'couchdb'\n[couchdb]\nurl = 'http://{address}'\ndatabase = '{database}'\n{login}"
+        )
+    }
+
+    /// What stands there of the user, if there is one, with a password in a file in this directory.
+    pub(crate) fn login(&self, directory: &Path) -> String {
+        match (&self.config.user, &self.config.password) {
+            (Some(user), Some(Secret::Text(password))) => {
+                fs::write(directory.join("password"), password).unwrap();
+                format!("user = '{user}'\npassword_file = 'password'\n")
+            }
+            _ => String::new(),
         }
-        text
     }
 
     /// The same, of the server itself.

@@ -21,12 +21,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
 
-use super::field::{
-    agent::Agent,
-    all_ok,
-    couch::{Couch, Pouch},
-    eventually, submit,
-};
+use super::field::{agent::Agent, all_ok, couch::Couch, submit};
 
 /// What an agent says that does not start with these settings.
 pub(crate) fn said(settings: &str, directory: &Path) -> String {
@@ -86,70 +81,89 @@ fn a_server_that_is_none_and_settings_that_make_no_sense() {
     }
 }
 
-/// Asks a server as an operator does, and for as long as it takes: who is an admin is known a moment later.
-fn curl(address: SocketAddr, user: Option<&str>, method: &str, path: &str, body: &str) {
-    let mut command = Command::new("curl");
-    if let Some(user) = user {
-        command.args(["-u", user]);
-    }
-    command.args(["-sS", "-m", "5", "-X", method, "-H", "Content-Type: application/json"]);
-    command.args(["-d", body]);
-    command.args(["-o", "/dev/null", "-w", "%{http_code}", &format!("http://{address}/{path}")]);
-    eventually(path, || {
-        let code = String::from_utf8(command.output().unwrap().stdout).unwrap();
-        // One that was done, and not answered, is there when it is asked for again.
-        code.starts_with('2') || code == "409"
-    });
-}
+/// These need `pouchdb-server` itself: its way to name admins, and one that has no admin yet.
+mod pouchdb_only {
+    use std::{net::SocketAddr, process::Command};
 
-/// Somebody who may read alone: as with CouchDB, a design document says so.
-const READER: &str = r#"{"validate_doc_update":
-    "function (doc, old, user) { if (user.name === 'reader') { throw({forbidden: 'you may only read'}); } }"}"#;
+    use super::{
+        super::field::{agent::Agent, couch::Pouch, eventually},
+        known_as, said, section, works,
+    };
 
-#[test]
-fn a_server_that_takes_no_or_not_this_name_or_lets_it_only_read() {
-    let server = Pouch::start();
-    let root = Some("root:secret");
-    curl(server.address, None, "PUT", "_config/admins/root", "\"secret\"");
-    let reader = r#"{"name": "reader", "type": "user", "roles": [], "password": "r"}"#;
-    curl(server.address, root, "PUT", "_users/org.couchdb.user:reader", reader);
-
-    let directory = tempfile::tempdir().unwrap();
-    let url = format!("http://{}", server.address);
-    let with = |entry: &str| section(&url, entry);
-    let as_root = known_as("root", "secret", directory.path());
-    let mut agent =
-        Agent::alone_with(directory.path(), &format!("engine = 'couchdb'\n{}", with(&as_root)));
-    works(&agent);
-    agent.kill();
-    let members = r#"{"members": {"names": ["reader"]}, "admins": {"names": ["root"]}}"#;
-    for database in ["cheops", "cheops-local", "fresh", "fresh-local"] {
-        if database.starts_with("fresh") {
-            curl(server.address, root, "PUT", database, "");
+    /// Asks a server as an operator does, and for as long as it takes: who is an admin is known a moment later.
+    fn curl(address: SocketAddr, user: Option<&str>, method: &str, path: &str, body: &str) {
+        let mut command = Command::new("curl");
+        if let Some(user) = user {
+            command.args(["-u", user]);
         }
-        curl(server.address, root, "PUT", &format!("{database}/_security"), members);
-        curl(server.address, root, "PUT", &format!("{database}/_design/reader"), READER);
+        command.args(["-sS", "-m", "5", "-X", method, "-H", "Content-Type: application/json"]);
+        command.args(["-d", body]);
+        command.args([
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            &format!("http://{address}/{path}"),
+        ]);
+        eventually(path, || {
+            let code = String::from_utf8(command.output().unwrap().stdout).unwrap();
+            // One that was done, and not answered, is there when it is asked for again.
+            code.starts_with('2') || code == "409"
+        });
     }
-    let wrong = known_as("root", "wrong", directory.path());
-    let reader = known_as("reader", "r", directory.path());
-    for (entry, expected) in [
-        (wrong, ["Name or password is incorrect", "`couchdb.user` and `couchdb.password_file`"]),
-        (String::new(), ["not authorized", "`couchdb.user` and `couchdb.password_file`"]),
-        (reader.clone(), ["you may only read", "does not let `couchdb.user` do that"]),
-    ] {
-        let said = said(&with(&entry), directory.path());
-        for expected in expected {
-            assert!(said.contains(expected), "{entry}: {said}");
+
+    /// Somebody who may read alone: as with CouchDB, a design document says so.
+    const READER: &str = r#"{"validate_doc_update":
+        "function (doc, old, user) { if (user.name === 'reader') { throw({forbidden: 'you may only read'}); } }"}"#;
+
+    #[test]
+    fn a_server_that_takes_no_or_not_this_name_or_lets_it_only_read() {
+        let server = Pouch::start();
+        let root = Some("root:secret");
+        curl(server.address, None, "PUT", "_config/admins/root", "\"secret\"");
+        let reader = r#"{"name": "reader", "type": "user", "roles": [], "password": "r"}"#;
+        curl(server.address, root, "PUT", "_users/org.couchdb.user:reader", reader);
+
+        let directory = tempfile::tempdir().unwrap();
+        let url = format!("http://{}", server.address);
+        let with = |entry: &str| section(&url, entry);
+        let as_root = known_as("root", "secret", directory.path());
+        let mut agent =
+            Agent::alone_with(directory.path(), &format!("engine = 'couchdb'\n{}", with(&as_root)));
+        works(&agent);
+        agent.kill();
+        let members = r#"{"members": {"names": ["reader"]}, "admins": {"names": ["root"]}}"#;
+        for database in ["cheops", "cheops-local", "fresh", "fresh-local"] {
+            if database.starts_with("fresh") {
+                curl(server.address, root, "PUT", database, "");
+            }
+            curl(server.address, root, "PUT", &format!("{database}/_security"), members);
+            curl(server.address, root, "PUT", &format!("{database}/_design/reader"), READER);
         }
-        assert!(!said.contains("secret"), "{said}");
+        let wrong = known_as("root", "wrong", directory.path());
+        let reader = known_as("reader", "r", directory.path());
+        for (entry, expected) in [
+            (
+                wrong,
+                ["Name or password is incorrect", "`couchdb.user` and `couchdb.password_file`"],
+            ),
+            (String::new(), ["not authorized", "`couchdb.user` and `couchdb.password_file`"]),
+            (reader.clone(), ["you may only read", "does not let `couchdb.user` do that"]),
+        ] {
+            let said = said(&with(&entry), directory.path());
+            for expected in expected {
+                assert!(said.contains(expected), "{entry}: {said}");
+            }
+            assert!(!said.contains("secret"), "{said}");
+        }
+        let other = tempfile::tempdir().unwrap();
+        let reader = known_as("reader", "r", other.path());
+        let said = said(&with(&format!("database = 'fresh'\n{reader}")), other.path());
+        assert!(said.contains("you may only read"), "{said}");
+        agent.start();
+        agent.wait_until_ready();
+        works(&agent);
     }
-    let other = tempfile::tempdir().unwrap();
-    let reader = known_as("reader", "r", other.path());
-    let said = said(&with(&format!("database = 'fresh'\n{reader}")), other.path());
-    assert!(said.contains("you may only read"), "{said}");
-    agent.start();
-    agent.wait_until_ready();
-    works(&agent);
 }
 
 /// `pouchdb-server` ends when somebody who may not makes a database, so these answers are written here, as
@@ -191,7 +205,8 @@ fn a_server_whose_certificate_is_not_trusted() {
     let trusting = |host: &str, ca: Option<&Ca>| {
         let ca = ca.map(|ca| format!("ca = '{}'\n", ca.path("ca.pem").display()));
         let (url, ca) = (format!("https://{host}:{}", here.port()), ca.unwrap_or_default());
-        section(&url, &format!("database = '{}'\n{ca}", couch.config.database))
+        let login = couch.login(directory.path());
+        section(&url, &format!("database = '{}'\n{ca}{login}", couch.config.database))
     };
     for settings in [
         trusting("localhost", Some(&theirs)),

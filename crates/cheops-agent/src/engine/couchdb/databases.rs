@@ -564,12 +564,10 @@ impl Databases {
         }
         let path = format!("{}/_purge", self.records);
         let why = match self.client.ask::<Value>(Method::POST, &path, Some(&json!({}))) {
-            Err(Trouble::NotAdmin(why)) => why,
-            Err(Trouble::Refused { status, why })
-                if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) =>
-            {
-                why
-            }
+            Err(
+                Trouble::NotAdmin(why)
+                | Trouble::Refused { status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, why },
+            ) => why,
             Err(trouble) if trouble.is_away() => return Err(trouble),
             // What else may be wrong is found when something is purged.
             _ => return Ok(None),

@@ -122,7 +122,7 @@ impl std::fmt::Display for Trouble {
             ),
             Self::NoTls => write!(
                 f,
-                "no response to the TLS handshake within {} s: if CouchDB listens for plain HTTP on this port, write `http://` in `couchdb.url`, or name the port where it speaks TLS (6984). Is `couchdb.url` right?",
+                "no response to the TLS handshake within {} s: if CouchDB listens for plain HTTP on this port, write `http://` in `couchdb.url`, or name the port where it speaks TLS (6984); is `couchdb.url` right?",
                 HANDSHAKE.as_secs()
             ),
             Self::LockedOut(why) => write!(
@@ -240,9 +240,14 @@ pub(super) fn said(bytes: &[u8]) -> String {
 fn unreached(error: &io::Error) -> Trouble {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::InvalidCertificate(why)) => Trouble::Untrusted(why.to_string()),
-        _ if error.get_ref().is_some_and(|inner| inner.is::<NoHandshake>()) => Trouble::NoTls,
+        _ if has_no_tls(error) => Trouble::NoTls,
         _ => Trouble::Silent(error.to_string()),
     }
+}
+
+/// Whether a connection failed because nobody has answered the TLS handshake.
+fn has_no_tls(error: &io::Error) -> bool {
+    error.get_ref().and_then(|inner| inner.downcast_ref::<NoHandshake>()).is_some()
 }
 
 /// Nobody has answered a TLS handshake in time.
@@ -418,7 +423,8 @@ impl Server {
         let Some(tls) = self.tls.clone() else { return Ok(Either::Left(tcp)) };
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
         let connected = timeout(HANDSHAKE, TlsConnector::from(tls).connect(name, tcp)).await;
-        connected.map_err(|_| io::Error::other(NoHandshake))?.map(Either::Right)
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, NoHandshake);
+        connected.map_err(late)?.map(Either::Right)
     }
 }
 

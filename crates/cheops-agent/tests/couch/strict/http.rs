@@ -194,9 +194,9 @@ impl Backend {
         let (method, target, length) = (&request.method, request.target(), request.body.len());
         let mut lines = format!("{method} {target} HTTP/1.0\r\nHost: {}\r\n", self.0);
         if let Some(content_type) = &request.content_type {
-            lines.push_str(&format!("Content-Type: {content_type}\r\n"));
+            lines = format!("{lines}Content-Type: {content_type}\r\n");
         }
-        lines.push_str(&format!("Accept: application/json\r\nContent-Length: {length}\r\n\r\n"));
+        lines = format!("{lines}Accept: application/json\r\nContent-Length: {length}\r\n\r\n");
         stream.write_all(&[lines.as_bytes(), &request.body].concat())?;
         let mut from = BufReader::new(stream);
         let mut line = String::new();

@@ -9,8 +9,7 @@
 //! - `accounts`: who may do what, and lockout.
 //! - `nodes`: quorums and tombstones.
 //!
-//! What it leaves to `pouchdb-server`, and real servers do better: jobs with a selector copy everything, and
-//! `_scheduler` lists no job. An ordinary edit of a purged document is not modelled: nothing here makes one.
+//! What real servers do and it does not: jobs with a selector copy everything, and `_scheduler` lists no job. An ordinary edit of a purged document is not modelled: nothing here makes one.
 
 pub(crate) mod accounts;
 mod http;
@@ -35,6 +34,9 @@ use super::Pouch;
 
 /// What a TLS handshake begins with.
 const CLIENT_HELLO: u8 = 22;
+/// Where the server has its jobs, and what it calls the selector of one there: `pouchdb-server` can't use it.
+const JOBS: &str = "_replicator";
+const SELECTOR: &str = "selector_that_is_not_used";
 /// How many documents may be purged at once.
 const PURGED_AT_ONCE: usize = 100;
 
@@ -128,9 +130,11 @@ impl Shared {
             if role.is_ok() && request.parameter("feed").as_deref() == Some("continuous") {
                 return self.feed(&request, &mut to).ok();
             }
-            let response =
-                role.and_then(|role| Ok(self.answer(&request, role).unwrap_or_else(failure)));
-            let response = response.unwrap_or_else(|refusal| refusal);
+            let answered = |role| {
+                let answered = self.answer(&request, role);
+                answered.unwrap_or_else(|error| failure(&error))
+            };
+            let response = role.map_or_else(|refusal| refusal, answered);
             response.write(&mut to, request.method != "HEAD").ok()?;
         }
         None
@@ -163,6 +167,12 @@ impl Shared {
             ("POST", [database, "_all_docs"]) => {
                 Ok(self.without_purged(database, self.nodes.keys(request, database)?))
             }
+            ("GET", [JOBS, "_all_docs"]) => {
+                let mut found = self.backend.ask(request)?;
+                let text = String::from_utf8_lossy(&found.body);
+                found.body = text.replace(SELECTOR, "selector").into_bytes();
+                Ok(found)
+            }
             (_, [database, "_all_docs" | "_changes" | "_bulk_get"]) => {
                 Ok(self.without_purged(database, self.nodes.one(request, database)?))
             }
@@ -186,6 +196,11 @@ impl Shared {
             ("PUT", [database, id]) => {
                 let mut document = request.json();
                 document["_id"] = (*id).into();
+                if let Some(fields) = document.as_object_mut().filter(|_| *database == JOBS)
+                    && let Some(selector) = fields.remove("selector")
+                {
+                    fields.insert(SELECTOR.to_owned(), selector);
+                }
                 if let Some(revision) = request.parameter("rev") {
                     document["_rev"] = revision.into();
                 }
@@ -317,7 +332,7 @@ impl Shared {
     }
 }
 
-fn failure(error: io::Error) -> Response {
+fn failure(error: &io::Error) -> Response {
     Response::refusal(500, "internal_server_error", &error.to_string())
 }
 

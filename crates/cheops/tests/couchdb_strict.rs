@@ -1,0 +1,69 @@
+//! The tests of `couchdb.rs` with the strict stand-in, which answers as CouchDB does.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+
+#[path = "couchdb.rs"]
+mod couchdb;
+
+use std::{fs, sync::Arc};
+
+use cheops_agent::api::model::Submit;
+use couchdb::{
+    field::{
+        agent::Agent,
+        all_ok,
+        couch::{
+            Couch,
+            strict::{
+                Strict,
+                accounts::{DATABASE_ADMIN, SERVER_ADMIN},
+            },
+        },
+        eventually,
+    },
+    in_work, line,
+};
+
+#[test]
+fn a_user_without_the_right_to_purge_is_reported_at_the_start_and_all_else_works() {
+    let strict = Arc::new(Strict::start(1));
+    let couch = Couch::on(strict.clone());
+    let directory = tempfile::tempdir().unwrap();
+    let mut agent =
+        Agent::alone_with(directory.path(), &in_work(&couch.settings(directory.path())));
+    agent.kill();
+    let file = directory.path().join("site.toml");
+    let config = fs::read_to_string(&file).unwrap();
+    let (user, password) = DATABASE_ADMIN;
+    let config = config.replace(&format!("'{}'", SERVER_ADMIN.0), &format!("'{user}'"));
+    fs::write(&file, config).unwrap();
+    fs::write(directory.path().join("password"), password).unwrap();
+    agent.start();
+    agent.wait_until_ready();
+    let log = || fs::read_to_string(directory.path().join("log")).unwrap_or_default();
+    assert!(log().contains("may not purge documents"), "{}", log());
+    let made = Submit { sites: Some("site1".into()), ..line(1) };
+    assert!(all_ok(&agent.exec("lines", &made), 1));
+    assert!(all_ok(&agent.exec("lines", &couchdb::field::submit("true", "delete")), 1));
+    eventually("it is forgotten", || agent.resource("lines").is_none());
+    assert!(all_ok(&agent.exec("other", &made), 1));
+    assert!(!log().contains("does not take the name and the password"), "{}", log());
+}
+
+#[test]
+fn a_user_who_is_locked_out_is_reported_as_that() {
+    let strict = Arc::new(Strict::start(1));
+    let couch = Couch::on(strict.clone());
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::alone_with(directory.path(), &in_work(&couch.settings(directory.path())));
+    let made = Submit { sites: Some("site1".into()), ..line(1) };
+    assert!(all_ok(&agent.exec("lines", &made), 1));
+    strict.lock(SERVER_ADMIN.0);
+    eventually("the agent says that it is not ready", || agent.ask("/readyz").unwrap().0 == 503);
+    let problem = agent.try_exec("lines", &line(2)).unwrap_err();
+    assert_eq!(problem.status, 503, "{problem:?}");
+    assert!(problem.detail.contains("locked `couchdb.user` out"), "{problem:?}");
+    strict.unlock();
+    eventually("the agent is ready", || agent.ask("/readyz").unwrap().0 == 200);
+    assert!(all_ok(&agent.exec("lines", &line(3)), 1));
+}
