@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses what it needs")]
 
 pub(crate) mod lagging;
+pub(crate) mod memory;
 #[path = "../support/ports.rs"]
 pub(crate) mod ports;
 pub(crate) mod strict;
@@ -85,6 +86,11 @@ impl Couch {
     pub(crate) fn at(server: &Pouch) -> Self {
         let config = at(&format!("http://{}", server.address), unused());
         Self { config, _server: None, _strict: None }
+    }
+
+    /// The same at an address, where a server of the test listens.
+    pub(crate) fn at_address(address: SocketAddr) -> Self {
+        Self { config: at(&format!("http://{address}"), unused()), _server: None }
     }
 
     /// Has the server drop what was replaced and removed from both databases.

@@ -39,9 +39,9 @@ const AT_ONCE: usize = 1_000;
 const PURGED: usize = 100;
 
 pub(super) struct Databases {
-    client: Client,
-    records: String,
-    local: String,
+    pub(super) client: Client,
+    pub(super) records: String,
+    pub(super) local: String,
     /// Where they are, for people.
     pub(super) place: String,
     dialect: Dialect,
@@ -66,13 +66,6 @@ impl Checkpoint {
     pub(super) fn at(&self, since: Value) -> Self {
         Self { since, revision: self.revision.clone() }
     }
-}
-
-/// What has changed in the database of records, up to a point.
-#[derive(Deserialize)]
-struct Changes {
-    results: Vec<Row<Value>>,
-    last_seq: Value,
 }
 
 #[derive(Deserialize)]
@@ -381,8 +374,13 @@ impl Databases {
         if from > upto {
             return Ok(Vec::new());
         }
-        let (first, end) = (journal::id(from), journal::id(upto));
-        let found = self.range(&[("startkey", &first), ("endkey", &end)], most, false)?;
+        let (first, end, mut most) = (journal::id(from), journal::id(upto), most);
+        let found = loop {
+            match self.range(&[("startkey", &first), ("endkey", &end)], most, false) {
+                Err(Trouble::Long) if most > 1 => most /= 2,
+                found => break found?,
+            }
+        };
         let (mut pages, mut expected) = (Vec::with_capacity(found.len() + 1), from);
         for page in found {
             while page.first > expected
@@ -537,26 +535,6 @@ impl Databases {
         format!("{}/_local/checkpoint", self.local)
     }
 
-    /// The documents of records that have come since a checkpoint, which goes on; nothing once it has reached
-    /// the end.
-    pub(super) fn changes(&self, from: &mut Checkpoint) -> Result<Option<Vec<Document>>, Trouble> {
-        let (since, mut most) = (text(&from.since), AT_ONCE);
-        let changes: Changes = loop {
-            let query = format!("include_docs=true&limit={most}&since={since}");
-            let path = format!("{}/_changes?{query}", self.records);
-            match self.client.ask(Method::GET, &path, None::<&()>) {
-                Err(Trouble::Long) if most > 1 => most /= 2,
-                asked => break asked?,
-            }
-        };
-        from.since = changes.last_seq;
-        if changes.results.is_empty() {
-            return Ok(None);
-        }
-        let read = |row: Row<Value>| serde_json::from_value(row.doc?).ok();
-        Ok(Some(changes.results.into_iter().filter_map(read).collect()))
-    }
-
     /// Finds out whether the user may purge, by purging nothing, and says why not.
     pub(super) fn try_purge(&self) -> Result<Option<String>, Trouble> {
         if !self.dialect.purges() {
@@ -598,7 +576,7 @@ impl Databases {
 }
 
 /// A position in the changes, as a part of an address.
-fn text(since: &Value) -> String {
+pub(super) fn text(since: &Value) -> String {
     match since {
         Value::String(text) => encoded(text),
         other => other.to_string(),
@@ -611,7 +589,7 @@ fn sound(document: Option<Value>) -> Option<Page> {
 }
 
 /// How far a position in the changes is, as far as that can be told.
-fn position(since: &Value) -> Option<u64> {
+pub(super) fn position(since: &Value) -> Option<u64> {
     match since {
         Value::String(text) => text.split('-').next()?.parse().ok(),
         other => other.as_u64(),

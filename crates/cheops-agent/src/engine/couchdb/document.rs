@@ -105,6 +105,11 @@ impl fmt::Display for Name<'_> {
     }
 }
 
+/// The revision of the document of a record with this hash.
+pub(super) fn revision(hash: u128) -> String {
+    format!("1-{hash:032x}")
+}
+
 /// What a record and its seal are known by.
 fn hash(record: &[u8], seal: Option<&Seal>) -> u128 {
     let mut hash = blake3::Hasher::new();
@@ -126,7 +131,7 @@ impl Document {
         let hash = hash(&bytes, seal);
         Ok(Self {
             id: Name::of(record.resource(), record.id(), hash).to_string(),
-            revision: format!("1-{hash:032x}"),
+            revision: revision(hash),
             record: BASE64_STANDARD.encode(&bytes),
             seal: seal.map(|seal| BASE64_STANDARD.encode(seal.as_bytes())),
             words: Words {

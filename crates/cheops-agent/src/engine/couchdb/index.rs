@@ -39,6 +39,8 @@ pub(super) struct Known {
     pub(super) forgotten: Seq,
     /// Whether pages hold copies of some of its records.
     pub(super) copied: bool,
+    /// What was written before this number was looked at on the page that says so, and is not there any more.
+    scrubbed: Seq,
 }
 
 impl Known {
@@ -52,6 +54,18 @@ impl Known {
     /// The hash of the document of a record.
     pub(super) fn hash(&self, record: &OpId) -> Option<u128> {
         self.records.get(record.site.as_str())?.get(&record.number).copied()
+    }
+
+    /// The pages that may hold something from before it was forgotten, in their order.
+    pub(super) fn unscrubbed(&self) -> impl Iterator<Item = Seq> {
+        let last = self.pages.range(..=self.forgotten).next_back().copied();
+        let left = self.pages.range(..=self.forgotten).copied();
+        left.filter(move |page| Some(*page) != last || self.scrubbed < self.forgotten)
+    }
+
+    /// Whether there is such a page.
+    pub(super) fn is_unscrubbed(&self) -> bool {
+        self.unscrubbed().next().is_some()
     }
 
     /// Whether a record is one of those that are forgotten.
@@ -72,7 +86,9 @@ impl Known {
         }
     }
 
-    fn forget(&mut self, seq: Seq, durable: &Durable) {
+    fn forget(&mut self, page: Seq, seq: Seq, durable: &Durable) {
+        // A page that holds nothing else of it needs no second look.
+        self.scrubbed = if self.pages.insert(page) { seq } else { 0 };
         self.forgotten = seq;
         self.sites.clear();
         self.records.clear();
@@ -93,8 +109,8 @@ impl Index {
     }
 
     /// Those of which something is forgotten.
-    pub(super) fn forgotten(&self) -> impl Iterator<Item = &ResourceId> {
-        self.resources.iter().filter(|(_, known)| known.forgotten > 0).map(|(id, _)| id)
+    pub(super) fn forgotten(&self) -> impl Iterator<Item = (&ResourceId, &Known)> {
+        self.resources.iter().filter(|(_, known)| known.forgotten > 0)
     }
 
     /// Takes note of what a record declares.
@@ -107,27 +123,44 @@ impl Index {
         }
     }
 
+    /// Takes note of the document of a record that a page names.
+    pub(super) fn enter_record(&mut self, page: Seq, name: &Name<'_>, copied: bool) {
+        let Ok(resource) = name.resource.parse() else { return };
+        let known = self.resources.entry(resource).or_default();
+        known.pages.insert(page);
+        known.copied |= copied;
+        known.note(name);
+    }
+
+    /// Takes note that a page holds something else of a resource.
+    pub(super) fn enter_local(&mut self, page: Seq, resource: &str) {
+        let Ok(resource) = resource.parse() else { return };
+        self.resources.entry(resource).or_default().pages.insert(page);
+    }
+
+    /// Takes note that a page says, under a number, that a resource is forgotten.
+    pub(super) fn forget(&mut self, page: Seq, seq: Seq, durable: &Durable) {
+        if let Some(resource) = meaning::forgets(durable) {
+            self.resources.entry(resource.clone()).or_default().forget(page, seq, durable);
+        }
+    }
+
     /// Takes note of a page that was written.
     pub(super) fn turn(&mut self, page: &Page, names: &mut Names) {
         for (seq, entry) in page.numbered() {
             let Some(resource) = entry.resource() else { continue };
             let known = self.resources.entry(resource).or_default();
+            if matches!(entry, Entry::Local { .. })
+                && let Some(Ok(durable)) = entry.local(names)
+                && meaning::forgets(&durable).is_some()
+            {
+                known.forget(page.first, seq, &durable);
+                continue;
+            }
             known.pages.insert(page.first);
-            match entry {
-                Entry::Record(id) | Entry::Copy { id, .. } => {
-                    known.copied |= matches!(entry, Entry::Copy { .. });
-                    if let Some(name) = Name::read(id) {
-                        known.note(&name);
-                    }
-                }
-                Entry::Local { .. } => {
-                    if let Some(Ok(durable)) = entry.local(names)
-                        && meaning::forgets(&durable).is_some()
-                    {
-                        known.forget(seq, &durable);
-                    }
-                }
-                Entry::Gone(()) => {}
+            known.copied |= matches!(entry, Entry::Copy { .. });
+            if let Some(name) = entry.document().and_then(Name::read) {
+                known.note(&name);
             }
         }
     }
@@ -138,7 +171,23 @@ impl Index {
             let forgotten = known.forgotten;
             let last = known.pages.range(..=forgotten).next_back().copied();
             known.pages.retain(|page| *page > forgotten || Some(*page) == last);
+            known.scrubbed = forgotten;
         }
+    }
+
+    /// Takes note that these pages hold nothing of a resource from before it was forgotten. Whether no others do.
+    pub(super) fn scrub(&mut self, resource: &ResourceId, pages: &[Seq]) -> bool {
+        let Some(known) = self.resources.get_mut(resource) else { return true };
+        // The last of them holds what says so.
+        let last = known.pages.range(..=known.forgotten).next_back().copied();
+        for page in pages {
+            if Some(*page) == last {
+                known.scrubbed = known.forgotten;
+            } else {
+                known.pages.remove(page);
+            }
+        }
+        !known.is_unscrubbed()
     }
 }
 

@@ -9,10 +9,12 @@
 
 mod attachments;
 mod buffered;
+mod caretaker;
 mod client;
 mod databases;
 mod dialect;
 mod document;
+mod feed;
 mod follow;
 mod index;
 mod journal;
@@ -22,8 +24,10 @@ mod lock;
 mod notes;
 mod open;
 mod owner;
+mod pipeline;
 mod read;
 mod server;
+mod snapshot;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,7 +45,6 @@ use cheops_core::{
     replica::Durable,
     trust::Seal,
 };
-use serde_json::json;
 
 pub(crate) use self::{
     attachments::Attachments,
@@ -53,10 +56,8 @@ pub(crate) use self::{
 };
 pub use self::{buffered::Buffered, lease::Fence};
 use self::{
-    databases::Databases,
-    index::Index,
-    journal::{Entry, Page},
-    notes::Notes,
+    caretaker::Caretaker, databases::Databases, feed::Which, index::Index, journal::Page,
+    notes::Notes, snapshot::Stretch,
 };
 use super::{
     Arrivals, Damage, Engine, EngineError, Filling, LostUnknown, Opened, Reader, Seq, Sort, disk,
@@ -64,7 +65,7 @@ use super::{
 };
 use crate::{config, wire::Names};
 
-/// How many pages are read at once.
+/// How many pages are read at once for those who want the next few values.
 const PAGES: usize = 20;
 
 /// The engine on CouchDB.
@@ -86,6 +87,18 @@ pub struct CouchDb {
     reached: Seq,
     /// How many connections there had been when it was last made sure that all is there which was written.
     looked: u64,
+    /// What of the snapshot counts, if there is one.
+    snapshot: Option<Stretch>,
+    /// None while they are filled.
+    caretaker: Option<Arc<Caretaker>>,
+}
+
+impl Drop for CouchDb {
+    fn drop(&mut self) {
+        if let Some(caretaker) = &self.caretaker {
+            caretaker.stop();
+        }
+    }
 }
 
 /// Documents that are not in the journal yet, by their hashes.
@@ -225,52 +238,6 @@ impl CouchDb {
         let problem = format!("{what} of resource {resource} can't be written: {problem}");
         EngineError { sort: Sort::Permanent, ..error(&self.shared.databases.place, problem) }
     }
-
-    /// Removes what was written of a resource before it was forgotten. What can't be removed now is when the
-    /// agent starts again: nobody is shown it meanwhile.
-    fn scrub(&self, resource: &ResourceId) {
-        // Without the right to purge all stays, so that an agent that has it finds the documents.
-        if !self.shared.databases.may_purge() {
-            return;
-        }
-        if let Err(trouble) = self.try_scrub(resource) {
-            let place = &self.shared.databases.place;
-            tracing::warn!(
-                "what {place} holds of `{resource}`, which is forgotten, stays: {trouble}"
-            );
-        }
-    }
-
-    fn try_scrub(&self, resource: &ResourceId) -> Result<(), Trouble> {
-        let Shared { databases, .. } = &*self.shared;
-        let (ids, forgotten) = match self.shared.index().of(resource) {
-            None => return Ok(()),
-            Some(known) => {
-                let before = known.pages.iter().filter(|page| **page <= known.forgotten);
-                (before.copied().map(journal::id).collect::<Vec<_>>(), known.forgotten)
-            }
-        };
-        let (mut changed, mut gone) = (Vec::new(), Vec::new());
-        for mut page in databases.pages_named(&ids)? {
-            let first = page.first;
-            let mut touched = false;
-            for (seq, entry) in (first..).zip(&mut page.entries) {
-                if seq < forgotten && entry.resource().as_ref() == Some(resource) {
-                    gone.extend(entry.document().map(ToOwned::to_owned));
-                    *entry = Entry::Gone(());
-                    touched = true;
-                }
-            }
-            if touched {
-                changed.push(json!(page));
-            }
-        }
-        // Pages go last: while one names a document, that can be found. Nobody is shown what is forgotten.
-        databases.purge(&databases.documents(&gone)?)?;
-        databases.change_pages(&changed)?;
-        self.shared.index_mut().scrubbed(resource);
-        Ok(())
-    }
 }
 
 /// Opens the databases of a site as its configuration says: with a local journal, or without.
@@ -322,6 +289,24 @@ impl From<Trouble> for Failed {
 }
 
 impl CouchDb {
+    /// Brings the snapshot up to date, and says up to which number it goes. Nobody has to ask for it: it is done beside
+    /// the writes.
+    pub fn snapshot(&self) -> Result<Seq, EngineError> {
+        let Some(caretaker) = &self.caretaker else { return Ok(0) };
+        let failed =
+            |failure: snapshot::Unkept| error(&self.shared.databases.place, failure.to_string());
+        caretaker.copy_on().map_err(failed)
+    }
+
+    /// Whether a document is of a record of this site that is later than all that the journal names.
+    fn is_unknown_and_own(&self, id: &str) -> bool {
+        let Some(name) = Name::read(id) else { return false };
+        let Ok(resource) = name.resource.parse::<ResourceId>() else { return false };
+        let index = self.shared.index();
+        let known = index.of(&resource).map_or(0, |known| known.last_of(&self.here));
+        name.site == self.here.as_str() && name.number > known
+    }
+
     /// Takes note of the last number that was given, for the case that the databases are put back to an earlier state.
     fn note(&mut self, last: Seq) {
         if last > self.reached && Notes::of(&self.shared.data).reach(last).is_ok() {
@@ -409,8 +394,8 @@ impl CouchDb {
         if let Some(page) = pages.last() {
             self.shared.last_page.store(page.first, Ordering::Release);
         }
-        for resource in batch.iter().filter_map(super::meaning::forgets) {
-            self.scrub(resource);
+        if let Some(caretaker) = &self.caretaker {
+            batch.iter().filter_map(super::meaning::forgets).for_each(|it| caretaker.scrub(it));
         }
         Ok(last)
     }
@@ -447,21 +432,26 @@ impl Opened for CouchDb {
     fn strays(&mut self) -> Result<Vec<Durable>, EngineError> {
         let fail = |trouble: Trouble| self.shared.fail(&trouble);
         let Shared { databases, .. } = &*self.shared;
-        let mut checkpoint = databases.checkpoint().map_err(fail)?;
+        let mut since = databases.checkpoint().map_err(fail)?.since;
         let (mut strays, mut names) = (BTreeMap::new(), Names::default());
-        while let Some(documents) = databases.changes(&mut checkpoint).map_err(fail)? {
-            let index = self.shared.index();
-            for document in documents {
+        loop {
+            let (changed, next) = databases.changed(Which::Records, &since).map_err(fail)?;
+            if changed.is_empty() {
+                return Ok(strays.into_values().collect());
+            }
+            since = next;
+            // Their names tell most of them apart: only what may be a stray is fetched.
+            let unknown = changed
+                .into_iter()
+                .filter(|change| !change.deleted && self.is_unknown_and_own(&change.id));
+            let unknown: Vec<String> = unknown.map(|change| change.id).collect();
+            for document in databases.documents(&unknown).map_err(fail)?.into_values() {
                 let Ok(durable) = document.read(&mut names) else { continue };
                 let Durable::Record(record, _) = &durable else { continue };
-                let (resource, id) = (record.resource().clone(), record.id().clone());
-                let known = index.of(&resource).map_or(0, |known| known.last_of(&self.here));
-                if id.site == self.here && id.number > known {
-                    strays.insert((resource, id.number, document.id), durable);
-                }
+                let (resource, number) = (record.resource().clone(), record.id().number);
+                strays.insert((resource, number, document.id), durable);
             }
         }
-        Ok(strays.into_values().collect())
     }
 
     fn arrivals(&self) -> Option<Box<dyn Arrivals>> {

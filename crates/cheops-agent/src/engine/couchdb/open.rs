@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     path::Path,
     sync::{
         Arc, Mutex, RwLock,
@@ -17,7 +18,8 @@ use cheops_core::{id::SiteId, replica::Durable};
 use serde_json::json;
 
 use super::{
-    CouchDb, PAGES, Shared,
+    CouchDb, Shared,
+    caretaker::Caretaker,
     databases::Databases,
     error,
     index::Index,
@@ -27,12 +29,16 @@ use super::{
     owner::Owner,
     place,
     server::Trouble,
+    snapshot,
 };
 use crate::{
     config,
     engine::{Engine as _, EngineError, HALF_FILLED, Reader as _, Seq},
     wire::Names,
 };
+
+/// How many pages are read at once.
+const PAGES: usize = 1_000;
 
 impl CouchDb {
     /// Opens the databases of a site, and makes them if there are none. Its data directory is where the rest
@@ -61,7 +67,7 @@ impl CouchDb {
 
     /// Opens the databases of a site to fill them: empty ones, or some that are half filled.
     pub fn fill(config: &config::CouchDb, here: SiteId, data: &Path) -> Result<Self, EngineError> {
-        let (this, filling) = Self::open_any(config, &Owner::any(here), data)?;
+        let (mut this, filling) = Self::open_any(config, &Owner::any(here), data)?;
         let Shared { databases, .. } = &*this.shared;
         let fail = |trouble: Trouble| this.shared.fail(&trouble);
         if !filling {
@@ -76,6 +82,10 @@ impl CouchDb {
         if !this.noted {
             Notes::of(data).clear();
         }
+        // What a snapshot holds of them may be something else from now on.
+        this.caretaker.take().iter().for_each(|caretaker| caretaker.stop());
+        snapshot::remove(data);
+        this.snapshot = None;
         Ok(this)
     }
 
@@ -98,7 +108,10 @@ impl CouchDb {
         }
         let filling = databases.is_filling().map_err(fail)?;
         let (last, last_page) = cut_off(&databases).map_err(fail)?;
-        let index = read_index(&databases, last).map_err(fail)?;
+        let (mut snapshot, index) = match snapshot::load(data, &name).filter(|_| !filling) {
+            Some((loaded, index)) => (Some(loaded), index),
+            None => (None, Index::default()),
+        };
         let shared = Arc::new(Shared {
             databases,
             index: RwLock::new(index),
@@ -109,6 +122,15 @@ impl CouchDb {
             unfollowed: AtomicBool::new(false),
             data: data.to_owned(),
         });
+        let worded = |trouble: Trouble| shared.fail(&trouble);
+        if let Some(loaded) = &mut snapshot
+            && let Some(objection) = loaded.objection(&shared, last).map_err(worded)?
+        {
+            tracing::warn!("ignoring the snapshot, reading all documents: {objection}");
+            (snapshot, *shared.index_mut()) = (None, Index::default());
+        }
+        let covered = snapshot.as_ref().map_or(0, snapshot::Loaded::covered);
+        read_index(&shared, covered + 1, last).map_err(worded)?;
         let mut this = Self {
             shared,
             here,
@@ -121,11 +143,16 @@ impl CouchDb {
             name,
             reached: 0,
             looked: 0,
+            snapshot: snapshot.as_ref().map(snapshot::Loaded::stretch),
+            caretaker: None,
         };
-        // What a forgotten resource has left behind because the agent was stopped.
-        let forgotten: Vec<_> = this.shared.index().forgotten().cloned().collect();
-        for resource in forgotten {
-            this.scrub(&resource);
+        if !filling {
+            let (shared, name) = (this.shared.clone(), this.name.clone());
+            let failed = |failure: io::Error| {
+                let problem = format!("a thread can't be started: {failure}");
+                error(&this.shared.databases.place, problem)
+            };
+            this.caretaker = Some(Caretaker::start(shared, name, snapshot).map_err(failed)?);
         }
         let beside = place(data);
         if LocalJournal::is_in(&beside) {
@@ -190,12 +217,14 @@ fn cut_off(databases: &Databases) -> Result<(Seq, Seq), Trouble> {
     Ok((others.iter().map(Page::last).fold(first - 1, Seq::max), 0))
 }
 
-fn read_index(databases: &Databases, upto: Seq) -> Result<Index, Trouble> {
-    let (mut index, mut names, mut from) = (Index::default(), Names::default(), 1);
+/// Takes note of what the pages of a range say.
+fn read_index(shared: &Shared, mut from: Seq, upto: Seq) -> Result<(), Trouble> {
+    let mut names = Names::default();
     loop {
-        let pages = databases.pages(from..=upto, PAGES)?;
-        let Some(last) = pages.last() else { return Ok(index) };
+        let pages = shared.databases.pages(from..=upto, PAGES)?;
+        let Some(last) = pages.last() else { return Ok(()) };
         from = last.last() + 1;
+        let mut index = shared.index_mut();
         for page in &pages {
             index.turn(page, &mut names);
         }

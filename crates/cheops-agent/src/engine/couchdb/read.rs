@@ -1,14 +1,19 @@
 //! Reads all that a site has written, in order, and finds what is missing.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    io,
+};
 
 use cheops_core::{id::ResourceId, replica::Durable, time::Millis};
 
 use super::{
     CouchDb, PAGES, Shared,
     document::Document,
-    journal::{Entry, Page},
+    journal::{self, Entry, Page},
+    pipeline::Pipeline,
     server::Trouble,
+    snapshot::Copied,
 };
 use crate::{
     engine::{Damage, EngineError, Seq, meaning},
@@ -16,7 +21,7 @@ use crate::{
 };
 
 /// What stands under a number.
-enum Found {
+pub(super) enum Found {
     Written(Durable),
     /// Nothing that counts.
     Forgotten,
@@ -30,28 +35,52 @@ enum Found {
     },
 }
 
+impl Found {
+    /// The document that is lost, if one is.
+    pub(super) fn lost(&self) -> Option<&str> {
+        match self {
+            Self::Lost { document, .. } => document.as_deref(),
+            Self::Written(_) | Self::Forgotten => None,
+        }
+    }
+}
+
+/// A page, and what it holds under its numbers.
+pub(super) struct OpenPage {
+    pub(super) page: Page,
+    pub(super) found: Vec<(Seq, Found)>,
+}
+
 impl Shared {
-    /// What pages hold, under their numbers. All documents are asked for at once: most pages name few.
-    fn open_pages(&self, pages: &[Page], names: &mut Names) -> Result<Vec<(Seq, Found)>, Trouble> {
+    /// What pages hold. All documents are asked for at once: most pages name few.
+    pub(super) fn open_pages(
+        &self,
+        pages: Vec<Page>,
+        names: &mut Names,
+    ) -> Result<Vec<OpenPage>, Trouble> {
         let is_forgotten = |seq: Seq, entry: &Entry| match entry.resource() {
             Some(resource) => self.index().is_forgotten(&resource, seq),
             None => *entry == Entry::Gone(()),
         };
-        let entries = || pages.iter().flat_map(Page::numbered);
-        let wanted = entries().filter_map(|(seq, entry)| match entry {
+        let entries = pages.iter().flat_map(Page::numbered);
+        let wanted = entries.filter_map(|(seq, entry)| match entry {
             Entry::Record(id) if !is_forgotten(seq, entry) => Some(id.clone()),
             _ => None,
         });
         let documents = self.databases.documents(&wanted.collect::<Vec<_>>())?;
-        let found = entries().map(|(seq, entry)| {
-            let found = if is_forgotten(seq, entry) {
-                Found::Forgotten
-            } else {
-                found(entry, &documents, names)
-            };
-            (seq, found)
-        });
-        Ok(found.collect())
+        let mut open = |page: Page| {
+            let found = page.numbered().map(|(seq, entry)| {
+                let found = if is_forgotten(seq, entry) {
+                    Found::Forgotten
+                } else {
+                    found(entry, &documents, names)
+                };
+                (seq, found)
+            });
+            let found = found.collect();
+            OpenPage { page, found }
+        };
+        Ok(pages.into_iter().map(&mut open).collect())
     }
 
     /// What was written after a number, so much at most. What can't be read is left out.
@@ -67,7 +96,8 @@ impl Shared {
             let pages = self.databases.pages(from..=self.last_number(), PAGES)?;
             let Some(last) = pages.last() else { break };
             from = last.last() + 1;
-            for (number, found) in self.open_pages(&pages, &mut names)? {
+            let opened = self.open_pages(pages, &mut names)?;
+            for (number, found) in opened.into_iter().flat_map(|opened| opened.found) {
                 if let Found::Written(durable) = found
                     && number > reached
                     && number <= self.last_number()
@@ -81,7 +111,7 @@ impl Shared {
         Ok(read)
     }
 
-    fn last_number(&self) -> Seq {
+    pub(super) fn last_number(&self) -> Seq {
         self.last.load(std::sync::atomic::Ordering::Acquire)
     }
 }
@@ -104,12 +134,13 @@ fn found(entry: &Entry, documents: &BTreeMap<String, Document>, names: &mut Name
     Found::Lost { resource: entry.resource(), document, what, why }
 }
 
-/// All that was written, in order, some pages at a time in memory.
+/// All that was written, in order, some of it at a time in memory.
 ///
 /// What was lost is left out, and so is what came after it of the same resource, up to a marker.
 pub(super) struct Written<'a> {
     engine: &'a mut CouchDb,
-    names: Names,
+    /// None once all was read.
+    pipeline: Option<Pipeline>,
     /// The number that comes next.
     expected: Seq,
     found: VecDeque<(Seq, Found)>,
@@ -125,7 +156,7 @@ impl<'a> Written<'a> {
         engine.lost_unknown = None;
         Self {
             engine,
-            names: Names::default(),
+            pipeline: None,
             expected: 1,
             found: VecDeque::new(),
             withheld: BTreeSet::new(),
@@ -139,27 +170,34 @@ impl<'a> Written<'a> {
         if self.expected > last {
             return Ok(false);
         }
-        let shared = self.engine.shared.clone();
-        let pages = shared.databases.pages(self.expected..=last, PAGES)?;
-        if pages.is_empty() {
-            self.missing(last);
-        }
-        let mut in_order = Vec::with_capacity(pages.len());
-        for page in pages {
-            if page.first > self.expected {
-                self.missing(page.first - 1);
+        let pipeline = match self.pipeline.take() {
+            Some(pipeline) => pipeline,
+            None => {
+                let (shared, snapshot) = (&self.engine.shared, self.engine.snapshot.clone());
+                let failed = |failure: io::Error| Trouble::Odd(failure.to_string());
+                Pipeline::start(shared, snapshot, last).map_err(failed)?
             }
-            if page.first < self.expected {
-                self.doubled(&page);
+        };
+        let Some(copied) = pipeline.next().transpose()? else {
+            self.missing(last);
+            return Ok(true);
+        };
+        self.pipeline = Some(pipeline);
+        for Copied { numbers, lost, found } in copied {
+            let (first, end) = numbers.into_inner();
+            if first > self.expected {
+                self.missing(first - 1);
+            }
+            if first < self.expected {
+                self.doubled(first, end);
                 continue;
             }
-            self.expected = page.last() + 1;
-            if let Some(found) = page.lost {
-                self.lost_unknown(found, page.last() + 1 - page.first);
+            self.expected = end + 1;
+            if let Some(at) = lost {
+                self.lost_unknown(at, end + 1 - first);
             }
-            in_order.push(page);
+            self.found.extend(found);
         }
-        self.found.extend(shared.open_pages(&in_order, &mut self.names)?);
         Ok(true)
     }
 
@@ -180,11 +218,11 @@ impl<'a> Written<'a> {
     }
 
     /// A page stands for numbers that an earlier one has: one of them makes no sense.
-    fn doubled(&mut self, page: &Page) {
+    fn doubled(&mut self, first: Seq, last: Seq) {
         self.engine.damage.push(Damage {
-            seqs: page.first..=page.last(),
+            seqs: first..=last,
             resource: None,
-            what: format!("the page `{}` of the journal", page.id),
+            what: format!("the page `{}` of the journal", journal::id(first)),
             why: "another page stands for the same numbers".to_owned(),
             floor: 0,
         });

@@ -1,0 +1,127 @@
+//! How long a start takes on CouchDB, and where the time goes, by the length of the history.
+//!
+//! The server is one in memory that answers at once: what is measured is the engine, and the replica that is made of
+//! what it reads. `cargo bench -p cheops-agent --bench couchdb`; with `-- 1000000` as the number of operations (100,000
+//! otherwise).
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a bench prints, and fails by panic"
+)]
+#![allow(clippy::cast_precision_loss, reason = "these are measurements")]
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use cheops_agent::{
+    config,
+    engine::{Engine as _, Opened as _, couchdb::CouchDb},
+    wire::{self, Names},
+};
+use cheops_core::{
+    id::{OpId, SiteId, Sites},
+    matrix::Config,
+    operation::Declaration,
+    replica::{Durable, Record, Replica, Settings},
+};
+
+#[path = "../tests/couch/mod.rs"]
+mod couch;
+#[path = "../tests/storage/mod.rs"]
+mod storage;
+
+use couch::memory::Memory;
+
+const RESOURCES: u64 = 1_000;
+/// How many operations a batch has.
+const BATCH: u64 = 500;
+
+fn main() {
+    let count = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(100_000);
+    let server = Memory::start();
+    let couch = couch::Couch::at_address(server.address);
+    let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let written = fill(&couch.config, data.path(), count);
+    println!("{count} operations of 500 bytes, {RESOURCES} resources, one site");
+    row("written", written);
+    parts(count);
+    for round in 1..=3 {
+        println!("start {round}");
+        start(&couch.config, data.path(), count);
+    }
+}
+
+fn row(what: &str, span: Duration) {
+    println!("  {what:<44} {:>8.2} s", span.as_secs_f64());
+}
+
+fn here() -> SiteId {
+    "here".parse().unwrap()
+}
+
+/// What no engine can do without: to decode the values, and to make the replica of them.
+fn parts(count: u64) {
+    let encoded: Vec<Vec<u8>> =
+        (1..=count).map(|n| wire::encode_durable(&operation(n)).unwrap()).collect();
+    let begin = Instant::now();
+    let mut names = Names::default();
+    let decoded: Vec<Durable> =
+        encoded.iter().map(|bytes| wire::decode_durable(bytes, &mut names).unwrap()).collect();
+    row("decoding alone, one thread", begin.elapsed());
+    let begin = Instant::now();
+    let replica = Replica::restore(here(), Settings::default(), decoded);
+    row("Replica::restore alone", begin.elapsed());
+    assert_eq!(replica.resources().count() as u64, RESOURCES.min(count));
+}
+
+fn fill(config: &config::CouchDb, data: &Path, count: u64) -> Duration {
+    let begin = Instant::now();
+    let mut engine = CouchDb::open(config, here(), data).unwrap();
+    let mut next = 1;
+    while next <= count {
+        let batch: Vec<_> = (next..=count.min(next + BATCH - 1)).map(operation).collect();
+        next = engine.append(&batch).unwrap() + 1;
+    }
+    engine.tend().unwrap();
+    begin.elapsed()
+}
+
+fn start(config: &config::CouchDb, data: &Path, count: u64) {
+    let begin = Instant::now();
+    let mut engine = CouchDb::open(config, here(), data).unwrap();
+    let opened = begin.elapsed();
+    let strays = engine.strays().unwrap();
+    let looked = begin.elapsed();
+    let mut read = 0;
+    let written = engine.written().map(Result::unwrap).inspect(|_| read += 1);
+    let replica = Replica::restore(here(), Settings::default(), written);
+    let restored = begin.elapsed();
+    row("the databases opened", opened);
+    row("looked for what was not acknowledged", looked.saturating_sub(opened));
+    row("all read, and the replica made", restored.saturating_sub(looked));
+    row("in all", restored);
+    assert_eq!((read, strays.len()), (count, 0));
+    assert_eq!(replica.resources().count() as u64, RESOURCES.min(count));
+}
+
+/// Each operation is of this site; the first of a resource declares it.
+fn operation(number: u64) -> Durable {
+    let resource = format!("resource-{}", number % RESOURCES).parse().unwrap();
+    let own = (number - 1) / RESOURCES + 1;
+    let durable = storage::operation_of(own, "here", &resource);
+    let Durable::Record(Record::Operation(op), seal) = durable else { panic!("an operation") };
+    let mut op = (*op).clone();
+    if own == 1 {
+        let sites = Sites::new([here()]).unwrap();
+        let (config, base) = (Config::default(), BTreeMap::new());
+        op.declares = Some(Box::new(Declaration { sites, config, base }));
+    } else {
+        op.parents = [OpId { site: here(), number: own - 1 }].into();
+    }
+    Durable::Record(Record::Operation(Arc::new(op)), seal)
+}

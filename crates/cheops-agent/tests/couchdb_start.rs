@@ -1,0 +1,383 @@
+//! Starts of the engine on CouchDB, with a snapshot and without; and purges beside the writes. The server is one in
+//! memory (`couch::memory`).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
+
+mod conformance;
+mod couch;
+mod storage;
+#[allow(dead_code, reason = "not every sort is written down")]
+mod support;
+
+use std::{
+    fs,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use cheops_agent::engine::{Engine as _, EngineError, Opened, Seq, couchdb::CouchDb};
+use cheops_core::{
+    id::{OpId, ResourceId, SiteId},
+    replica::Durable,
+    time::{Millis, Timestamp},
+};
+use couch::{Couch, memory::Memory};
+use storage::{operation_of, resource};
+
+/// The databases of a site at a server in memory, with a data directory.
+struct Place {
+    server: Memory,
+    couch: Couch,
+    data: tempfile::TempDir,
+}
+
+impl conformance::Place for Place {
+    fn new() -> Self {
+        let server = Memory::start();
+        let couch = Couch::at_address(server.address);
+        Self { server, couch, data: tempfile::tempdir().unwrap() }
+    }
+
+    /// Each time with a snapshot of all that was written before.
+    fn open_as(&self, site: &str) -> Result<Box<dyn Opened>, EngineError> {
+        let open = || CouchDb::open(&self.couch.config, site.parse().unwrap(), self.data.path());
+        let mut engine = open()?;
+        engine.written().for_each(|read| drop(read.unwrap()));
+        engine.snapshot().unwrap();
+        drop(engine);
+        Ok(Box::new(open()?))
+    }
+}
+
+mod with_a_snapshot {
+    use super::{Place, conformance};
+
+    crate::conforms!(Place);
+}
+
+impl Place {
+    fn new() -> Self {
+        conformance::Place::new()
+    }
+
+    fn open(&self) -> CouchDb {
+        CouchDb::open(&self.couch.config, "here".parse().unwrap(), self.data.path()).unwrap()
+    }
+
+    fn file(&self) -> PathBuf {
+        self.data.path().join("couchdb/snapshot")
+    }
+
+    /// What a start reads, and how many documents it asks for.
+    fn start(&self) -> (CouchDb, Vec<Durable>) {
+        let mut engine = self.open();
+        assert_eq!(engine.strays().unwrap(), []);
+        let read = read(&mut engine);
+        (engine, read)
+    }
+
+    fn records(&self, prefix: &str) -> usize {
+        self.server.documents(&self.couch.config.database, prefix)
+    }
+}
+
+fn read(engine: &mut CouchDb) -> Vec<Durable> {
+    engine.written().map(Result::unwrap).collect()
+}
+
+/// Operations of this site, one batch for each hundred.
+fn own(numbers: impl Iterator<Item = u64>) -> Vec<Durable> {
+    numbers.map(|number| operation_of(number, "here", &resource(number))).collect()
+}
+
+fn append(engine: &mut CouchDb, values: &[Durable]) -> Seq {
+    values.chunks(100).map(|batch| engine.append(batch).unwrap()).last().unwrap()
+}
+
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(60), "not after a minute: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn forgotten(resource: &ResourceId, last: u64) -> Durable {
+    let here: SiteId = "here".parse().unwrap();
+    Durable::Forgotten {
+        resource: resource.clone(),
+        version: [(here.clone(), last)].into(),
+        by: OpId { site: here, number: last },
+        at: Timestamp::at(Millis(1)),
+    }
+}
+
+#[test]
+fn a_start_reads_the_snapshot_and_from_the_server_only_what_came_after_it() {
+    let place = Place::new();
+    let mut engine = place.open();
+    append(&mut engine, &own(1..=3_000));
+    assert_eq!(engine.snapshot().unwrap(), 3_000);
+    append(&mut engine, &own(3_001..=3_010));
+    drop(engine);
+    let requests = || place.server.count("_all_docs");
+    let before = requests();
+    let (engine, with) = place.start();
+    let asked = requests() - before;
+    assert_eq!(with, own(1..=3_010));
+    assert_eq!(engine.damage(), []);
+    drop(engine);
+    assert!(asked < 10, "{asked} requests for pages and documents");
+
+    fs::remove_file(place.file()).unwrap();
+    let before = requests();
+    let (_, without) = place.start();
+    assert_eq!(without, with);
+    assert!(requests() - before > asked, "all was read from the server");
+}
+
+#[test]
+fn the_snapshot_is_brought_up_to_date_without_being_asked() {
+    let place = Place::new();
+    let mut engine = place.open();
+    append(&mut engine, &own(1..=2_500));
+    eventually("there is a snapshot", || {
+        fs::metadata(place.file()).is_ok_and(|about| about.len() > 2_500 * 500)
+    });
+    append(&mut engine, &own(2_501..=2_600));
+    drop(engine);
+    assert_eq!(place.start().1, own(1..=2_600));
+}
+
+#[test]
+fn a_snapshot_that_is_damaged_or_older_is_made_up_for() {
+    let place = Place::new();
+    let mut engine = place.open();
+    append(&mut engine, &own(1..=1_000));
+    engine.snapshot().unwrap();
+    let old = fs::read(place.file()).unwrap();
+    append(&mut engine, &own(1_001..=2_000));
+    engine.snapshot().unwrap();
+    append(&mut engine, &own(2_001..=2_010));
+    drop(engine);
+    let whole = fs::read(place.file()).unwrap();
+    let damaged = |at: usize| {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        bytes
+    };
+    for (what, bytes) in [
+        ("older", old.clone()),
+        ("empty", Vec::new()),
+        ("its head", damaged(9)),
+        ("its first half", damaged(old.len() / 2)),
+        ("its second half", damaged(old.len() + 5_000)),
+        ("its last byte", damaged(whole.len() - 1)),
+        ("torn", whole[..whole.len() - 3].to_vec()),
+    ] {
+        fs::write(place.file(), bytes).unwrap();
+        let (engine, read) = place.start();
+        assert_eq!((read.len(), engine.damage()), (2_010, &[][..]), "{what}");
+        assert_eq!(read, own(1..=2_010), "{what}");
+        // It is whole again, and goes on from there.
+        assert_eq!(engine.snapshot().unwrap(), 2_010, "{what}");
+        drop(engine);
+        assert_eq!(place.start().1, own(1..=2_010), "{what}");
+    }
+}
+
+#[test]
+fn a_snapshot_that_is_newer_than_the_databases_hides_nothing() {
+    let place = Place::new();
+    let mut engine = place.open();
+    append(&mut engine, &own(1..=200));
+    engine.snapshot().unwrap();
+    let backup = place.server.back_up();
+    append(&mut engine, &own(201..=300));
+    engine.snapshot().unwrap();
+    engine.tend().unwrap();
+    drop(engine);
+    place.server.put_back(backup);
+    let (mut engine, read) = place.start();
+    assert_eq!(read, own(1..=200));
+    assert_eq!((engine.damage()[0].seqs.clone(), engine.reader().last()), (201..=300, 300));
+    // From here on, there are others than the snapshot had: it is made anew.
+    assert_eq!(append(&mut engine, &own(301..=302)), 302);
+    assert_eq!(engine.snapshot().unwrap(), 302);
+    drop(engine);
+    let (engine, read) = place.start();
+    assert_eq!(read, own((1..=200).chain(301..=302)));
+    assert_eq!(engine.damage(), []);
+    assert_eq!(engine.lost_unknown().map(|lost| lost.records), Some(100));
+}
+
+#[test]
+fn a_snapshot_of_databases_that_were_filled_anew_does_not_count() {
+    let place = Place::new();
+    let mut engine = place.open();
+    append(&mut engine, &own(1..=300));
+    engine.snapshot().unwrap();
+    drop(engine);
+    let lost = resource(5);
+    let id = format!("record:{lost}:here:5:");
+    assert_eq!(place.server.remove(&place.couch.config.database, &id), 1);
+    place.server.replicate_anew();
+    let (engine, read) = place.start();
+    let [damage] = engine.damage() else { panic!("{:?}", engine.damage()) };
+    assert_eq!((&damage.resource, damage.seqs.clone()), (&Some(lost.clone()), 5..=5));
+    assert!(read.iter().all(|value| *value.resource() != lost));
+}
+
+#[test]
+fn what_was_removed_from_the_databases_is_reported_with_a_snapshot_as_without() {
+    for (prefix, seqs, while_it_ran) in [
+        ("record:resource5:here:5:", 5..=5, false),
+        ("record:resource5:here:5:", 5..=5, true),
+        ("page:00000000000000000101", 101..=200, false),
+        ("page:00000000000000000101", 101..=200, true),
+    ] {
+        let place = Place::new();
+        let mut engine = place.open();
+        append(&mut engine, &own(1..=300));
+        engine.snapshot().unwrap();
+        let database = match prefix.starts_with("page") {
+            true => place.couch.config.local(),
+            false => place.couch.config.database.clone(),
+        };
+        if while_it_ran {
+            assert_eq!(place.server.remove(&database, prefix), 1);
+            append(&mut engine, &own(301..=301));
+            let error = engine.snapshot().unwrap_err().to_string();
+            assert!(error.contains("is removed: the next start reads all documents"), "{error}");
+            assert!(!place.file().exists());
+            assert_eq!(engine.snapshot().unwrap(), 0, "there is none until the next start");
+            drop(engine);
+        } else {
+            drop(engine);
+            assert_eq!(place.server.remove(&database, prefix), 1);
+        }
+        for _ in 0..2 {
+            let (engine, _) = place.start();
+            let [damage] = engine.damage() else { panic!("{prefix}: {:?}", engine.damage()) };
+            assert_eq!(damage.seqs, seqs, "{prefix}");
+        }
+    }
+}
+
+#[test]
+fn a_loss_that_was_dealt_with_is_in_the_snapshot_as_such() {
+    let place = Place::new();
+    let mut engine = place.open();
+    append(&mut engine, &own(1..=20));
+    drop(engine);
+    let lost = resource(5);
+    let id = format!("record:{lost}:here:5:");
+    place.server.remove(&place.couch.config.database, &id);
+    let (mut engine, _) = place.start();
+    let marker = Durable::Withheld { resource: lost.clone(), floor: 19 };
+    engine.append(std::slice::from_ref(&marker)).unwrap();
+    assert_eq!(engine.snapshot().unwrap(), 21);
+    drop(engine);
+    let (engine, with) = place.start();
+    assert_eq!((engine.damage(), with.last()), (&[][..], Some(&marker)));
+    drop(engine);
+    fs::remove_file(place.file()).unwrap();
+    assert_eq!(place.start().1, with);
+}
+
+#[test]
+fn what_is_forgotten_after_the_snapshot_is_not_read_from_it() {
+    let place = Place::new();
+    let mut engine = place.open();
+    append(&mut engine, &own(1..=700));
+    engine.snapshot().unwrap();
+    let gone = resource(3);
+    engine.append(&[forgotten(&gone, 696)]).unwrap();
+    let id = format!("record:{gone}:");
+    eventually("its documents are purged", || place.records(&id) == 0);
+    engine.snapshot().unwrap();
+    drop(engine);
+    let mut expected = own(1..=700);
+    expected.retain(|value| *value.resource() != gone);
+    expected.push(forgotten(&gone, 696));
+    let before = place.server.count("_all_docs");
+    assert_eq!(place.start().1, expected);
+    assert!(place.server.count("_all_docs") - before < 10, "the snapshot was used");
+}
+
+#[test]
+fn one_process_writes_the_snapshot_and_others_read_it() {
+    let place = Place::new();
+    let mut engine = place.open();
+    append(&mut engine, &own(1..=200));
+    engine.snapshot().unwrap();
+    // An agent that hangs has it: another has taken over meanwhile.
+    let (mut other, read) = place.start();
+    assert_eq!(read, own(1..=200));
+    append(&mut other, &own(201..=210));
+    let error = other.snapshot().unwrap_err().to_string();
+    assert!(error.contains("another process writes the snapshot"), "{error}");
+    drop(engine);
+    assert_eq!(other.snapshot().unwrap(), 210);
+    drop(other);
+    assert_eq!(place.start().1, own(1..=210));
+}
+
+/// How many documents the resource has that is purged, and how long each request to purge takes.
+const LARGE: u64 = 3_000;
+const SLOW: Duration = Duration::from_millis(150);
+
+/// A resource that was written, with a server that takes its time to purge it.
+fn large() -> (Place, CouchDb, ResourceId) {
+    let place = Place::new();
+    let mut engine = place.open();
+    let large: ResourceId = "large".parse().unwrap();
+    let values: Vec<_> = (1..=LARGE).map(|n| operation_of(n, "here", &large)).collect();
+    append(&mut engine, &values);
+    place.server.slow_purges(SLOW);
+    (place, engine, large)
+}
+
+#[test]
+fn writes_do_not_wait_for_the_purge_of_a_large_resource() {
+    let (place, mut engine, large) = large();
+    let start = Instant::now();
+    engine.append(&[forgotten(&large, LARGE)]).unwrap();
+    for n in 1..=20 {
+        engine.append(&own(n..=n)).unwrap();
+    }
+    let took = start.elapsed();
+    // All of it takes 30 requests.
+    assert!(took < 15 * SLOW, "writes took {took:?}");
+    assert!(place.records("record:large:") > 0, "the purge is under way");
+    eventually("it is purged", || place.records("record:large:") == 0);
+    assert_eq!(place.records("record:"), 20);
+}
+
+#[test]
+fn a_purge_goes_on_after_a_restart_with_a_snapshot_and_without() {
+    for keep in [true, false] {
+        let (place, mut engine, large) = large();
+        if keep {
+            engine.snapshot().unwrap();
+        }
+        engine.append(&[forgotten(&large, LARGE)]).unwrap();
+        eventually("some of it is purged", || {
+            place.records("record:large:") < usize::try_from(LARGE).unwrap()
+        });
+        drop(engine);
+        assert!(place.records("record:large:") > 0, "the purge is under way");
+        if !keep {
+            let _ = fs::remove_file(place.file());
+        }
+        place.server.slow_purges(Duration::ZERO);
+        let (engine, read) = place.start();
+        assert_eq!(read, [forgotten(&large, LARGE)]);
+        eventually("it is purged", || place.records("record:large:") == 0);
+        let pages = place.couch.config.local();
+        eventually("no page names it", || {
+            !place.server.text(&pages, "page:").contains("record:large:")
+        });
+        drop(engine);
+        assert_eq!(place.start().1, [forgotten(&large, LARGE)]);
+    }
+}
