@@ -170,13 +170,12 @@ impl<'a> Written<'a> {
         if self.expected > last {
             return Ok(false);
         }
-        let pipeline = match self.pipeline.take() {
-            Some(pipeline) => pipeline,
-            None => {
-                let (shared, snapshot) = (&self.engine.shared, self.engine.snapshot.clone());
-                let failed = |failure: io::Error| Trouble::Odd(failure.to_string());
-                Pipeline::start(shared, snapshot, last).map_err(failed)?
-            }
+        let pipeline = if let Some(pipeline) = self.pipeline.take() {
+            pipeline
+        } else {
+            let (shared, snapshot) = (&self.engine.shared, self.engine.snapshot.clone());
+            let failed = |failure: io::Error| Trouble::Odd(failure.to_string());
+            Pipeline::start(shared, snapshot, last).map_err(failed)?
         };
         let Some(copied) = pipeline.next().transpose()? else {
             self.missing(last);

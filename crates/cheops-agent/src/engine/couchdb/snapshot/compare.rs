@@ -111,10 +111,12 @@ fn judge_record(change: &Changed, index: &Index, lost: &BTreeSet<String>) -> Ver
     if lost.contains(&change.id) || !is_named(index, &name) {
         return Verdict::Fine;
     }
-    match change.deleted {
-        true => Verdict::Gone,
-        false if change.revision == document::revision(name.hash) => Verdict::Fine,
-        false => Verdict::Look,
+    if change.deleted {
+        Verdict::Gone
+    } else if change.revision == document::revision(name.hash) {
+        Verdict::Fine
+    } else {
+        Verdict::Look
     }
 }
 
