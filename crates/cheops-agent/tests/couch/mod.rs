@@ -90,7 +90,8 @@ impl Couch {
 
     /// The same at an address, where a server of the test listens.
     pub(crate) fn at_address(address: SocketAddr) -> Self {
-        Self { config: at(&format!("http://{address}"), unused()), _server: None }
+        let config = at(&format!("http://{address}"), unused());
+        Self { config, _server: None, _strict: None }
     }
 
     /// Has the server drop what was replaced and removed from both databases.
