@@ -190,6 +190,7 @@ pub async fn here(context: &Context) -> Result<Vec<Trouble>, Stopping> {
     for peer in context.peers.view() {
         all.extend(link(site, &peer, removed_by.as_ref()));
         all.extend(clock(site, &peer));
+        all.extend(doubled(site, &peer));
     }
     let here = site.clone();
     let withheld = move |replica: &Replica| {
@@ -376,6 +377,25 @@ fn clock(site: &SiteId, peer: &crate::peers::Peer) -> Option<Trouble> {
     ))
 }
 
+/// Two agents use the key of a site.
+fn doubled(site: &SiteId, peer: &crate::peers::Peer) -> Option<Trouble> {
+    let name = &peer.site;
+    peer.is_doubled.then(|| {
+        trouble(
+            Urgency::High,
+            site,
+            None,
+            "duplicate-key",
+            format!(
+                "two agents have the key of `{name}`: the link to it switches between them, and both give the same numbers to different operations"
+            ),
+            format!(
+                "stop the agent that should not be there, for example one that was started from a copy of the data directory of `{name}`; then see which resources have diverged"
+            ),
+        )
+    })
+}
+
 /// What hinders a link; for a site that was removed, as another says, it is that.
 fn link(site: &SiteId, peer: &crate::peers::Peer, removed_by: Option<&SiteId>) -> Option<Trouble> {
     let name = &peer.site;
@@ -534,6 +554,16 @@ impl Remedy<'_> {
 pub(crate) fn of(here: &SiteId, resource: &replica::Resource) -> Option<Trouble> {
     let id = resource.id();
     let remedy = Remedy { id, replicant: Replicant::of(resource) };
+    if resource.is_contradicted() {
+        let text = format!(
+            "two sites of `{id}` know different records by the same number: a site was started from a copy or an old backup of its data, and their logs differ for good"
+        );
+        let next = format!(
+            "stop the agent that should not be there, {}, and then delete `{id}` and create it again",
+            remedy.compare()
+        );
+        return Some(trouble(Urgency::High, here, Some(id), "diverged", text, next));
+    }
     if resource.is_stuck() {
         return Some(trouble(
             Urgency::High,

@@ -163,7 +163,7 @@ fn messages() -> [(&'static str, Message); 8] {
     ]
 }
 
-fn durables() -> [(&'static str, Durable); 15] {
+fn durables() -> [(&'static str, Durable); 16] {
     let steps = Action::Steps([Action::command("incr x"), http()].into());
     let first = Operation {
         parents: Box::default(),
@@ -214,6 +214,7 @@ fn durables() -> [(&'static str, Durable); 15] {
         ("held", held),
         ("aside", Durable::Aside(shown())),
         ("decided", decided),
+        ("contradicted", Durable::Contradicted("counter".parse().unwrap())),
     ]
 }
 

@@ -9,8 +9,8 @@ use cheops_core::{
     operation::{Action, Declaration, Operation},
     plan::Outcome,
     replica::{
-        Durable, Effect, Event, Input, Message, Record, Replica, Reply, Report, Sent, Settings,
-        Submission, Ticket, Version,
+        self, Durable, Effect, Event, Input, Message, Record, Replica, Reply, Report, Sent,
+        Settings, State, Submission, Ticket, Version,
     },
     time::{Millis, Now, Timestamp},
 };
@@ -257,7 +257,51 @@ fn a_record_that_comes_again_changes_nothing_and_another_under_its_number_is_ref
         let why = format!("its number stands for another {what}: was the site");
         assert!(refused.len() == 1 && refused[0].starts_with(&why), "{refused:?}");
     }
-    assert_eq!(a, before);
+    let (now_known, known) = (a.resource(&resource("r")), before.resource(&resource("r")));
+    let of = |found: &replica::Resource| (found.log().clone(), found.version());
+    assert_eq!(now_known.map(of), known.map(of));
+}
+
+/// Two agents of one site, started from copies of the same data, give the same number to different records.
+/// What the application holds at that site, nobody knows.
+#[test]
+fn a_resource_is_not_settled_once_a_number_was_used_twice() {
+    let reply = |id: &str, output: &str| {
+        let reply = Reply {
+            id: id.parse().unwrap(),
+            resource: resource("r"),
+            op: "b:1".parse().unwrap(),
+            attempt: 1,
+            outcome: Outcome::Ok,
+            era: 1,
+            took: Millis(1),
+            output: output.into(),
+            made: None,
+        };
+        let after = reply.id.number - 1;
+        let records = vec![Sent { after, record: Record::Reply(Arc::new(reply)), seal: None }];
+        let message = Message::Records { resource: resource("r"), records, more: false };
+        Input::Received { from: site("b"), message }
+    };
+    let state = |a: &Replica| a.resource(&resource("r")).unwrap().state();
+    let first = operation("b:1", 5, &[], Some(&["a", "b"]));
+    let other = Operation { action: Action::command("inc 2"), ..first.clone() };
+    for (contradiction, what) in
+        [(records("b", 0, other), "operation"), (reply("b:2", "another"), "reply")]
+    {
+        let mut a = replica("a");
+        let mut written = serve(&mut a, records("b", 0, first.clone()), now(0)).0;
+        written.extend(serve(&mut a, reply("b:2", "one"), now(1)).0);
+        assert_eq!(state(&a), State::Settled);
+        for again in 0..2 {
+            let more = serve(&mut a, contradiction.clone(), now(2 + again)).0;
+            assert_eq!(more.len(), usize::from(again == 0), "{what}: written down once");
+            written.extend(more);
+        }
+        assert_eq!(state(&a), State::Diverged, "{what}");
+        let restored = Replica::restore(site("a"), Settings::default(), written);
+        assert_eq!(state(&restored), State::Diverged, "{what}: after a restart");
+    }
 }
 
 /// One operation from the end of time: its resource lives with it, the others don't notice.
@@ -303,6 +347,23 @@ fn a_number_that_was_used_twice_is_noticed() {
     let refused = talk(&mut a, &mut b);
     assert!(refused.iter().all(|why| why.contains("old backup")), "{refused:?}");
     assert!(!refused.is_empty());
+    let states = [&a, &b].map(|site| site.resource(&resource("r")).unwrap().state());
+    assert!(states.contains(&State::Diverged), "{states:?}");
+    // Once it was deleted at both, nothing is left of it.
+    for name in ["a", "b"] {
+        let up = Input::PeerUp(site(name));
+        serve(if name == "a" { &mut b } else { &mut a }, up, now(20));
+    }
+    let Input::Submit(mut delete) = submission("r", &["a", "b"]) else { panic!("no submission") };
+    delete.kind = "delete".parse().unwrap();
+    let (_, sent) = serve(&mut b, Input::Submit(delete), now(21));
+    for (_, message) in sent {
+        serve(&mut a, Input::Received { from: site("b"), message }, now(21));
+    }
+    for _ in 0..3 {
+        talk(&mut a, &mut b);
+    }
+    assert_eq!((known(&a), known(&b)), (0, 0));
 }
 
 /// Two sites that created a resource apart, and that only a third knew to belong together, meet

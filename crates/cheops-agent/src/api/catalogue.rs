@@ -173,6 +173,7 @@ mod tests {
             lag: None,
             clock_offset: None,
             queue: Queued::default(),
+            is_doubled: false,
             error: None,
             dropped: 0,
             refused: 0,

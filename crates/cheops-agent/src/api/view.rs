@@ -350,6 +350,7 @@ pub(super) fn wrote(here: &SiteId, seq: Seq, durable: &Durable) -> Option<Change
         | Durable::Trimmed { .. }
         | Durable::Withheld { .. }
         | Durable::Held { .. }
+        | Durable::Contradicted(_)
         | Durable::Aside(_)
         | Durable::Decided { .. } => return None,
     };

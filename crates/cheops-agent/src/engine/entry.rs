@@ -33,6 +33,7 @@ enum What {
     Held = 10,
     Aside = 11,
     Decided = 12,
+    Contradicted = 13,
 }
 
 impl Entry {
@@ -50,6 +51,7 @@ impl Entry {
             Durable::Held { .. } => (What::Held, None),
             Durable::Aside(record) => (What::Aside, Some(record.id())),
             Durable::Decided { op, .. } => (What::Decided, Some(op)),
+            Durable::Contradicted(_) => (What::Contradicted, None),
         };
         Self { resource: durable.resource().clone(), what, id: id.cloned() }
     }
@@ -89,6 +91,7 @@ impl Entry {
             10 => What::Held,
             11 => What::Aside,
             12 => What::Decided,
+            13 => What::Contradicted,
             _ => return None,
         };
         let resource = take_text(&mut bytes)?.parse().ok()?;
@@ -98,6 +101,7 @@ impl Entry {
             | What::Forgotten
             | What::Trimmed
             | What::Withheld
+            | What::Contradicted
             | What::Held => None,
             What::Operation
             | What::Reply
@@ -128,6 +132,7 @@ impl fmt::Display for Entry {
             What::Aside => "what is held,",
             What::Decided => "what was decided about",
             What::Cleared => "the end of a reset",
+            What::Contradicted => "that a number of it was used twice",
         };
         match &self.id {
             Some(id) => write!(f, "{word} {id}"),

@@ -14,6 +14,7 @@ pub(crate) fn forgets(durable: &Durable) -> Option<&ResourceId> {
         | Durable::Trimmed { .. }
         | Durable::Withheld { .. }
         | Durable::Held { .. }
+        | Durable::Contradicted(_)
         | Durable::Aside(_)
         | Durable::Decided { .. } => None,
     }
@@ -31,6 +32,7 @@ pub(crate) fn resumes(durable: &Durable) -> Option<&ResourceId> {
         | Durable::Forgotten { .. }
         | Durable::Trimmed { .. }
         | Durable::Held { .. }
+        | Durable::Contradicted(_)
         | Durable::Aside(_)
         | Durable::Decided { .. } => None,
     }

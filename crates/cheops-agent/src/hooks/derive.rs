@@ -199,7 +199,9 @@ impl Memory {
                     events.push(teller.ran(reply, known(&reply.op)));
                     self.touch(resource, true);
                 }
-                Durable::Record(Record::Shown(_), _) => self.touch(resource, false),
+                Durable::Record(Record::Shown(_), _) | Durable::Contradicted(_) => {
+                    self.touch(resource, false);
+                }
                 Durable::Forgotten { by, .. } => {
                     events.extend(self.forget(resource, by, teller, moment));
                 }

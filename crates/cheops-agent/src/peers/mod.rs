@@ -3,7 +3,7 @@
 //! There is one TCP connection between two agents, protected by TLS, in HTTP/2, for everything that they
 //! have to tell each other. `dial` and `http` make connections, `link` makes one of them the link of two sites
 //! and runs it, `call` asks another agent over it, `slot` is what is known of one site, `queue` is what waits to be sent, `pace` is
-//! arithmetic, `transport` is what lies under HTTP/2. `guest` is for those who are not known yet, `odds` is
+//! arithmetic, `lives` tells one agent from two, `transport` is what lies under HTTP/2. `guest` is for those who are not known yet, `odds` is
 //! what is said of those who are not recognised.
 //!
 //! What must stay true:
@@ -21,6 +21,7 @@ mod dial;
 mod guest;
 mod http;
 mod link;
+mod lives;
 mod odds;
 mod pace;
 mod queue;
@@ -145,6 +146,8 @@ pub struct Peer {
     pub queue: Queued,
     /// Why there is no link.
     pub error: Option<String>,
+    /// Whether two agents have its key: the link has switched between them.
+    pub is_doubled: bool,
     /// How many messages were dropped since the agent started because too much waited.
     pub dropped: u64,
     /// How many records and messages of it were refused since the agent started.

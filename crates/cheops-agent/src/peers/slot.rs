@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     CLOCK_LIMIT, Learned, Peer, Queued, Shared, State, Traffic,
     link::{End, Link},
+    lives::Lives,
     pace::{self, Agreement},
 };
 use crate::{
@@ -51,6 +52,7 @@ struct Inner {
     /// The next attempt to reach the site need not wait.
     fresh: bool,
     error: Option<String>,
+    lives: Lives,
     round_trip: Option<Duration>,
     clock_offset: Option<i64>,
     seen: Option<SystemTime>,
@@ -86,6 +88,7 @@ impl Slot {
                 paused_until: None,
                 fresh: true,
                 error: None,
+                lives: Lives::default(),
                 round_trip: None,
                 clock_offset: None,
                 seen: None,
@@ -217,7 +220,11 @@ impl Slot {
         if decides {
             link.control.push(Frame::Up);
         }
-        inner.link = Some(Linked { link: link.clone(), life, since: Instant::now() });
+        let now = Instant::now();
+        if inner.lives.linked(life, now) {
+            tracing::error!(site = %there, "two agents have the key of this site: its link switches between them");
+        }
+        inner.link = Some(Linked { link: link.clone(), life, since: now });
         inner.error = None;
         self.set_strange(false);
         link.site.send_replace(Some(there.clone()));
@@ -358,6 +365,7 @@ impl Slot {
             clock_offset: inner.clock_offset,
             queue,
             error: inner.error.clone(),
+            is_doubled: inner.lives.are_two(Instant::now()),
             dropped,
             refused: inner.refused,
             faults: inner.faults,

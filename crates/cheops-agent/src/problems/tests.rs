@@ -32,6 +32,7 @@ fn a_site_is_named_in_a_command_as_the_shell_reads_it() {
         lag: None,
         clock_offset: None,
         queue: crate::peers::Queued::default(),
+        is_doubled: false,
         error: None,
         dropped: 0,
         refused: 0,

@@ -77,6 +77,8 @@ enum Kind<'a> {
         #[serde(borrow)]
         adopted: Option<OpId<'a>>,
     },
+    #[serde(borrow)]
+    Contradicted(Text<'a, ResourceId>),
 }
 
 impl Durable<'_> {
@@ -129,6 +131,7 @@ impl<'a> Twin<'a> for Durable<'a> {
                 floor: *floor,
                 done: *done,
             },
+            replica::Durable::Contradicted(resource) => Kind::Contradicted(Text::of(resource)?),
             replica::Durable::Aside(record) => Kind::Aside(Record::of(record).at("record")?),
             replica::Durable::Decided { resource, op, adopted } => Kind::Decided {
                 resource: Text::of(resource)?,
@@ -179,6 +182,9 @@ impl<'a> Twin<'a> for Durable<'a> {
                 floor,
                 done,
             },
+            Kind::Contradicted(resource) => {
+                replica::Durable::Contradicted(resource.read(names).at("resource")?)
+            }
             Kind::Aside(record) => replica::Durable::Aside(record.read(names).at("record")?),
             Kind::Decided { resource, op, adopted } => replica::Durable::Decided {
                 resource: resource.read(names).at("resource")?,

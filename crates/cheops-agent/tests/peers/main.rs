@@ -8,6 +8,7 @@ mod certificates;
 mod cheats;
 #[path = "../support/disk.rs"]
 mod disk;
+mod doubled;
 mod fake;
 mod greeting;
 mod proxy;

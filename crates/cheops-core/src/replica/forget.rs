@@ -278,6 +278,8 @@ impl Replica {
             if *resource.log.forgotten() == forgotten && resource.log.len() == known {
                 return;
             }
+            // What contradicted is gone with the life that it was about.
+            resource.contradicted = false;
             out.persist(Durable::Trimmed { resource: id.clone(), version: due });
         } else if !resource.delete_again(&self.here, &due) {
             // This site, too, has run the delete that others forgot it by, and knows it no more.

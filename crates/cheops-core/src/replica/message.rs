@@ -273,6 +273,8 @@ pub enum Durable {
         /// What is beyond was taken out; otherwise that has to wait for a run.
         done: bool,
     },
+    /// Two different records of the resource have the same number: its sites do not come to agree.
+    Contradicted(ResourceId),
     /// A record of this site that is held, of a resource of which all else is forgotten.
     Aside(Record),
     /// A person has decided about an operation that is held.
@@ -294,6 +296,7 @@ impl Durable {
             Self::Intent { resource, .. }
             | Self::Clearing(resource)
             | Self::Cleared(resource)
+            | Self::Contradicted(resource)
             | Self::Forgotten { resource, .. }
             | Self::Trimmed { resource, .. }
             | Self::Withheld { resource, .. }

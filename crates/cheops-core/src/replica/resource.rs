@@ -74,6 +74,8 @@ pub struct Resource {
     pub(super) work: Work,
     /// The `Reset` command has failed for the block as it is; trying again would fail again.
     pub(super) clear_failed: bool,
+    /// Another site knows another record by a number that this site knows: their logs differ for good.
+    pub(super) contradicted: bool,
     /// Where something was lost: the last number that this site may have used until then; 0 if none.
     pub(super) floor: Option<u64>,
     /// Up to where another site has forgotten the resource's records, if this one has yet to.
@@ -93,6 +95,8 @@ pub(super) enum Fit {
     Blocked(OpId),
     /// Never: it breaks a rule.
     Wrong(&'static str),
+    /// Never: another record has its number.
+    Contradicts(&'static str),
 }
 
 impl Resource {
@@ -119,6 +123,7 @@ impl Resource {
             news: News::default(),
             work: Work::Idle,
             clear_failed: false,
+            contradicted: false,
             floor: None,
             due: Version::new(),
             removed: Arc::default(),
@@ -267,6 +272,11 @@ impl Resource {
         matches!(self.work, Work::Idle | Work::Stuck)
     }
 
+    /// Whether another site is known to have another record by a number that this one knows.
+    pub fn is_contradicted(&self) -> bool {
+        self.contradicted
+    }
+
     /// Whether a person must decide.
     pub fn is_stuck(&self) -> bool {
         self.work == Work::Stuck
@@ -284,7 +294,7 @@ impl Resource {
                 Record::Operation(op)
                     if self.log.find(id).is_some_and(|ix| self.log.op(ix) != op) =>
                 {
-                    Fit::Wrong(
+                    Fit::Contradicts(
                         "its number stands for another operation: was the site restored from an old backup?",
                     )
                 }
@@ -293,7 +303,7 @@ impl Resource {
                         .reply(&reply.op, &id.site)
                         .is_some_and(|known| known.id == *id && *known != **reply) =>
                 {
-                    Fit::Wrong(
+                    Fit::Contradicts(
                         "its number stands for another reply: was the site restored from an old backup?",
                     )
                 }

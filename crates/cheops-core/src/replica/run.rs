@@ -212,7 +212,11 @@ impl Resource {
                     self.journal.reach(reply.era);
                 }
             }
-            Durable::Trimmed { version, .. } => self.trim_again(version),
+            Durable::Trimmed { version, .. } => {
+                self.trim_again(version);
+                self.contradicted = false;
+            }
+            Durable::Contradicted(_) => self.contradicted = true,
             Durable::Record(..)
             | Durable::Forgotten { .. }
             | Durable::Withheld { .. }

@@ -28,7 +28,8 @@ pub enum State {
     /// What was asked for last has failed everywhere.
     Failed,
     /// An operation succeeded here and failed there; or a site has run what is not in the block, and
-    /// has no way back; or what `Show` prints differs.
+    /// has no way back; or what `Show` prints differs; or two sites know different records by one
+    /// number.
     Diverged,
     /// The policy of a site does not let it run what others have run, or what was asked for last, and
     /// nothing else is wrong.
@@ -93,6 +94,9 @@ impl Said {
 impl Resource {
     /// The resource's state at a glance, as far as it is known here.
     pub fn state(&self) -> State {
+        if self.contradicted {
+            return State::Diverged;
+        }
         match self.replied() {
             State::Settled | State::Failed if self.shows_differ() => State::Diverged,
             state => state,

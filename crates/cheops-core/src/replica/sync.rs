@@ -15,7 +15,7 @@ use alloc::{collections::BTreeMap, vec, vec::Vec};
 use core::ops::Bound;
 
 use super::{
-    Alarm, Event, Message, Outbox, Record, Replica, Resource, Sent, Stretch, Version,
+    Alarm, Durable, Event, Message, Outbox, Record, Replica, Resource, Sent, Stretch, Version,
     forget::{Tomb, covers, join},
     resource::Fit,
 };
@@ -130,7 +130,7 @@ impl Replica {
     }
 
     fn have(
-        &self,
+        &mut self,
         from: &SiteId,
         stretch: &Stretch,
         theirs: &BTreeMap<ResourceId, Version>,
@@ -176,7 +176,7 @@ impl Replica {
 
     /// Two sites have the same versions and know different things: somewhere a number was used
     /// twice. Finds the resource, and says so.
-    fn contradicted(&self, from: &SiteId, stretch: &Stretch, out: &mut Outbox) {
+    fn contradicted(&mut self, from: &SiteId, stretch: &Stretch, out: &mut Outbox) {
         let shared: Vec<&Resource> = self.shared_with(from, stretch).collect();
         if let [resource] = *shared
             && resource.may_be_trimmed()
@@ -186,9 +186,13 @@ impl Replica {
                 out.send(from, Message::Forgotten(forgotten));
             }
         } else if let [resource] = *shared {
-            let (from, resource) = (from.clone(), resource.id().clone());
+            let (from, id) = (from.clone(), resource.id().clone());
+            // Not written down: each comparison with a site that differs finds it again.
+            if let Some(resource) = self.resources.get_mut(&id) {
+                resource.contradicted = true;
+            }
             let why = "it knows another operation by the same number: was a site restored from an old backup?";
-            out.tell(Event::Refused { from, resource, why });
+            out.tell(Event::Refused { from, resource: id, why });
         } else {
             out.send(from, Message::Compare(split(stretch, &shared, shared.len())));
         }
@@ -339,9 +343,22 @@ impl Replica {
                 Fit::Wrong(why) => {
                     out.tell(Event::Refused { from: from.clone(), resource: id.clone(), why });
                 }
+                Fit::Contradicts(why) => {
+                    self.contradict(id, out);
+                    out.tell(Event::Refused { from: from.clone(), resource: id.clone(), why });
+                }
             }
         }
         changed
+    }
+
+    /// Takes note that two records of a resource have the same number. It is written down, since the other
+    /// record may never come again.
+    fn contradict(&mut self, id: &ResourceId, out: &mut Outbox) {
+        if let Some(resource) = self.resources.get_mut(id).filter(|known| !known.contradicted) {
+            resource.contradicted = true;
+            out.persist(Durable::Contradicted(id.clone()));
+        }
     }
 
     fn woken(&mut self, id: &ResourceId, sent: &Sent) -> Vec<Sent> {

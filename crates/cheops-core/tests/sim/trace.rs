@@ -162,6 +162,7 @@ fn written(durable: &Durable) -> String {
         Durable::Held { resource, site, known, floor, done } => {
             format!("held {resource} of {site} after {known}, numbers after {floor}: {done}")
         }
+        Durable::Contradicted(resource) => format!("contradicted {resource}"),
         Durable::Aside(record) => format!("aside {}", record_words(record)),
         Durable::Decided { resource, op, adopted } => {
             format!("decided {resource} {op}: {adopted:?}")

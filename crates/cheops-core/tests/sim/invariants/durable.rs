@@ -93,6 +93,7 @@ impl Disk {
             | replica::Durable::Trimmed { .. }
             | replica::Durable::Withheld { .. }
             | replica::Durable::Held { .. }
+            | replica::Durable::Contradicted(_)
             | replica::Durable::Aside(_)
             | replica::Durable::Decided { .. } => {}
         }
