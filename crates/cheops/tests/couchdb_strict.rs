@@ -67,3 +67,43 @@ fn a_user_who_is_locked_out_is_reported_as_that() {
     eventually("the agent is ready", || agent.ask("/readyz").unwrap().0 == 200);
     assert!(all_ok(&agent.exec("lines", &line(3)), 1));
 }
+
+#[test]
+fn an_agent_on_a_cluster_keeps_all_that_it_acknowledged_when_the_only_node_that_was_up_is_lost() {
+    let strict = Arc::new(Strict::start(3));
+    let couch = Couch::on(strict.clone());
+    let directory = tempfile::tempdir().unwrap();
+    let mut agent =
+        Agent::alone_with(directory.path(), &in_work(&couch.settings(directory.path())));
+    let made = Submit { sites: Some("site1".into()), ..line(1) };
+    assert!(all_ok(&agent.exec("lines", &made), 1));
+    assert!(all_ok(&agent.exec("lines", &line(2)), 1));
+    for node in [1, 2] {
+        strict.stop_node(node);
+    }
+    // What is refused now may still be written later, and run: nobody was told that it is.
+    eventually("the agent says that it is not ready", || {
+        let _ = agent.try_exec("lines", &line(3));
+        agent.ask("/readyz").unwrap().0 == 503
+    });
+    let problem = agent.try_exec("lines", &line(3)).unwrap_err();
+    assert!(problem.detail.contains("too few of its nodes"), "{problem:?}");
+    strict.stop_node(0);
+    for node in [1, 2] {
+        strict.start_node(node);
+    }
+    eventually("the agent is ready", || agent.ask("/readyz").unwrap().0 == 200);
+    assert!(all_ok(&agent.exec("lines", &line(4)), 1));
+    let ran = fs::read_to_string(agent.work().join("lines")).unwrap_or_default();
+    let known = agent.resource("lines").unwrap().operations.len();
+    assert_eq!(ran.lines().count(), known, "{ran}");
+    agent.restart();
+    assert_eq!(agent.resource("lines").unwrap().operations.len(), known);
+    let problems = agent.ask("/api/v1/problems").unwrap().1;
+    assert!(!problems.contains("damaged"), "{problems}");
+    let text = fs::read_to_string(agent.work().join("lines")).unwrap_or_default();
+    assert_eq!(text, ran, "nothing is run twice");
+    strict.start_node(0);
+    agent.restart();
+    assert_eq!(agent.resource("lines").unwrap().operations.len(), known);
+}

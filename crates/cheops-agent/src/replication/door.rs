@@ -246,6 +246,7 @@ impl Shared {
             let path = format!("{database}/_bulk_docs");
             match self.server.ask::<Vec<Value>>(&Method::POST, &path, body).await {
                 Ok(written) => {
+                    self.purge_forgotten(database, &records).await;
                     self.taken.fetch_add(documents.len() as u64, Ordering::Relaxed);
                     refused.extend(written.into_iter().filter(|one| one.get("error").is_some()));
                 }
@@ -253,6 +254,33 @@ impl Shared {
             }
         }
         answer(StatusCode::CREATED, json!(refused).to_string())
+    }
+}
+
+impl Shared {
+    /// Purges what was added a moment too late: its resource was forgotten, and purged, meanwhile.
+    async fn purge_forgotten(&self, database: &str, added: &[Checked]) {
+        let ids = added.iter().map(|it| (it.resource.clone(), it.record.clone()));
+        let ids: Vec<_> = ids.collect();
+        let late = self.node.read(move |replica| {
+            let late = |(resource, record): &(_, _)| is_forgotten(replica, resource, record);
+            ids.iter().map(late).collect::<Vec<bool>>()
+        });
+        let Ok(late) = late.await else { return };
+        let late = added.iter().zip(late).filter(|(_, late)| *late).map(|(it, _)| &it.document);
+        let late: BTreeMap<_, _> = late.map(|it| (&it.id, [&it.revision])).collect();
+        if late.is_empty() || !self.dialect.purges() {
+            return;
+        }
+        let path = format!("{database}/_purge");
+        if let Err(trouble) =
+            self.server.ask::<Value>(&Method::POST, &path, json!(late).to_string()).await
+        {
+            tracing::warn!(
+                documents = late.len(),
+                "failed to purge records of deleted resources: {trouble}"
+            );
+        }
     }
 }
 

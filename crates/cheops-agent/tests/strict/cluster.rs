@@ -128,6 +128,32 @@ fn an_agent_does_not_start_on_databases_that_one_node_stored() {
 }
 
 #[test]
+fn a_page_that_was_never_acknowledged_does_not_displace_one_that_was() {
+    let cluster = Cluster::start();
+    let mut engine = cluster.open();
+    engine.append(&own(1..=3)).unwrap();
+    for node in [1, 2] {
+        cluster.strict.stop_node(node);
+    }
+    for _ in 0..2 {
+        assert_too_few_nodes(&mut engine, &own(4..=5));
+    }
+    drop(engine);
+    // Another agent goes on without the node that has the page.
+    cluster.strict.stop_node(0);
+    for node in [1, 2] {
+        cluster.strict.start_node(node);
+    }
+    let mut engine = cluster.open();
+    read(&mut engine);
+    assert_eq!(engine.append(&own(6..=8)).unwrap(), 6);
+    assert_eq!(engine.append(&own(9..=9)).unwrap(), 7);
+    cluster.strict.start_node(0);
+    assert_eq!(engine.append(&own(10..=10)).unwrap(), 8);
+    assert_eq!(cluster.written(), [own(1..=3), own(6..=10)].concat());
+}
+
+#[test]
 fn one_node_that_is_down_holds_up_nothing() {
     let cluster = Cluster::start();
     cluster.strict.stop_node(2);

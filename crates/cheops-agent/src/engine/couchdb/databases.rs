@@ -11,7 +11,7 @@ use std::{
     ops::RangeInclusive,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -35,6 +35,8 @@ use crate::{config::CouchDb, engine::Seq, wire::Names};
 const END: char = '\u{fff0}';
 /// How many documents are asked for at once, at most: fewer if they are long.
 const AT_ONCE: usize = 1_000;
+/// Where a page says in which term it was written.
+const TERM: &str = "Term";
 /// How many documents CouchDB purges at once.
 const PURGED: usize = 100;
 
@@ -47,6 +49,8 @@ pub(super) struct Databases {
     dialect: Dialect,
     /// Whether a document is lasting only once several nodes have stored it. Known once they are claimed.
     clustered: AtomicBool,
+    /// How often the databases were claimed. Of two pages with one id, the one of the later term counts.
+    term: AtomicU64,
     /// Whether documents can be purged, as far as that is known.
     purges: AtomicBool,
 }
@@ -143,7 +147,8 @@ impl Databases {
         let url = config.url.to_string();
         let place = format!("{}{records}", url.trim_end_matches('/'));
         let (clustered, purges) = (AtomicBool::new(false), AtomicBool::new(true));
-        Ok(Self { client, records, local, place, dialect, clustered, purges })
+        let term = AtomicU64::new(0);
+        Ok(Self { client, records, local, place, dialect, clustered, term, purges })
     }
 
     /// Makes a database, unless it is there.
@@ -193,8 +198,18 @@ impl Databases {
 
     fn put_about(&self, path: &str, about: About) -> Result<About, Trouble> {
         match self.client.answer(Method::PUT, path, Some(&about))? {
-            (StatusCode::CONFLICT, _) => self.client.ask(Method::GET, path, None::<&()>),
-            answer => lasting(answer).map(|_: Value| about),
+            // Another start was faster.
+            (StatusCode::CONFLICT, _) => {
+                let found: Value = self.client.ask(Method::GET, path, None::<&()>)?;
+                let revision = found["_rev"].as_str().unwrap_or_default();
+                self.term.store(generation(revision), Ordering::Release);
+                serde_json::from_value(found).map_err(|error| Trouble::Odd(error.to_string()))
+            }
+            answer => {
+                let Put { rev } = lasting(answer)?;
+                self.term.store(generation(&rev), Ordering::Release);
+                Ok(about)
+            }
         }
     }
 
@@ -327,7 +342,8 @@ impl Databases {
     /// reached too few nodes, and that it is there proves nothing: it is written once more, over itself, in a way that
     /// reports how many nodes have stored it.
     pub(super) fn make_pages(&self, pages: &[Page]) -> Result<(), Trouble> {
-        let written = self.bulk(&self.local, &json!({"docs": pages}))?;
+        let documents: Vec<Value> = pages.iter().map(|page| self.in_term(json!(page))).collect();
+        let written = self.bulk(&self.local, &json!({"docs": documents}))?;
         let mut doubtful = Vec::new();
         for (page, written) in pages.iter().zip(&written) {
             if written.error.as_deref() != Some("conflict") {
@@ -337,7 +353,7 @@ impl Databases {
             // To read it also copies it to the nodes that lack it.
             match self.page(page.first)? {
                 Some(there) if (Page { revision: None, ..there.clone() }) == *page => {
-                    doubtful.push(there);
+                    doubtful.push(self.in_term(json!(there)));
                 }
                 _ => return Err(Trouble::Taken(page.id.clone())),
             }
@@ -358,9 +374,37 @@ impl Databases {
         if pages.is_empty() {
             return Ok(());
         }
-        let body = json!({"docs": pages});
-        let written = self.bulk(&self.local, &body)?;
+        let pages: Vec<Value> = pages.iter().map(|page| self.in_term(page.clone())).collect();
+        let written = self.bulk(&self.local, &json!({"docs": pages}))?;
         written.iter().try_for_each(Written::check)
+    }
+
+    /// A page as it is written in a cluster, with the term. A node that is away may have a page that was never
+    /// acknowledged, and bring it back later beside the one that was written in its place.
+    fn in_term(&self, mut page: Value) -> Value {
+        if self.is_clustered() {
+            page[TERM] = self.term.load(Ordering::Acquire).into();
+        }
+        page
+    }
+
+    /// The page that counts, of a document that may stand there in several revisions at once.
+    fn counting(&self, document: Option<Value>) -> Result<Option<Page>, Trouble> {
+        let Some(mut best) = document else { return Ok(None) };
+        let others: Vec<String> = best
+            .get("_conflicts")
+            .cloned()
+            .and_then(|it| serde_json::from_value(it).ok())
+            .unwrap_or_default();
+        for revision in others {
+            let id = best["_id"].as_str().unwrap_or_default();
+            let path = format!("{}/{id}?rev={}", self.local, encoded(&revision));
+            let Some(other) = self.client.find::<Value>(&path)? else { continue };
+            if other[TERM].as_u64() > best[TERM].as_u64() {
+                best = other;
+            }
+        }
+        Ok(sound(Some(best)))
     }
 
     /// The pages of a range, from the one that begins it on, about so many. Of a cluster one node answers for each part
@@ -400,9 +444,8 @@ impl Databases {
 
     /// The page that begins with a number.
     pub(super) fn page(&self, first: Seq) -> Result<Option<Page>, Trouble> {
-        let found: Option<Value> =
-            self.client.find(&format!("{}/{}", self.local, journal::id(first)))?;
-        Ok(sound(found))
+        let path = format!("{}/{}?conflicts=true", self.local, journal::id(first));
+        self.counting(self.client.find(&path)?)
     }
 
     /// The last page that begins with a number or before it.
@@ -418,7 +461,7 @@ impl Databases {
         let rows = self.rows(&self.local, &[("startkey", &first), ("endkey", end)], 1, true)?;
         let mut last = match rows.into_iter().next() {
             None => None,
-            Some(row) => Some(sound(row.doc).ok_or(Trouble::Spoilt(row.id))?),
+            Some(row) => Some(self.counting(row.doc)?.ok_or(Trouble::Spoilt(row.id))?),
         };
         // There may be more that the node lacks which has answered.
         while let Some(next) = self.page(last.as_ref().map_or(1, |last| last.last() + 1))? {
@@ -435,7 +478,8 @@ impl Databases {
     ) -> Result<Vec<Page>, Trouble> {
         let rows = self.rows(&self.local, keys, most, descending)?;
         // One that makes no sense is as good as none: what it held is found to be missing.
-        Ok(rows.into_iter().filter_map(|row| sound(row.doc)).collect())
+        let pages = rows.into_iter().map(|row| self.counting(row.doc));
+        pages.filter_map(Result::transpose).collect()
     }
 
     fn rows(
@@ -445,8 +489,9 @@ impl Databases {
         most: usize,
         descending: bool,
     ) -> Result<Vec<Row<Value>>, Trouble> {
-        let mut path =
-            format!("{database}/_all_docs?include_docs=true&limit={most}&descending={descending}");
+        let mut path = format!(
+            "{database}/_all_docs?include_docs=true&conflicts=true&limit={most}&descending={descending}"
+        );
         for (name, key) in keys {
             let key = encoded(&Value::from(*key).to_string());
             let _ = write!(path, "&{name}={key}");
@@ -457,7 +502,8 @@ impl Databases {
 
     /// Pages by their ids.
     pub(super) fn pages_named(&self, ids: &[String]) -> Result<Vec<Page>, Trouble> {
-        Ok(self.named(&self.local, ids)?.into_iter().flatten().collect())
+        let pages = self.named(&self.local, ids)?.into_iter().map(|page| self.counting(page));
+        pages.filter_map(Result::transpose).collect()
     }
 
     /// The documents of records by their ids, those that are there.
@@ -472,7 +518,7 @@ impl Databases {
         ids: &[String],
     ) -> Result<Vec<Option<T>>, Trouble> {
         let mut found = Vec::with_capacity(ids.len());
-        let path = format!("{database}/_all_docs?include_docs=true");
+        let path = format!("{database}/_all_docs?include_docs=true&conflicts=true");
         let mut parts: VecDeque<&[String]> = ids.chunks(AT_ONCE).collect();
         while let Some(ids) = parts.pop_front() {
             let asked: Result<Rows<Row<Value>>, _> =
@@ -581,6 +627,11 @@ pub(super) fn text(since: &Value) -> String {
         Value::String(text) => encoded(text),
         other => other.to_string(),
     }
+}
+
+/// The number that a revision begins with.
+fn generation(revision: &str) -> u64 {
+    revision.split('-').next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 /// The page that a document is, if it is one that makes sense.
