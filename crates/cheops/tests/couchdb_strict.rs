@@ -81,18 +81,20 @@ fn an_agent_on_a_cluster_keeps_all_that_it_acknowledged_when_the_only_node_that_
     for node in [1, 2] {
         strict.stop_node(node);
     }
-    // What is refused now may still be written later, and run: nobody was told that it is.
-    eventually("the agent says that it is not ready", || {
-        let _ = agent.try_exec("lines", &line(3));
-        agent.ask("/readyz").unwrap().0 == 503
+    std::thread::scope(|scope| {
+        // It waits until a quorum has stored it.
+        let waits = scope.spawn(|| agent.try_exec("lines", &line(3)));
+        eventually("the agent is not ready", || agent.ask("/readyz").unwrap().0 == 503);
+        let problem = agent.try_exec("lines", &line(0)).unwrap_err();
+        assert!(problem.detail.contains("too few of its nodes"), "{problem:?}");
+        assert!(!waits.is_finished());
+        strict.stop_node(0);
+        for node in [1, 2] {
+            strict.start_node(node);
+        }
+        let submitted = waits.join().unwrap().unwrap();
+        assert!(all_ok(&submitted, 1), "{submitted:?}");
     });
-    let problem = agent.try_exec("lines", &line(3)).unwrap_err();
-    assert!(problem.detail.contains("too few of its nodes"), "{problem:?}");
-    strict.stop_node(0);
-    for node in [1, 2] {
-        strict.start_node(node);
-    }
-    eventually("the agent is ready", || agent.ask("/readyz").unwrap().0 == 200);
     assert!(all_ok(&agent.exec("lines", &line(4)), 1));
     let ran = fs::read_to_string(agent.work().join("lines")).unwrap_or_default();
     let known = agent.resource("lines").unwrap().operations.len();
