@@ -6,7 +6,8 @@
 //!
 //! A life may come back once although its agent is gone: what it had sent before it was killed may arrive after
 //! the greeting of its successor. It can't come back twice. So there are two agents if one life has come back
-//! [`RETURNS`] times.
+//! [`RETURNS`] times while a newer one was known. That the newest one comes back says nothing: it takes the place
+//! of such a late greeting.
 //!
 //! Invariant: what is remembered is bounded, however often an agent is started.
 
@@ -27,6 +28,8 @@ const LASTS: Duration = Duration::from_mins(10);
 pub(super) struct Lives {
     /// The last one is the one that was seen last.
     seen: VecDeque<Life>,
+    /// The one that was seen for the first time last.
+    newest: Option<u64>,
     /// When a life last came back that had done so before.
     alternated: Option<Instant>,
 }
@@ -45,19 +48,22 @@ impl Lives {
         if known.is_some_and(|at| at + 1 == self.seen.len()) {
             return false;
         }
-        let returns = match known.and_then(|at| self.seen.remove(at)) {
-            Some(before) => before.returns.saturating_add(1),
-            None => 0,
-        };
+        let before = known.and_then(|at| self.seen.remove(at));
+        if before.is_none() {
+            self.newest = Some(life);
+        }
+        let counts = self.newest != Some(life);
+        let returns = before.map_or(0, |before| before.returns.saturating_add(u32::from(counts)));
         if self.seen.len() == MOST {
             self.seen.pop_front();
         }
         self.seen.push_back(Life { life, returns });
         let reported = self.are_two(now);
-        if returns >= RETURNS {
+        let alternates = counts && returns >= RETURNS;
+        if alternates {
             self.alternated = Some(now);
         }
-        !reported && returns >= RETURNS
+        !reported && alternates
     }
 
     /// Whether two agents have the key of the site, as far as links have shown lately.
@@ -99,7 +105,8 @@ mod tests {
         assert!([1, 2, 1, 2, 1].iter().any(|life| seen.linked(*life, start)));
         assert!(seen.are_two(start + LASTS / 2));
         assert!(!seen.are_two(start + LASTS));
-        assert!(seen.linked(2, start + LASTS), "said again");
+        assert!(!seen.linked(2, start + LASTS));
+        assert!(seen.linked(1, start + LASTS), "said again");
         for life in 10..1_000 {
             assert!(!seen.linked(life, start + 3 * LASTS));
             assert!(seen.seen.len() <= MOST);
