@@ -12,8 +12,11 @@ mod field;
 use std::{
     fmt::Write as _,
     fs,
+    io::{BufRead as _, BufReader, Write as _},
+    net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::Command,
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -210,6 +213,71 @@ fn md5(data: &str) -> String {
     String::from_utf8_lossy(&output.stdout).split(' ').next().unwrap().to_owned()
 }
 
+/// Answers each request of a connection as a Glance without images, and hands on the value of `X-Scope`.
+fn answer_as_glance(stream: TcpStream, address: &str, scopes: &mpsc::Sender<Option<String>>) {
+    let versions = json!([{
+        "id": "v2.9", "status": "CURRENT",
+        "links": [{ "rel": "self", "href": format!("http://{address}/v2/") }],
+    }]);
+    let body = json!({ "images": [], "versions": versions }).to_string();
+    let mut writer = stream.try_clone().unwrap();
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    while let Some(request) = lines.next() {
+        let fields: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+        let scope = fields.iter().find_map(|field| field.strip_prefix("X-Scope: "));
+        scopes.send(scope.map(str::to_owned)).unwrap();
+        let status = if request.starts_with("GET / ") { 300 } else { 200 };
+        let length = body.len();
+        let head = format!(
+            "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+        );
+        writer.write_all((head + &body).as_bytes()).unwrap();
+    }
+}
+
+/// The papers print scopes in braces. The client's library formats every option and every `OS_` variable
+/// that it sees, and braces mean something there.
+#[test]
+#[ignore = "needs OpenStack: make test-openstack"]
+fn the_client_sends_a_scope_as_it_is_written() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (to_scopes, scopes) = mpsc::channel();
+    let at = address.clone();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (at, to_scopes) = (at.clone(), to_scopes.clone());
+            thread::spawn(move || answer_as_glance(stream.unwrap(), &at, &to_scopes));
+        }
+    });
+    for scope in [
+        "image: site1 & site2",
+        "{ image: site1 & site2 }",
+        "{image: site1, compute: site2}",
+        r#"{"image": "site1 & site2"}"#,
+        "{}",
+        "{image",
+        "image: Évry",
+    ] {
+        for by_option in [true, false] {
+            let mut command = Command::new(tools().join("bin/openstack"));
+            command.args(["--os-auth-type", "none", "--os-endpoint", &format!("http://{address}")]);
+            if by_option {
+                // The option counts where both are there.
+                command.env("OS_SCOPE", "{ image: other }").args(["--scope", scope]);
+            } else {
+                command.env("OS_SCOPE", scope);
+            }
+            let output = command.args(["image", "list", "-f", "json"]).output().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{scope} {by_option}: {error}");
+            let sent: Vec<Option<String>> = scopes.try_iter().collect();
+            assert!(!sent.is_empty(), "{scope}: nothing was asked for");
+            assert!(sent.iter().all(|sent| sent.as_deref() == Some(scope)), "{scope}: {sent:?}");
+        }
+    }
+}
+
 #[test]
 #[ignore = "needs OpenStack: make test-openstack"]
 fn images_are_local_shared_and_at_both_sites_as_the_papers_commands_say() {
@@ -228,7 +296,7 @@ fn images_are_local_shared_and_at_both_sites_as_the_papers_commands_say() {
 
     // Command 2: this site said. It needs no other, even when there is none.
     clouds.field.cut();
-    let local = clouds.create(0, Some("image: site1"), "local", "more of site1");
+    let local = clouds.create(0, Some("{ image: site1 }"), "local", "more of site1");
     assert_eq!(clouds.list(0, Some("image: site1")).len(), 2);
     let shown = clouds.openstack(0, None, &["image", "show", "local", "-f", "json"]);
     assert_eq!(shown["id"], local["id"]);
@@ -253,7 +321,7 @@ fn images_are_local_shared_and_at_both_sites_as_the_papers_commands_say() {
 
     // Command 4: an image at both.
     let data = "0123456789abcdef".repeat(40_000);
-    let both = clouds.create(0, Some(BOTH), "both", &data);
+    let both = clouds.create(0, Some(r#"{"image": "site1 & site2"}"#), "both", &data);
     let meta = text(&both["id"]);
     assert_eq!(
         (&both["status"], &both["checksum"]),
