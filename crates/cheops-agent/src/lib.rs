@@ -10,6 +10,7 @@ mod contended;
 pub mod engine;
 mod entrances;
 mod expiry;
+mod farewell;
 pub mod federation;
 pub mod files;
 mod framing;

@@ -84,6 +84,12 @@ pub fn network(address: IpAddr) -> IpAddr {
     }
 }
 
+/// Who shares places with all others of its machine. Those of this machine are not told apart, and may have all.
+pub fn sharer(address: IpAddr) -> Option<String> {
+    let address = address.to_canonical();
+    (!address.is_loopback()).then(|| network(address).to_string())
+}
+
 /// Places for those who stay for a while. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Places {
@@ -124,18 +130,18 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for somebody, or for one who may have them all.
+    /// Takes a place for somebody, or for one who may have them all. Who has its share is told so, even if all are taken.
     pub fn take(&self, who: Option<String>) -> Result<Place, NoPlace> {
         let mut taken = self.lock();
+        let has = who.as_ref().and_then(|who| taken.each.get(who)).copied().unwrap_or(0);
+        if has >= self.share && who.is_some() {
+            return Err(NoPlace::Share);
+        }
         if taken.all >= self.most {
             return Err(NoPlace::All);
         }
         if let Some(who) = &who {
-            let has = taken.each.entry(who.clone()).or_default();
-            if *has >= self.share {
-                return Err(NoPlace::Share);
-            }
-            *has += 1;
+            taken.each.insert(who.clone(), has + 1);
         }
         taken.all += 1;
         Ok(Place { places: self.clone(), who })
@@ -285,6 +291,17 @@ mod tests {
     }
 
     #[test]
+    fn places_are_shared_by_machine_and_those_of_this_one_are_not_told_apart() {
+        let of = |text: &str| sharer(text.parse().unwrap());
+        for here in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
+            assert_eq!(of(here), None, "{here}");
+        }
+        assert_eq!(of("192.0.2.1"), of("::ffff:192.0.2.1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::2"));
+    }
+
+    #[test]
     fn nobody_has_more_than_a_share_and_what_is_given_back_is_free() {
         let places = Places::new(32, 4);
         let take = |who: &str| places.take(Some(who.to_owned()));
@@ -295,6 +312,7 @@ mod tests {
         eve.push(take("eve").unwrap());
         let here: Vec<_> = (0..16).map(|_| places.take(None).unwrap()).collect();
         assert_eq!(take("bob").unwrap_err(), NoPlace::All);
+        assert_eq!(take("eve").unwrap_err(), NoPlace::Share);
         assert_eq!(places.take(None).unwrap_err(), NoPlace::All);
         drop((eve, ada, here));
         assert!(places.lock().each.is_empty() && places.lock().all == 0);

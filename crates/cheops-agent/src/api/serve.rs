@@ -12,7 +12,7 @@
 
 use std::{
     convert::Infallible,
-    io::{self, Write as _},
+    io,
     net::SocketAddr,
     pin::{Pin, pin},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -36,7 +36,7 @@ use hyper_util::{
     server::conn::auto::Builder,
 };
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
     sync::{Semaphore, watch},
     time::{Instant, Sleep, sleep, timeout},
@@ -48,8 +48,8 @@ use tower_http::timeout::TimeoutBody;
 
 use super::{ApiError, audited::From};
 use crate::{
-    config,
-    limits::{Places, network},
+    config, farewell,
+    limits::{Places, sharer},
     metrics::Metrics,
 };
 
@@ -57,12 +57,10 @@ use crate::{
 const FIELDS: usize = 128;
 /// How long to wait after a failure to accept: most often there are no more files to be had.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a client that is refused, or one too many, has to take its answer.
+/// How long a client that is refused has to take its answer.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How much of what it sends meanwhile is read.
 const REST: usize = 1 << 20;
-/// How many such clients are answered at once; more are let go without a word.
-const FAREWELLS: usize = 64;
 /// The fewest bytes of a body that have to come in a second, once it has taken longer than it may stand
 /// still.
 const SLOWEST: u64 = 1 << 10;
@@ -141,7 +139,7 @@ pub(crate) async fn serve(
     mut stop: watch::Receiver<bool>,
 ) {
     let (places, farewells) =
-        (Places::new(limits.connections, 2), Arc::new(Semaphore::new(FAREWELLS)));
+        (Places::new(limits.connections, 2), Arc::new(Semaphore::new(farewell::MOST)));
     let limits = Arc::new(limits);
     let tasks = TaskTracker::new();
     loop {
@@ -158,7 +156,7 @@ pub(crate) async fn serve(
             }
         };
         let from = accepted.from();
-        let place = places.take(from.and_then(sharer));
+        let place = places.take(from.and_then(|from| sharer(from.ip())));
         if let Ok(place) = place {
             let (router, limits, stop) = (router.clone(), limits.clone(), stop.clone());
             tasks.spawn(async move {
@@ -173,7 +171,7 @@ pub(crate) async fn serve(
         if let Ok(place) = farewells.clone().try_acquire_owned() {
             let most = limits.connections;
             tasks.spawn(async move {
-                let _ = timeout(FAREWELL, turn_away(accepted, most)).await;
+                let _ = timeout(farewell::PATIENCE, turn_away(accepted, most)).await;
                 drop(place);
             });
         }
@@ -183,30 +181,10 @@ pub(crate) async fn serve(
     tasks.wait().await;
 }
 
-/// Who shares connections: all of one machine. Those of this machine are not told apart, and may have all.
-fn sharer(from: SocketAddr) -> Option<String> {
-    let ip = from.ip().to_canonical();
-    (!ip.is_loopback()).then(|| network(ip).to_string())
-}
-
-/// Tells a client that it is one too many. What it sends is read to its end, or the system would
-/// throw the answer away with it.
+/// Tells a client that it is one too many.
 async fn turn_away(accepted: Accepted, most: usize) -> io::Result<()> {
-    let Some((mut io, _)) = open(accepted.plain(), FAREWELL).await else { return Ok(()) };
-    let (head, body) = too_many(most).into_response().into_parts();
-    let body = body.collect().await.map_or_else(|_| Vec::new(), |body| body.to_bytes().to_vec());
-    let mut answer = Vec::new();
-    write!(answer, "HTTP/1.1 {}\r\nconnection: close\r\n", head.status)?;
-    for (name, value) in &head.headers {
-        write!(answer, "{name}: {}\r\n", value.to_str().unwrap_or_default())?;
-    }
-    write!(answer, "content-length: {}\r\n\r\n", body.len())?;
-    answer.extend_from_slice(&body);
-    io.write_all(&answer).await?;
-    io.shutdown().await?;
-    let mut rest = [0; 1024];
-    while io.read(&mut rest).await? > 0 {}
-    Ok(())
+    let Some((io, _)) = open(accepted.plain(), farewell::PATIENCE).await else { return Ok(()) };
+    farewell::say(io, too_many(most).into_response()).await
 }
 
 fn too_many(most: usize) -> ApiError {
@@ -545,22 +523,5 @@ impl AsyncWrite for Watched {
 
     fn is_write_vectored(&self) -> bool {
         self.io.is_write_vectored()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn connections_are_shared_by_machine_and_those_of_this_one_are_not_told_apart() {
-        let of = |text: &str| sharer(text.parse().unwrap());
-        for here in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
-            assert_eq!(of(here), None, "{here}");
-        }
-        assert_eq!(of("192.0.2.1:1"), of("192.0.2.1:2"));
-        assert_eq!(of("192.0.2.1:1"), of("[::ffff:192.0.2.1]:1"));
-        assert_ne!(of("192.0.2.1:1"), of("192.0.2.2:1"));
-        assert_eq!(of("[2001:db8::1]:1"), of("[2001:db8::2]:1"));
     }
 }

@@ -22,6 +22,9 @@ pub(super) const UNSOUND: &str = "unsound-request";
 /// The kind of problem of a request for which there is no room now, and soon may be.
 pub(super) const NO_ROOM: &str = "no-room";
 
+/// The kind of problem of a connection that is one too many of its address.
+pub(super) const TOO_MANY: &str = "too-many-connections";
+
 /// What must not stand in a header as it is.
 const UNSAFE: &AsciiSet = &CONTROLS.add(b'"').add(b'\\');
 
@@ -92,7 +95,7 @@ impl Problem {
         if self.kind == UNSOUND {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        if self.kind == NO_ROOM {
+        if self.kind == NO_ROOM || self.kind == TOO_MANY {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response

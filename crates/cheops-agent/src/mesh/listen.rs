@@ -1,7 +1,7 @@
 //! How requests come in: a listener for each service, and one for the calls of the application.
 //!
 //! What must stay true:
-//! - there are never more connections than the limit, those included that have changed what they speak;
+//! - there are never more connections than the limit, and one address can't keep others out (see `connections`);
 //! - one on which no request comes, or on which nobody takes an answer, is closed;
 //! - a client that goes away ends what was begun for it;
 //! - an agent that stops waits for answers, and for nobody who has not asked for one.
@@ -10,14 +10,11 @@ use std::{
     convert::Infallible,
     io,
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use hyper::{Request, Response, body::Incoming, header::UPGRADE, service::service_fn};
+use hyper::{Request, Response, StatusCode, body::Incoming, header::UPGRADE, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
@@ -25,14 +22,20 @@ use hyper_util::{
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
-    time::sleep,
+    time::{sleep, timeout},
 };
 
 use super::{
-    Service, Shared, body::Body, clock::Clock, headers::Client, pool::Answer, serve::Asks,
-    upgrade::Place,
+    Service, Shared,
+    answer::{Problem, TOO_MANY},
+    body::Body,
+    clock::Clock,
+    connections::{Asked, Connections, Listed, Seat},
+    headers::Client,
+    pool::Answer,
+    serve::Asks,
 };
-use crate::socket::Socket;
+use crate::{farewell, limits::Seldom, socket::Socket};
 
 /// How long to wait when the system has no more room for connections, and between two looks at one that
 /// is to end.
@@ -43,6 +46,8 @@ const BUFFER: usize = 256 << 10;
 const HTTP2_HEADERS: u32 = 64 << 10;
 /// How many requests of one connection are served at the same time (HTTP/2).
 const STREAMS: u32 = 256;
+/// How many times a minute the log says that connections are rejected.
+const SAID: u32 = 2;
 
 /// Whom the requests of a listener are for.
 #[derive(Clone)]
@@ -55,22 +60,42 @@ pub(super) enum Door {
 
 /// Accepts connections until it is told to stop.
 pub(super) async fn accept(shared: Arc<Shared>, door: Door, listener: TcpListener) {
-    let places = Arc::new(Semaphore::new(shared.config.connections));
+    // The application makes its calls from one address, and is not limited by it.
+    let limited = matches!(door, Door::Service(_));
+    let connections = Arc::new(Connections::new(shared.config.connections, limited));
+    let (farewells, said) = (Arc::new(Semaphore::new(farewell::MOST)), Seldom::new(SAID));
     let next = async || {
-        let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
         let (tcp, client) = listener.accept().await?;
-        Ok((tcp, client, Arc::new(place)))
+        io::Result::Ok((tcp, client, connections.admit(client.ip()).await))
     };
     loop {
         let accepted = tokio::select! {
             accepted = next() => accepted,
             () = shared.stop.cancelled() => return,
         };
+        let tasks = shared.tasks.clone();
         match accepted {
-            Ok((tcp, client, place)) => {
+            Ok((tcp, client, Ok(seat))) => {
                 let (shared, door) = (shared.clone(), door.clone());
-                let tasks = shared.tasks.clone();
-                tasks.spawn(converse(shared, door, tcp, client, place));
+                let listed = connections.list(client.ip());
+                tasks.spawn(converse(shared, door, tcp, client, (seat, listed)));
+            }
+            Ok((tcp, client, Err(_))) => {
+                shared.metrics.refused("connections");
+                let share = connections.share();
+                if let Some(unsaid) = said.again(Instant::now()) {
+                    tracing::warn!(
+                        address = %client.ip(), limit = share, unsaid,
+                        "rejected connection: the address has its share of the connections of this listener"
+                    );
+                }
+                if let Ok(place) = farewells.clone().try_acquire_owned() {
+                    let response = too_many(share).response(&shared.named);
+                    tasks.spawn(async move {
+                        let _ = timeout(farewell::PATIENCE, farewell::say(tcp, response)).await;
+                        drop(place);
+                    });
+                }
             }
             Err(error) if is_about_one(&error) => {}
             Err(error) => {
@@ -79,6 +104,15 @@ pub(super) async fn accept(shared: Arc<Shared>, door: Door, listener: TcpListene
             }
         }
     }
+}
+
+fn too_many(share: usize) -> Box<Problem> {
+    Problem::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        TOO_MANY,
+        format!("this address has {share} connections with requests, and can't have more"),
+        "close some, or try again; the limit is half of `mesh.connections` of the agent",
+    )
 }
 
 /// Whether an error is about one connection only.
@@ -96,20 +130,20 @@ async fn converse(
     door: Door,
     tcp: TcpStream,
     client: SocketAddr,
-    place: Place,
+    (seat, listed): (Arc<Seat>, Listed),
 ) {
     let Ok(socket) = Socket::new(tcp) else { return };
     let (head, idle, stop) = (shared.config.head, shared.longest_idle(), shared.stop.clone());
-    let open = Arc::new(Open::default());
+    let open = listed.open.clone();
     let seen = open.clone();
-    let all = Arc::new((shared, door, Client::from(client.ip()), place));
+    let all = Arc::new((shared, door, Client::from(client.ip()), seat));
     let service = service_fn(move |mut request: Request<Incoming>| {
         let (all, asked) = (all.clone(), Asked::new(&seen));
         async move {
-            let (shared, door, client, place) = &*all;
+            let (shared, door, client, seat) = &*all;
             if request.headers().contains_key(UPGRADE) {
                 // It may last longer than what is HTTP of the connection.
-                request.extensions_mut().insert(place.clone());
+                request.extensions_mut().insert(seat.clone());
             }
             let mut response = answer(shared, door, client, request).await;
             response.body_mut().is_answer_to(asked.answered());
@@ -138,6 +172,11 @@ async fn converse(
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
             }
+            () = open.asked_to_close() => {
+                if open.can_close() {
+                    return;
+                }
+            }
             () = sleep(if stopping { PAUSE } else { head.min(idle) }) => {
                 let (asks, takes) = (open.asks(), open.takes());
                 // All is answered, and the client does not go.
@@ -149,70 +188,6 @@ async fn converse(
                 }
             }
         }
-    }
-}
-
-/// What happens on a connection.
-#[derive(Default)]
-pub(super) struct Open {
-    /// How many requests came.
-    asked: AtomicU64,
-    /// How many of them have no answer yet, and of how many the answer is being taken.
-    waiting: AtomicUsize,
-    answering: AtomicUsize,
-    /// How many parts of answers were taken.
-    taken: AtomicU64,
-}
-
-impl Open {
-    /// What has to change as long as nobody has asked for anything.
-    fn asks(&self) -> Option<u64> {
-        let busy = self.waiting.load(Relaxed) + self.answering.load(Relaxed) > 0;
-        (!busy).then(|| self.asked.load(Relaxed))
-    }
-
-    /// What has to change as long as there are answers to take and nothing to wait for.
-    fn takes(&self) -> Option<u64> {
-        let answers = self.waiting.load(Relaxed) == 0 && self.answering.load(Relaxed) > 0;
-        answers.then(|| self.taken.load(Relaxed))
-    }
-}
-
-/// A request of a connection, until it is answered.
-struct Asked(Arc<Open>);
-
-impl Asked {
-    fn new(open: &Arc<Open>) -> Self {
-        open.asked.fetch_add(1, Relaxed);
-        open.waiting.fetch_add(1, Relaxed);
-        Self(open.clone())
-    }
-
-    fn answered(self) -> Answering {
-        self.0.answering.fetch_add(1, Relaxed);
-        Answering(self.0.clone())
-    }
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Relaxed);
-    }
-}
-
-/// An answer of a connection, until it is taken whole.
-pub(super) struct Answering(Arc<Open>);
-
-impl Answering {
-    /// A part of it was taken.
-    pub(super) fn taken(&self) {
-        self.0.taken.fetch_add(1, Relaxed);
-    }
-}
-
-impl Drop for Answering {
-    fn drop(&mut self) {
-        self.0.answering.fetch_sub(1, Relaxed);
     }
 }
 

@@ -7,6 +7,7 @@
 //! | module | question it answers |
 //! |---|---|
 //! | `listen` | how do requests come in? |
+//! | `connections` | how many connections are there, and which makes room for another? |
 //! | `serve` | what happens to one request, from start to end? |
 //! | `read` | what is the scope of a request? |
 //! | `choice` | may this client choose sites? |
@@ -47,6 +48,7 @@ mod attempt;
 mod body;
 mod choice;
 mod clock;
+mod connections;
 mod divided;
 mod forward;
 mod headers;
@@ -104,7 +106,8 @@ use crate::{
     api::{Access, Context},
     config, contended,
     files::Files,
-    metrics, node,
+    metrics::{self, Metrics},
+    node,
     peers::{MOST_FORWARDED, Peers, SERVICE},
     policy::Gate,
     replicants::Replicants,
@@ -243,6 +246,7 @@ struct Shared {
     files: Files,
     runner: Runner,
     gate: Gate,
+    metrics: Metrics,
     access: Arc<Access>,
     replicants: Arc<Replicants>,
     strangers: Strangers,
@@ -287,6 +291,7 @@ impl Shared {
             files: context.files.clone(),
             runner: context.runner.clone(),
             gate: context.gate.clone(),
+            metrics: context.metrics.clone(),
             access: context.access.clone(),
             replicants: context.replicants.clone(),
             strangers: Strangers::default(),

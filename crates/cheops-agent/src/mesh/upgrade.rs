@@ -33,21 +33,20 @@ use tokio::{
 };
 use tokio_util::io::{InspectReader, InspectWriter};
 
-use super::{Held, Shared, pool::Answer};
+use super::{Held, Shared, connections::Seat, pool::Answer};
 use crate::pipe::{Writer, joined, pipe};
 
 /// What the client of another agent wants to change to; in an answer, what the instance changes to.
 pub(super) const CHANGE: HeaderName = HeaderName::from_static("x-cheops-upgrade");
 
-/// A place among those that there are, for connections or for requests to a site. It is free when the
-/// last clone is dropped.
+/// A place among those that there are for requests to a site. It is free when the last clone is dropped.
 pub(super) type Place = Arc<OwnedSemaphorePermit>;
 
 /// A client that asks to change what its connection speaks.
 pub(super) struct Changing {
     client: OnUpgrade,
     /// Its place among the connections.
-    place: Option<Place>,
+    place: Option<Arc<Seat>>,
 }
 
 /// The connection of the client, when it has changed.

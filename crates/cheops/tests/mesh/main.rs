@@ -6,6 +6,7 @@
 #[path = "../field/mod.rs"]
 mod field;
 
+mod addresses;
 mod cross;
 mod crowd;
 mod cuts;

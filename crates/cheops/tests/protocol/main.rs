@@ -8,6 +8,7 @@ mod field;
 
 mod changed;
 mod clients;
+mod crowded;
 mod edges;
 mod hostile;
 mod limits;
