@@ -24,7 +24,6 @@ use super::{
     attempt::Came,
     body::{Body, Timed},
     headers::{CAME, PLACE, SITE, end_hop, from_outside, via},
-    linked::give_ids,
     pool::{Answer, Unanswered},
     read::{Named, SCOPE},
     replicated::{asked, retarget},
@@ -91,10 +90,7 @@ impl Shared {
         ask_by_path(&mut parts);
         parts.version = hyper::Version::HTTP_11;
         let hidden = self.localise(service, &mut parts);
-        if named.is_some() && self.linked.is_some() {
-            give_ids(&self.config.link_by, &mut parts.headers, fastrand::u128(..));
-        }
-        let serving = self.serving(&parts.headers, named);
+        let serving = self.serving(&mut parts.headers, named);
         let client = wanted.is_some().then(|| upgrade::of(&mut parts)).flatten();
         let mut request = Request::from_parts(*parts, body);
         if let Some(wanted) = &wanted {

@@ -11,7 +11,8 @@
 //! | `serve` | what happens to one request, from start to end? |
 //! | `read` | what is the scope of a request? |
 //! | `choice` | may this client choose sites? |
-//! | `linked` | which request does a call of the application belong to? |
+//! | `correlation` | which request does a call of the application belong to? |
+//! | `request_id` | and by which ids of ours is that recognised? |
 //! | `headers` | which header fields go on? |
 //! | `routes` | where does a request with a scope go? |
 //! | `legs` | which attempts are made, and in which order? |
@@ -49,19 +50,20 @@ mod body;
 mod choice;
 mod clock;
 mod connections;
+mod correlation;
 mod divided;
 mod forward;
 mod headers;
 mod heard;
 mod hide;
 mod legs;
-mod linked;
 mod listen;
 mod nothing;
 mod once;
 mod pool;
 pub mod read;
 mod replicated;
+mod request_id;
 mod routes;
 mod serve;
 mod strangers;
@@ -76,7 +78,7 @@ use std::{
     collections::BTreeMap,
     io,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError, RwLock, Weak},
+    sync::{Arc, PoisonError, RwLock, Weak},
     time::{Duration, Instant},
 };
 
@@ -94,11 +96,12 @@ use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
+    correlation::{Correlation, Serving},
     headers::FOR,
-    linked::{Linked, Serving},
     listen::Door,
     pool::Upstream,
     read::{Named, Reader},
+    request_id::RequestIds,
     routes::Routes,
     strangers::Strangers,
 };
@@ -240,7 +243,7 @@ struct Shared {
     reader: Reader,
     routes: Routes,
     /// The requests being served, if calls of the application are listened for.
-    linked: Option<Mutex<Linked>>,
+    correlation: Option<Correlation>,
     known: RwLock<(Instant, Arc<Catalogue>)>,
     node: node::Handle,
     files: Files,
@@ -272,10 +275,11 @@ impl Shared {
         };
         let takes_calls =
             mesh.outbound.is_some() || mesh.services.values().any(|s| s.outbound.is_some());
-        let linked = takes_calls.then(|| {
+        let correlation = takes_calls.then(|| {
+            let ids = RequestIds::of(&peers.members().identity());
             let mut secret = [0; 32];
             fastrand::fill(&mut secret);
-            Mutex::new(Linked::new(mesh.link_by.clone(), mesh.linger, mesh.links, secret))
+            Correlation::new(mesh.link_by.clone(), ids, mesh.linger, mesh.links, secret)
         });
         Self {
             here: config.site.clone(),
@@ -286,7 +290,7 @@ impl Shared {
             routes: Routes::default(),
             config: mesh,
             peers,
-            linked,
+            correlation,
             node: context.node.clone(),
             files: context.files.clone(),
             runner: context.runner.clone(),
@@ -334,17 +338,21 @@ impl Shared {
         catalogue
     }
 
-    /// Takes note that a request is being served here, so that calls can be linked to it.
-    fn serving(self: &Arc<Self>, headers: &HeaderMap, scope: Option<&Arc<Named>>) -> Option<Held> {
-        let linked = self.linked.as_ref()?;
-        let mut linked = linked.lock().unwrap_or_else(PoisonError::into_inner);
-        let serving = linked.begin(headers, scope, Instant::now())?;
-        drop(linked);
+    /// Gives a request that is about to be served here an id, and takes note of it, so that calls can be
+    /// attributed to it.
+    fn serving(
+        self: &Arc<Self>,
+        headers: &mut HeaderMap,
+        scope: Option<&Arc<Named>>,
+    ) -> Option<Held> {
+        let correlation = self.correlation.as_ref()?;
+        let given = correlation.give_id(headers, scope.is_some());
+        let serving = correlation.begin(headers, scope, Some(given), Instant::now())?;
         Some(Held { shared: self.clone(), serving: Some(serving) })
     }
 }
 
-/// Links the calls that the application makes for a request of an operation.
+/// Attributes the calls that the application makes for a request of an operation.
 struct Links(Weak<Shared>);
 
 impl Watch for Links {
@@ -358,8 +366,11 @@ impl Watch for Links {
         };
         let headers: HeaderMap = headers.iter().filter_map(field).collect();
         let scope = headers.get(FOR).and_then(|scope| std::str::from_utf8(scope.as_bytes()).ok());
-        let named = shared.reader.known(scope?)?;
-        Some(Box::new(shared.serving(&headers, Some(&named))?))
+        let named = scope.and_then(|scope| shared.reader.known(scope));
+        // It was given an id, if any, by the site that has accepted it.
+        let correlation = shared.correlation.as_ref()?;
+        let serving = correlation.begin(&headers, named.as_ref(), None, Instant::now())?;
+        Some(Box::new(Held { shared, serving: Some(serving) }))
     }
 }
 
@@ -371,9 +382,9 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let (Some(serving), Some(linked)) = (self.serving.take(), &self.shared.linked) {
-            let mut linked = linked.lock().unwrap_or_else(PoisonError::into_inner);
-            linked.end(serving, Instant::now());
+        if let (Some(serving), Some(correlation)) = (self.serving.take(), &self.shared.correlation)
+        {
+            correlation.end(serving, Instant::now());
         }
     }
 }

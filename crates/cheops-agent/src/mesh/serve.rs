@@ -10,10 +10,7 @@
 //!   if this is one of them: so that none goes round in circles;
 //! - whatever fails, the client gets an answer that says what was tried.
 
-use std::{
-    sync::{Arc, PoisonError},
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 
 use cheops_core::{
     id::{ServiceName, SiteId},
@@ -33,9 +30,9 @@ use super::{
     attempt::Came,
     body::Body,
     choice::{Chooser, TOKEN, may_choose},
+    correlation::Found,
     forward::{Nothing, path},
     headers::{CAME, Client, PLACE, Unsound, forwarded, from_outside, sound},
-    linked::Found,
     pool::Answer,
     read::{Named, Unreadable},
     strangers::{AS_OWN, may_name_a_stranger},
@@ -338,9 +335,8 @@ impl Shared {
 
     /// The scope of the request that a call of the application belongs to.
     fn belongs(&self, call: &Parts) -> Result<Option<Arc<Named>>, Box<Problem>> {
-        let Some(linked) = &self.linked else { return Ok(None) };
-        let mut linked = linked.lock().unwrap_or_else(PoisonError::into_inner);
-        match linked.find(&call.headers, Instant::now()) {
+        let Some(correlation) = &self.correlation else { return Ok(None) };
+        match correlation.find(&call.headers, Instant::now()) {
             Found::Scope(named) => Ok(Some(named)),
             Found::Nothing => Ok(None),
             Found::Several(header) => Err(Problem::new(

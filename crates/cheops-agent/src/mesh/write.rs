@@ -33,9 +33,9 @@ use super::{
     body::{Body, Timed, reason},
     headers::{FOR, end_hop},
     heard::{Told, Waiting},
-    linked::give_ids,
     pool::Answer,
     read::Named,
+    request_id,
 };
 use crate::{
     api::{self, ApiError},
@@ -217,9 +217,7 @@ impl Shared {
         let limits = service.config.limits;
         let key = key(&request.headers)?;
         end_hop(&mut request.headers);
-        if let Some(named) = named {
-            self.link_runs(&mut request.headers, named);
-        }
+        self.give_id(&mut request.headers, named);
         let divided = !wanted.parts.is_empty();
         let inline = if divided && is_document(&body) { DIVISIBLE } else { INLINE };
         let headers = kept(&request.headers)?;
@@ -303,12 +301,23 @@ impl Shared {
         }
     }
 
-    /// Has calls that the application makes while it carries out the request linked to its scope, at
-    /// each site.
-    fn link_runs(&self, headers: &mut HeaderMap, named: &Named) {
-        let scope = HeaderValue::from_bytes(named.scope.to_string().as_bytes());
-        headers.extend(scope.ok().map(|scope| (FOR, scope)));
-        give_ids(&self.config.link_by, headers, fastrand::u128(..));
+    /// Gives an operation's request an id, and says its scope, so that calls that the application makes
+    /// for it can be attributed to it at each site.
+    fn give_id(&self, headers: &mut HeaderMap, named: Option<&Named>) {
+        if let Some(named) = named {
+            let scope = HeaderValue::from_bytes(named.scope.to_string().as_bytes());
+            headers.extend(scope.ok().map(|scope| (FOR, scope)));
+        }
+        match (&self.correlation, named) {
+            (Some(correlation), named) => {
+                correlation.give_id(headers, named.is_some());
+            }
+            // This site takes no calls, but others may.
+            (None, Some(_)) => {
+                request_id::give(&self.config.link_by, headers, request_id::random());
+            }
+            (None, None) => {}
+        }
     }
 
     /// A body as an operation holds it.

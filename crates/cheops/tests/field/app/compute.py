@@ -1,16 +1,22 @@
 """A service like that of compute: what it boots has an image, and it asks the service of images for
 it, each time.
 
-- `POST /servers` `{"name", "image"}`: boots one. The answer says what was found of the image.
+- `POST /servers` `{"name", "image"}`: boots one. The answer says what was found of the image. With
+  `"late": SECONDS` it asks for the image once more so long after the answer, and with `"late_at": COUNT` not
+  before so many requests have come in; what it found is in `late` of the server then.
 - `GET /servers`, `GET /servers/ID`, `DELETE /servers/ID`.
 
 Of the request that it serves, it passes some headers on to the calls that it makes: those that the
-mode names in `"passes"`, else those that OpenStack and traced applications do.
+mode names in `"passes"`, else those that OpenStack and traced applications do. As OpenStack does, it
+passes `X-OpenStack-Request-Id` on if that is `req-` and a UUID in lower case, and makes one otherwise.
 """
 
 import hashlib
 import http.client
 import json
+import re
+import threading
+import time
 import uuid
 from urllib.parse import urlsplit
 
@@ -25,6 +31,8 @@ PASSES = (
     "x-auth-token",
     "authorization",
 )
+
+OPENSTACK = re.compile("req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Compute(Handler):
@@ -64,16 +72,30 @@ class Compute(Handler):
             "size": len(blob),
         }
         self.server.servers[server["id"]] = server
+        headers = self.passed()
         self.answer(server, 202, [("Location", f"/servers/{server['id']}")])
+        if "late" in wanted:
+            late = (server, f"/v2/images/{id}", headers, wanted["late"], wanted.get("late_at", 0))
+            threading.Thread(target=self.ask_late, args=late, daemon=True).start()
 
-    def ask(self, path):
+    def ask_late(self, server, path, headers, seconds, requests):
+        """Asks once more, after the answer."""
+        time.sleep(seconds)
+        while len(self.server.log) < requests:
+            time.sleep(0.01)
+        try:
+            server["late"] = json.loads(self.ask(path, headers))["site"]
+        except Refused as refused:
+            server["late"] = str(refused)
+
+    def ask(self, path, headers=None):
         """What the service of images says."""
         image, proxy = self.server.image, self.server.proxy
         to = proxy or image
         connection = http.client.HTTPConnection(to.hostname, to.port or 80, timeout=60)
         try:
             target = f"{image.scheme}://{image.netloc}{path}" if proxy else path
-            connection.request("GET", target, headers=self.passed())
+            connection.request("GET", target, headers=headers or self.passed())
             response = connection.getresponse()
             body = response.read()
         except (OSError, http.client.HTTPException) as error:
@@ -89,6 +111,8 @@ class Compute(Handler):
         headers = {}
         for name in self.server.mode.get("passes", PASSES):
             value = self.headers.get(name)
+            if name == "x-openstack-request-id" and not OPENSTACK.fullmatch(value or ""):
+                value = f"req-{uuid.uuid4()}"
             if value is None:
                 continue
             if name == "traceparent":
