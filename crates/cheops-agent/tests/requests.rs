@@ -126,7 +126,7 @@ fn made_up(origin: &str, sites: [&str; 2]) -> Message {
         key: None,
         declares: Some(Box::new(Declaration {
             sites: Sites::new(sites.map(|site| site.parse().unwrap())).unwrap(),
-            config: MatrixConfig::default(),
+            config: MatrixConfig::default().into(),
             base: Version::new(),
         })),
     };

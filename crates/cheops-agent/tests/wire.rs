@@ -57,7 +57,8 @@ fn declaration() -> Declaration {
                 .map(|site| Sites::from(site.parse::<SiteId>().unwrap()))
                 .into(),
             ..Config::default()
-        },
+        }
+        .into(),
         base: Version::from([("site1".parse().unwrap(), 12)]),
     }
 }
@@ -415,7 +416,7 @@ fn a_site_has_one_part() {
         let sites = |part: &&str| Sites::new(part.split('+').map(|site| site.parse().unwrap()));
         let parts = parts.iter().map(|part| sites(part).unwrap()).collect();
         let config = Config { parts, ..Config::default() };
-        let declares = Some(Declaration { config, ..declaration() }.into());
+        let declares = Some(Declaration { config: config.into(), ..declaration() }.into());
         let op = Operation { declares, ..operation(Action::command("x")) };
         encode_durable(&stored(op)).map_err(|error| error.to_string())
     };

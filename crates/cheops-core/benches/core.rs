@@ -239,7 +239,7 @@ fn planning(matrix: &Matrix) {
         let start = Instant::now();
         for op in &cut {
             let ix = log.insert(op.clone()).unwrap();
-            journal.changed(resolution.add(&log, ix));
+            journal.changed(resolution.add(&log, ix).from);
             while let Step::Run { op, fresh } = journal.next(&log, &resolution, false) {
                 journal.ran(op, fresh, Outcome::Ok);
             }

@@ -3,7 +3,7 @@
 //! Each name has one door, its [`FromStr`]: a value of one of these types is well formed, however
 //! it came in. Names are shared text (`Arc<str>`), so that a clone costs a counter and not a copy.
 
-use alloc::{borrow::ToOwned, collections::BTreeSet, string::String, sync::Arc};
+use alloc::{borrow::ToOwned, collections::BTreeSet, string::String, sync::Arc, vec::Vec};
 use core::{fmt, str::FromStr};
 
 /// A text that is not a well-formed name.
@@ -206,9 +206,9 @@ impl FromStr for OpId {
     }
 }
 
-/// A set of sites that is never empty.
+/// A set of sites that is never empty. A clone shares it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Sites(BTreeSet<SiteId>);
+pub struct Sites(Arc<[SiteId]>);
 
 /// A set of sites was to be made from nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -219,12 +219,12 @@ impl Sites {
     /// The set of these sites; an error if there is none.
     pub fn new(sites: impl IntoIterator<Item = SiteId>) -> Result<Self, NoSite> {
         let sites: BTreeSet<_> = sites.into_iter().collect();
-        if sites.is_empty() { Err(NoSite) } else { Ok(Self(sites)) }
+        if sites.is_empty() { Err(NoSite) } else { Ok(Self(sites.into_iter().collect())) }
     }
 
     /// Whether the site is one of them.
     pub fn contains(&self, site: &SiteId) -> bool {
-        self.0.contains(site)
+        self.0.binary_search(site).is_ok()
     }
 
     /// The sites, in the order of their names.
@@ -241,13 +241,21 @@ impl Sites {
     /// The sites of either set.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
-        Self(self.0.union(&other.0).cloned().collect())
+        let covers = |all: &Self, some: &Self| some.iter().all(|site| all.contains(site));
+        if covers(self, other) {
+            self.clone()
+        } else if covers(other, self) {
+            other.clone()
+        } else {
+            let both: BTreeSet<&SiteId> = self.iter().chain(other.iter()).collect();
+            Self(both.into_iter().cloned().collect())
+        }
     }
 }
 
 impl From<SiteId> for Sites {
     fn from(site: SiteId) -> Self {
-        Self(BTreeSet::from([site]))
+        Self([site].into())
     }
 }
 
@@ -267,6 +275,41 @@ impl fmt::Display for Sites {
             write!(f, "{site}")?;
         }
         Ok(())
+    }
+}
+
+/// Something for each of a few sites, in the order of their names. It takes no more memory than they
+/// need.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct BySite<T>(Vec<(SiteId, T)>);
+
+impl<T> Default for BySite<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Default> BySite<T> {
+    pub(crate) fn get(&self, site: &SiteId) -> Option<&T> {
+        self.place(site).ok().map(|at| &self.0[at].1)
+    }
+
+    /// What there is for a site; something new if there is nothing.
+    pub(crate) fn entry(&mut self, site: &SiteId) -> &mut T {
+        let at = self.place(site).unwrap_or_else(|at| {
+            self.0.reserve_exact(1);
+            self.0.insert(at, (site.clone(), T::default()));
+            at
+        });
+        &mut self.0[at].1
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&SiteId, &T)> {
+        self.0.iter().map(|(site, value)| (site, value))
+    }
+
+    fn place(&self, site: &SiteId) -> Result<usize, usize> {
+        self.0.binary_search_by(|(other, _)| other.cmp(site))
     }
 }
 

@@ -24,6 +24,7 @@
 extern crate alloc;
 
 pub mod duration;
+mod few;
 pub mod history;
 pub mod id;
 pub mod json;

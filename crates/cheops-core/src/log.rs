@@ -18,7 +18,8 @@
 use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec, vec::Vec};
 
 use crate::{
-    id::{OpId, SiteId},
+    few::{Few, push},
+    id::{BySite, OpId, SiteId},
     operation::SharedOperation,
     time::Timestamp,
 };
@@ -66,27 +67,30 @@ struct Node {
     lane: LaneIx,
     /// How many operations of its lane precede it.
     index: u32,
-    /// For every other lane, how many of its operations precede it. Chains of one site share it.
-    past: Arc<[u32]>,
+    /// For every other lane, how many of its operations precede it; nothing if none does. Chains of one
+    /// site share it.
+    past: Option<Arc<[u32]>>,
 }
 
 /// What the log knows about one site.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct Origin {
-    lanes: Vec<LaneIx>,
+    lanes: Few<LaneIx>,
     /// The operations received there, by number.
-    numbers: Vec<(u64, Ix)>,
+    numbers: Few<(u64, Ix)>,
 }
 
 /// The set of operations of a resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Log {
     nodes: Vec<Node>,
-    lanes: Vec<Vec<Ix>>,
-    origins: BTreeMap<SiteId, Origin>,
+    lanes: Vec<Few<Ix>>,
+    origins: BySite<Origin>,
     /// The operations that none follows, in no order of meaning.
-    heads: Vec<Ix>,
+    heads: Few<Ix>,
     in_time: bool,
+    /// The operations that delete the resource.
+    deletes: Vec<Ix>,
     /// What was forgotten with an earlier life of the resource: up to these numbers, of each site.
     forgotten: BTreeMap<SiteId, u64>,
 }
@@ -96,9 +100,10 @@ impl Default for Log {
         Self {
             nodes: Vec::new(),
             lanes: Vec::new(),
-            origins: BTreeMap::new(),
-            heads: Vec::new(),
+            origins: BySite::default(),
+            heads: Few::default(),
             in_time: true,
+            deletes: Vec::new(),
             forgotten: BTreeMap::new(),
         }
     }
@@ -125,12 +130,15 @@ impl Log {
         let past = self.share(past, lane, &parents);
 
         self.lanes[lane.usize()].push(ix);
-        let origin = self.origins.entry(op.id.site.clone()).or_default();
+        let origin = self.origins.entry(&op.id.site);
         let at = origin.numbers.partition_point(|&(number, _)| number < op.id.number);
         origin.numbers.insert(at, (op.id.number, ix));
         self.heads.retain(|head| !parents.contains(head));
         self.heads.push(ix);
-        self.nodes.push(Node { at: op.at, op, lane, index, past });
+        if op.kind.is_delete() {
+            push(&mut self.deletes, ix);
+        }
+        push(&mut self.nodes, Node { at: op.at, op, lane, index, past });
         Ok(ix)
     }
 
@@ -139,7 +147,8 @@ impl Log {
         let mut past = vec![0; self.lanes.len()];
         for &parent in parents {
             let node = &self.nodes[parent.usize()];
-            past.iter_mut().zip(node.past.iter()).for_each(|(seen, &n)| *seen = n.max(*seen));
+            let before = node.past.iter().flat_map(|past| past.iter());
+            past.iter_mut().zip(before).for_each(|(seen, &n)| *seen = n.max(*seen));
             let own = &mut past[node.lane.usize()];
             *own = (node.index + 1).max(*own);
         }
@@ -157,13 +166,13 @@ impl Log {
             return lane;
         }
         let lane = LaneIx(u32::try_from(self.lanes.len()).unwrap_or(u32::MAX));
-        self.lanes.push(Vec::new());
-        self.origins.entry(site.clone()).or_default().lanes.push(lane);
+        push(&mut self.lanes, Few::default());
+        self.origins.entry(site).lanes.push(lane);
         lane
     }
 
     /// The past without the operation's own lane, shared with its predecessor where it is the same.
-    fn share(&self, mut past: Vec<u32>, lane: LaneIx, parents: &[Ix]) -> Arc<[u32]> {
+    fn share(&self, mut past: Vec<u32>, lane: LaneIx, parents: &[Ix]) -> Option<Arc<[u32]>> {
         if let [parent] = parents
             && self.nodes[parent.usize()].lane == lane
         {
@@ -175,7 +184,7 @@ impl Log {
         while past.last() == Some(&0) {
             past.pop();
         }
-        past.into()
+        (!past.is_empty()).then(|| past.into())
     }
 
     /// Takes note of what is forgotten: it counts as known, and to follow it is to follow nothing.
@@ -199,6 +208,11 @@ impl Log {
     /// Whether an operation follows this one.
     pub(crate) fn is_followed(&self, ix: Ix) -> bool {
         self.heads.iter().any(|&head| self.precedes(ix, head))
+    }
+
+    /// The operations that delete the resource.
+    pub(crate) fn deletes(&self) -> impl Iterator<Item = Ix> {
+        self.deletes.iter().copied()
     }
 
     /// Whether one of the operations that none follows deletes the resource.
@@ -231,6 +245,38 @@ impl Log {
     /// All operations, each after its parents.
     pub fn iter(&self) -> impl Iterator<Item = (Ix, &SharedOperation)> {
         (0..).map(Ix).zip(self.nodes.iter().map(|node| &node.op))
+    }
+
+    /// The latest operations, at most so many, or those before one, in the order that ties are broken
+    /// by. It does not walk over the others, as long as every operation is later than its parents.
+    pub fn latest(&self, most: usize, before: Option<&OpId>) -> Vec<Ix> {
+        let end = before.and_then(|id| self.find(id)).map(|ix| self.op(ix).key());
+        let in_range = |ix: Ix| end.is_none_or(|end| self.op(ix).key() < end);
+        let mut found: Vec<Ix> = Vec::new();
+        if self.in_time {
+            // In a lane time goes forward: its latest are the last of those in range.
+            let mut last: Vec<&[Ix]> = self
+                .lanes
+                .iter()
+                .map(|lane| &lane[..lane.partition_point(|&ix| in_range(ix))])
+                .collect();
+            while found.len() < most {
+                let later = |a: &&mut &[Ix], b: &&mut &[Ix]| {
+                    let key = |lane: &[Ix]| lane.last().map(|&ix| self.op(ix).key());
+                    key(a).cmp(&key(b))
+                };
+                let Some(lane) = last.iter_mut().max_by(later) else { break };
+                let Some((&ix, rest)) = lane.split_last() else { break };
+                found.push(ix);
+                *lane = rest;
+            }
+            found.reverse();
+        } else {
+            found.extend(self.iter().map(|(ix, _)| ix).filter(|&ix| in_range(ix)));
+            found.sort_unstable_by(|&a, &b| self.op(a).key().cmp(&self.op(b).key()));
+            found.drain(..found.len().saturating_sub(most));
+        }
+        found
     }
 
     /// The operations that none follows: the parents of the next one, in order.
@@ -294,7 +340,8 @@ impl Log {
         if node.lane == lane {
             node.index
         } else {
-            node.past.get(lane.usize()).copied().unwrap_or(0)
+            let past = node.past.as_ref().and_then(|past| past.get(lane.usize()));
+            past.copied().unwrap_or(0)
         }
     }
 

@@ -52,8 +52,8 @@ pub struct Operation {
 pub struct Declaration {
     /// Where the resource is to exist.
     pub sites: Sites,
-    /// How its operations meet.
-    pub config: Config,
+    /// How its operations meet. Many resources share one.
+    pub config: Arc<Config>,
     /// What of the resource's earlier lives is forgotten: records up to these numbers, of each site.
     /// Empty, unless the resource is created again at a site that has forgotten it.
     pub base: BTreeMap<SiteId, u64>,

@@ -315,7 +315,7 @@ impl Journal {
                     acts.push(Act::Run { op, again, fresh, failed });
                     self.ran(op, fresh, if failed { Outcome::Ko } else { Outcome::Ok });
                     if failed {
-                        self.changed(resolution.void(log, op));
+                        self.changed(resolution.void(log, op).from);
                     }
                 }
             }

@@ -5,8 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use cheops_core::{
     id::{OpId, ResourceId, SiteId, Sites},
-    matrix::Config,
-    operation::{Action, Declaration, Operation},
+    operation::{Action, Declaration, HttpBody, HttpRequest, Names, Operation},
     plan::Outcome,
     replica::{
         self, Durable, Effect, Event, Input, Message, Record, Replica, Reply, Report, Sent,
@@ -52,7 +51,7 @@ fn operation(id: &str, at: u64, parents: &[&str], declares: Option<&[&str]>) -> 
         declares: declares.map(|names| {
             Box::new(Declaration {
                 sites: sites(names),
-                config: Config::default(),
+                config: Arc::default(),
                 base: Version::new(),
             })
         }),
@@ -426,4 +425,40 @@ fn what_comes_early_waits() {
     let ids: Vec<OpId> =
         a.resource(&resource("r")).unwrap().block().map(|op| op.id.clone()).collect();
     assert_eq!(ids, chain.map(|op| op.id));
+}
+
+/// The site is stuck with a delete of which nobody knows whether it took effect here, and hears that
+/// the others have forgotten all up to it. To delete again would change nothing.
+#[test]
+fn a_site_that_is_stuck_does_not_try_for_ever_to_forget() {
+    let mut a = replica("a");
+    let post = || {
+        Action::Http(Box::new(HttpRequest {
+            service: "image".parse().unwrap(),
+            method: "POST".into(),
+            target: "/delete".into(),
+            headers: Box::default(),
+            body: HttpBody::None,
+            names: Names::Nothing,
+        }))
+    };
+    let first = operation("b:1", 1 << 20, &[], Some(&["a", "b"]));
+    let delete = Operation {
+        kind: "delete".parse().unwrap(),
+        action: post(),
+        reset: true,
+        ..operation("b:2", 2 << 20, &["b:1"], None)
+    };
+    serve(&mut a, records("b", 0, first), now(2_000));
+    let effects = a.handle(records("b", 1, delete), now(2_000));
+    let run = effects.into_iter().find_map(|effect| match effect {
+        Effect::Run { run, .. } => Some(run),
+        _ => None,
+    });
+    a.handle(Input::Lost(run.unwrap()), now(2_000));
+    assert!(a.resource(&resource("r")).unwrap().is_stuck());
+    let version = [(site("a"), 2), (site("b"), 2)].into();
+    let message = Message::Forgotten(vec![(resource("r"), version)]);
+    a.handle(Input::Received { from: site("b"), message }, now(2_001));
+    assert!(a.resource(&resource("r")).unwrap().is_stuck(), "a person has to decide");
 }

@@ -159,7 +159,7 @@ fn adopt(world: &mut Sky, n: usize, op: &OpId, id: &ResourceId) -> Option<OpId> 
         ticket: Ticket(0),
         resource: id.clone(),
         sites: declared.map(|declared| declared.sites.clone()),
-        config: declared.map(|declared| declared.config.clone()),
+        config: declared.map(|declared| (*declared.config).clone()),
         kind: held.kind.clone(),
         author: held.author.clone(),
         action: held.action.clone(),

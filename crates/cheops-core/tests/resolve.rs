@@ -46,7 +46,7 @@ fn incremental(
         for id in void {
             let ix = log.find(id).unwrap();
             resolution.void(&log, ix);
-            assert_eq!(resolution.void(&log, ix), resolution.block().len());
+            assert_eq!(resolution.void(&log, ix).from, resolution.block().len());
         }
     }
     (log, resolution)

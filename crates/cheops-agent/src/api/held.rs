@@ -179,7 +179,7 @@ fn submission(who: &Who, held: &replica::Held, exists: bool) -> ApiResult<Submis
         ticket: Ticket(0),
         resource: op.resource.clone(),
         sites: declared.map(|declared| declared.sites.clone()),
-        config: declared.map(|declared| declared.config.clone()),
+        config: declared.map(|declared| (*declared.config).clone()),
         kind: op.kind.clone(),
         author: who.author_of(None)?,
         action: op.action.clone(),

@@ -150,14 +150,16 @@ pub(super) async fn get(
     let (here, wanted, printed) = (context.here().clone(), id.clone(), query.printed);
     let look = move |replica: &Replica| {
         let resource = replica.resource(&wanted)?;
-        let mut found = view::resource(&here, resource, limit, before.as_ref());
-        if let Some(most) = printed {
-            view::shorten(&mut found, most);
-        }
-        Some(found)
+        Some(view::Snapshot::of(&here, resource, limit, before.as_ref()))
     };
     match context.node.read(look).await? {
-        Some(found) => Ok(axum::Json(found).into_response()),
+        Some(found) => {
+            let mut found = found.resource(context.here());
+            if let Some(most) = printed {
+                view::shorten(&mut found, most);
+            }
+            Ok(axum::Json(found).into_response())
+        }
         None if query.local || pass::was_passed(&headers) => {
             Err(ApiError::no_resource(id.as_str(), &[]))
         }
@@ -200,13 +202,11 @@ pub(super) async fn operation(
     let look = move |replica: &Replica| {
         let resource = replica.resource(&wanted)?;
         let Some(ix) = resource.log().find(&wanted_op) else { return Some(None) };
-        let place = resource.resolution().block().iter().position(|&kept| kept == ix);
-        let account = resource.receipt(&wanted_op).filter(|_| place.is_none());
-        let op = resource.log().op(ix);
-        Some(Some(view::operation(&here, resource, op, place.map(|n| n + 1), account.as_ref())))
+        let account = resource.receipts_of(&[ix]).remove(&ix);
+        Some(Some(view::Snapped::of(&here, resource, ix, account)))
     };
     match context.node.read(look).await? {
-        Some(Some(found)) => Ok(axum::Json(found).into_response()),
+        Some(Some(found)) => Ok(axum::Json(found.operation()).into_response()),
         Some(None) => Err(ApiError::not_found(
             "unknown-operation",
             format!("resource `{id}` has no operation `{op}` here"),

@@ -1,7 +1,7 @@
 //! From the core's values to what the API says. Pure functions; they run where the replica is, so
 //! they look at no more than they are asked for.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use cheops_core::{
     id::{OpId, SiteId, Sites},
@@ -82,33 +82,126 @@ pub(super) fn hearsay(resource: &replica::Resource, site: &SiteId) -> State {
 }
 
 /// A resource in full, with at most so many of its operations, the newest, or those before one.
-pub(super) fn resource(
-    here: &SiteId,
-    resource: &replica::Resource,
-    limit: usize,
-    before: Option<&OpId>,
-) -> Resource {
-    let shown = newest(resource, limit, before);
-    let receipts = resource.receipts();
-    let block = resource.resolution().block();
-    let places: BTreeMap<Ix, usize> = block.iter().copied().zip(1..).collect();
-    let operations = shown
-        .into_iter()
-        .map(|(ix, op)| {
-            let account = receipts.get(&op.id);
-            operation(here, resource, op, places.get(&ix).copied(), account)
-        })
-        .collect();
-    let skipped = block.len().saturating_sub(MAX_BLOCK);
-    Resource {
-        summary: summary(resource),
-        seen_by: here.to_string(),
-        config: resource.config().to_json(),
-        block_ids: resource.block().skip(skipped).map(|op| op.id.to_string()).collect(),
-        operations,
-        version: resource.version().into_iter().map(|(s, n)| (s.to_string(), n)).collect(),
-        by_site: resource.present().map(|site| at_site(resource, site)).collect(),
+///
+/// Others wait for the replica while it is looked at, so operations and replies are only taken by
+/// reference; [`Snapshot::resource`] puts them in words somewhere else.
+pub(super) struct Snapshot {
+    summary: ResourceSummary,
+    config: serde_json::Value,
+    block: Vec<OpId>,
+    operations: Vec<Snapped>,
+    version: replica::Version,
+    by_site: Vec<ResourceAtSite>,
+}
+
+impl Snapshot {
+    /// Takes it.
+    pub(super) fn of(
+        here: &SiteId,
+        resource: &replica::Resource,
+        limit: usize,
+        before: Option<&OpId>,
+    ) -> Self {
+        let shown = resource.log().latest(limit, before);
+        let mut receipts = resource.receipts_of(&shown);
+        let operations = shown.into_iter().map(|ix| {
+            let account = receipts.remove(&ix);
+            Snapped::of(here, resource, ix, account)
+        });
+        let skipped = resource.resolution().block().len().saturating_sub(MAX_BLOCK);
+        Self {
+            operations: operations.collect(),
+            summary: summary(resource),
+            config: resource.config().to_json(),
+            block: resource.block().skip(skipped).map(|op| op.id.clone()).collect(),
+            version: resource.version(),
+            by_site: resource.present().map(|site| at_site(resource, site)).collect(),
+        }
     }
+
+    /// The resource in words.
+    pub(super) fn resource(self, here: &SiteId) -> Resource {
+        Resource {
+            summary: self.summary,
+            seen_by: here.to_string(),
+            config: self.config,
+            block_ids: self.block.iter().map(ToString::to_string).collect(),
+            operations: self.operations.iter().map(Snapped::operation).collect(),
+            version: self.version.into_iter().map(|(s, n)| (s.to_string(), n)).collect(),
+            by_site: self.by_site,
+        }
+    }
+}
+
+/// An operation, and what became of it, by reference.
+pub(super) struct Snapped {
+    op: SharedOperation,
+    /// Its place in the block, from 1.
+    place: Option<usize>,
+    account: Option<Account>,
+    /// What each site says of it, and whether it runs there.
+    runs: Vec<(SiteId, Option<Arc<replica::Reply>>, bool)>,
+}
+
+impl Snapped {
+    /// Takes it. `account`: why it is not in the block.
+    pub(super) fn of(
+        here: &SiteId,
+        resource: &replica::Resource,
+        ix: Ix,
+        account: Option<Account>,
+    ) -> Self {
+        let op = resource.log().op(ix);
+        let run = |site: &SiteId| {
+            let reply = resource.shared_reply(ix, site).cloned();
+            let running = site == here && resource.running().is_some_and(|(id, _)| *id == op.id);
+            (site.clone(), reply, running)
+        };
+        // The sites that are waited for, and those that were removed after they had answered.
+        let answered = |site: &&SiteId| resource.shared_reply(ix, site).is_some();
+        let sites = resource.present().chain(resource.absent().filter(answered));
+        Self {
+            op: op.clone(),
+            place: resource.resolution().place(ix).map(|place| place + 1),
+            account,
+            runs: sites.map(run).collect(),
+        }
+    }
+
+    /// The operation in words.
+    pub(super) fn operation(&self) -> Operation {
+        let op = &self.op;
+        let fate = self.account.as_ref().map_or(Fate::Kept, |account| fate(account.fate));
+        let at = |(site, reply, running): &(SiteId, Option<Arc<replica::Reply>>, bool)| {
+            reply.as_deref().map_or_else(|| not_run(site, *running, fate), run)
+        };
+        Operation {
+            id: op.id.to_string(),
+            kind: op.kind.to_string(),
+            author: op.author.to_string(),
+            at: rfc3339(op.at.wall()),
+            parents: op.parents.iter().map(ToString::to_string).collect(),
+            command: command(&op.action),
+            request: !matches!(op.action, operation::Action::Command { .. }),
+            files: files(&op.action),
+            reset: op.reset,
+            keep_going: op.keep_going,
+            key: op.key.as_ref().map(ToString::to_string),
+            fate,
+            place: self.place,
+            receipt: self.account.as_ref().map(receipt),
+            runs: self.runs.iter().map(at).collect(),
+        }
+    }
+}
+
+fn not_run(site: &SiteId, running: bool, fate: Fate) -> Run {
+    let status = match fate {
+        _ if running => RunStatus::Running,
+        Fate::Kept => RunStatus::Waiting,
+        Fate::Over | Fate::Fallen | Fate::Void => RunStatus::Dropped,
+    };
+    Run { site: site.to_string(), status, attempt: None, took_ms: None, output: None }
 }
 
 /// Leaves the last bytes of what each run printed, whole characters of them.
@@ -121,39 +214,9 @@ pub(super) fn shorten(resource: &mut Resource, most: usize) {
     }
 }
 
-/// The newest operations, or those before one, oldest first: in the same order at every site.
-fn newest<'a>(
-    resource: &'a replica::Resource,
-    limit: usize,
-    before: Option<&OpId>,
-) -> Vec<(Ix, &'a SharedOperation)> {
-    let log = resource.log();
-    let end = before.and_then(|id| log.find(id)).map(|ix| log.op(ix).key());
-    let mut found: Vec<_> =
-        log.iter().filter(|(_, op)| end.is_none_or(|end| op.key() < end)).collect();
-    if limit == 0 {
-        return Vec::new();
-    }
-    if let Some(from) = found.len().checked_sub(limit) {
-        let rest = found.len() - 1;
-        found.select_nth_unstable_by(from.min(rest), |(_, a), (_, b)| a.key().cmp(&b.key()));
-        found.drain(..from);
-    }
-    found.sort_unstable_by(|(_, a), (_, b)| a.key().cmp(&b.key()));
-    found
-}
-
 fn at_site(resource: &replica::Resource, site: &SiteId) -> ResourceAtSite {
-    let (mut ok, mut ko, mut denied, mut unknown, mut waiting) = (0, 0, 0, 0, 0);
-    for op in resource.block() {
-        match resource.reply(&op.id, site).map(|reply| reply.outcome) {
-            Some(Outcome::Ok) => ok += 1,
-            Some(Outcome::Ko) => ko += 1,
-            Some(Outcome::Denied) => denied += 1,
-            Some(Outcome::Unknown) => unknown += 1,
-            None => waiting += 1,
-        }
-    }
+    let replica::Tally { ok, ko, denied, unknown } = resource.tally(site);
+    let waiting = resource.resolution().block().len() - (ok + ko + denied + unknown);
     let shown = resource.shown(site).and_then(|shown| shown.print.as_ref()).map(print);
     let part = resource.config().share(site).map(number);
     ResourceAtSite { site: site.to_string(), ok, ko, denied, unknown, waiting, shown, part }
@@ -176,62 +239,6 @@ fn print(print: &replica::Print) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
-}
-
-/// An operation, and what became of it.
-pub(super) fn operation(
-    here: &SiteId,
-    resource: &replica::Resource,
-    op: &SharedOperation,
-    place: Option<usize>,
-    account: Option<&Account>,
-) -> Operation {
-    let fate = account.map_or(Fate::Kept, |account| fate(account.fate));
-    Operation {
-        id: op.id.to_string(),
-        kind: op.kind.to_string(),
-        author: op.author.to_string(),
-        at: rfc3339(op.at.wall()),
-        parents: op.parents.iter().map(ToString::to_string).collect(),
-        command: command(&op.action),
-        request: !matches!(op.action, operation::Action::Command { .. }),
-        files: files(&op.action),
-        reset: op.reset,
-        keep_going: op.keep_going,
-        key: op.key.as_ref().map(ToString::to_string),
-        fate,
-        place,
-        receipt: account.map(receipt),
-        runs: answering(resource, op).map(|site| at(here, resource, op, site, fate)).collect(),
-    }
-}
-
-/// The sites that are waited for, and those that were removed after they had answered.
-fn answering<'a>(
-    resource: &'a replica::Resource,
-    op: &'a SharedOperation,
-) -> impl Iterator<Item = &'a SiteId> {
-    let answered = |site: &&SiteId| resource.reply(&op.id, site).is_some();
-    resource.present().chain(resource.absent().filter(answered))
-}
-
-fn at(
-    here: &SiteId,
-    resource: &replica::Resource,
-    op: &SharedOperation,
-    site: &SiteId,
-    fate: Fate,
-) -> Run {
-    if let Some(reply) = resource.reply(&op.id, site) {
-        return run(reply);
-    }
-    let running = site == here && resource.running().is_some_and(|(id, _)| *id == op.id);
-    let status = match fate {
-        _ if running => RunStatus::Running,
-        Fate::Kept => RunStatus::Waiting,
-        Fate::Over | Fate::Fallen | Fate::Void => RunStatus::Dropped,
-    };
-    Run { site: site.to_string(), status, attempt: None, took_ms: None, output: None }
 }
 
 fn fate(fate: resolve::Fate) -> Fate {

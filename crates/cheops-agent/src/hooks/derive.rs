@@ -34,10 +34,6 @@ use crate::{
 const MOST: usize = 10_000;
 /// How many resources are looked at in one go.
 const ROUND: usize = 200;
-/// How long a resource that is too much work to look at is put off, in milliseconds.
-const PUT_OFF: u64 = 5_000;
-/// A resource rests for a millisecond after a look at so many replies: a fiftieth of the time is enough.
-const REPLIES: usize = 200;
 
 /// What is remembered between one look and the next, also over a restart.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -55,9 +51,6 @@ pub(crate) struct Memory {
     links: BTreeMap<String, Link>,
     /// The resources whose state is to be looked at, and whether an operation or a reply is why.
     touched: BTreeMap<String, bool>,
-    /// Those that rest until a time.
-    #[serde(skip)]
-    resting: BTreeMap<String, u64>,
     /// The one that was looked at last.
     #[serde(skip)]
     last: String,
@@ -155,18 +148,16 @@ impl Memory {
         wanted
     }
 
-    /// The resources to look at now: those of which something is due, and those that were touched and do
-    /// not rest.
+    /// The resources to look at now: those of which something is due, and those that were touched.
     pub(crate) fn ripe(&self, now: u64) -> BTreeSet<ResourceId> {
         let is_due = |ops: &BTreeMap<String, Open>| {
             ops.values().any(|open| open.due.is_some_and(|due| due <= now))
         };
         let due = self.open.iter().filter(|(_, ops)| is_due(ops)).map(|(id, _)| id).take(ROUND);
-        let rests = |id: &&String| self.resting.get(*id).is_some_and(|until| *until > now);
         // One after the other, and then from the beginning, so that each gets its turn.
         let after = self.touched.range::<String, _>((Excluded(&self.last), Unbounded));
         let before = self.touched.range::<String, _>((Unbounded, Included(&self.last)));
-        let touched = after.chain(before).map(|(id, _)| id).filter(|id| !rests(id)).take(ROUND);
+        let touched = after.chain(before).map(|(id, _)| id).take(ROUND);
         due.chain(touched).filter_map(|id| id.parse().ok()).collect()
     }
 
@@ -212,7 +203,6 @@ impl Memory {
         for (resource, seen) in seen {
             events.extend(self.operations(resource, seen, teller, moment));
         }
-        self.resting.retain(|_, until| *until > moment.now);
         if let Some(last) = page.look.last() {
             self.last = last.to_string();
         }
@@ -223,16 +213,9 @@ impl Memory {
                 self.touched.remove(id);
                 continue;
             };
-            let Some(standing) = &seen.standing else {
-                self.resting.insert(id.to_owned(), moment.now + PUT_OFF);
-                continue;
-            };
+            let Some(standing) = &seen.standing else { continue };
             let news = self.touched.remove(id).unwrap_or(false);
             events.extend(self.state(resource, standing, news, teller));
-            let rest = u64::try_from(seen.replies / REPLIES).unwrap_or(u64::MAX);
-            if rest > 0 {
-                self.resting.insert(id.to_owned(), moment.now.saturating_add(rest));
-            }
         }
         for (peer, up) in &page.links {
             events.extend(self.link(peer, *up, teller, moment));

@@ -39,10 +39,8 @@ pub(crate) struct Seen {
     pub(crate) sites: Vec<SiteId>,
     /// The operations that were asked about.
     pub(crate) ops: BTreeMap<OpId, SeenOp>,
-    /// How it stands, if that was asked for, and is not too much work.
+    /// How it stands, if that was asked for.
     pub(crate) standing: Option<Standing>,
-    /// How many replies there are to look at, about.
-    pub(crate) replies: usize,
 }
 
 /// How a resource stands.

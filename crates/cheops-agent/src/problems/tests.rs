@@ -70,7 +70,7 @@ impl Sent {
         let id = |n: u64| OpId { site: site(1), number: 2 * n - 1 };
         let declares = Declaration {
             sites: Sites::new([site(1), site(2)]).unwrap(),
-            config: Config { matrix: kinds::made(), ..Config::default() },
+            config: Config { matrix: kinds::made(), ..Config::default() }.into(),
             base: Version::new(),
         };
         let (target, names) = if self.makes {

@@ -62,7 +62,8 @@ impl<'a> Twin<'a> for Declaration<'a> {
                 check: self.check.read(names).at("check")?,
                 timeout: self.timeout.read(names).at("timeout")?,
                 parts,
-            },
+            }
+            .into(),
             base: self.base.read(names).at("base")?,
         })
     }

@@ -45,7 +45,7 @@ fn first() -> Operation {
         key: None,
         declares: Some(Box::new(Declaration {
             sites: Sites::new(ALL.map(name)).unwrap(),
-            config: Config::default(),
+            config: Config::default().into(),
             base: Version::new(),
         })),
     }

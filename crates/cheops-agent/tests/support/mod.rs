@@ -135,7 +135,7 @@ fn parts() -> impl Strategy<Value = Vec<Sites>> {
 
 fn declaration() -> impl Strategy<Value = Declaration> {
     (collection::vec(site(), 1..5), config(), version()).prop_map(|(sites, config, base)| {
-        Declaration { sites: Sites::new(sites).unwrap(), config, base }
+        Declaration { sites: Sites::new(sites).unwrap(), config: config.into(), base }
     })
 }
 

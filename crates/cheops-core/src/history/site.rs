@@ -89,7 +89,7 @@ impl Teller<'_> {
     }
 
     fn fail(&mut self, here: Ix) {
-        self.journal.changed(self.view.resolution.void(&self.view.log, here));
+        self.journal.changed(self.view.resolution.void(&self.view.log, here).from);
     }
 
     /// Runs what the plan says, until it says no more.

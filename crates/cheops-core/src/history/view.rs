@@ -73,9 +73,9 @@ impl View {
             let Ok(here) = self.log.insert(op(ix)) else { continue };
             self.members.push(ix);
             if !anew {
-                from = from.min(self.resolution.add(&self.log, here));
+                from = from.min(self.resolution.add(&self.log, here).from);
                 if void(ix) {
-                    from = from.min(self.resolution.void(&self.log, here));
+                    from = from.min(self.resolution.void(&self.log, here).from);
                 }
             }
         }

@@ -117,6 +117,18 @@ impl Config {
         .map(|(field, _, _)| field)
         .collect()
     }
+
+    /// A configuration that says nothing.
+    pub const fn nothing() -> Self {
+        Self {
+            matrix: Matrix { entries: Vec::new(), sorted: Vec::new() },
+            show: None,
+            reset: None,
+            check: None,
+            timeout: None,
+            parts: Vec::new(),
+        }
+    }
 }
 
 impl Take {

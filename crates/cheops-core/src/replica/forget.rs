@@ -132,8 +132,7 @@ impl Resource {
     fn lives_apart(&self, delete: Ix) -> bool {
         let apart =
             |other: Ix| self.fate(other) != Fate::Void && self.log.concurrent(delete, other);
-        let mut others = self.log.iter().filter(|(_, op)| op.kind.is_delete());
-        others.any(|(other, _)| apart(other) && self.log.is_followed(other))
+        self.log.deletes().any(|other| apart(other) && self.log.is_followed(other))
     }
 
     /// The resource without what lies within a version, which counts as known.
@@ -144,12 +143,12 @@ impl Resource {
         let declared = left.find_map(|(_, op)| op.declares.as_deref());
         let nothing = || Declaration {
             sites: self.sites().clone(),
-            config: self.config().clone(),
+            config: self.shared_config(),
             base: Version::new(),
         };
         let declared = declared.map_or_else(|| Cow::Owned(nothing()), Cow::Borrowed);
         let mut fresh = Self::new(self.id().clone(), &declared, &forgotten);
-        fresh.removed = self.removed.clone();
+        fresh.leave_out(self.removed.clone());
         for (site, number, item) in self.streams().beyond(&forgotten) {
             if let Some(record) = self.record(site, number, item) {
                 fresh.take(&record);
@@ -227,7 +226,10 @@ impl Resource {
             (ends, followed, self.log.op(op).key())
         };
         let Some(&delete) = over.iter().filter(was_run).max_by_key(rank) else { return false };
-        if !self.is_idle() || over == [delete] && self.work == Work::Idle {
+        // A site that is stuck and whose journal knows nothing would come out as it is, and try again
+        // without end.
+        let nothing_to_gain = self.work == Work::Idle || !self.journal.is_sure();
+        if !self.is_idle() || over == [delete] && nothing_to_gain {
             return false;
         }
         let mut fresh = self.without(version);
@@ -244,7 +246,7 @@ impl Resource {
 
     /// Whether another site may have forgotten what is still here, or the other way round.
     pub(super) fn may_be_trimmed(&self) -> bool {
-        !self.log.forgotten().is_empty() || self.log.iter().any(|(_, op)| op.kind.is_delete())
+        !self.log.forgotten().is_empty() || self.log.deletes().next().is_some()
     }
 
     /// What a site lacks that has this version and is not told of what is forgotten.
@@ -404,7 +406,7 @@ impl Replica {
             let why = "it forgets a resource that is not its own";
             return out.tell(Event::Refused { from, resource, why });
         }
-        let deleted = resource.log.iter().any(|(_, op)| op.kind.is_delete());
+        let deleted = resource.log.deletes().next().is_some();
         let over = |op: &OpId| covers(version, op) && !resource.log.is_forgotten(op);
         if !deleted && resource.log.iter().any(|(_, op)| over(&op.id)) {
             let (from, resource) = (from.clone(), id.clone());

@@ -111,11 +111,11 @@ impl Resource {
         });
         let declared = declared.unwrap_or_else(|| Declaration {
             sites: self.sites().clone(),
-            config: self.config().clone(),
+            config: self.shared_config(),
             base: Version::new(),
         });
         let mut fresh = Self::new(self.id().clone(), &declared, self.log.forgotten());
-        fresh.removed = self.removed.clone();
+        fresh.leave_out(self.removed.clone());
         for record in records {
             fresh.take(record);
         }
@@ -261,7 +261,7 @@ impl Replica {
             }
         }
         if let Some(stays) = stays {
-            *resource = stays;
+            **resource = stays;
         } else {
             let took_effect = |reply: &Arc<Reply>| !reply.outcome.is_failure();
             let ran = hold.ops.values().filter_map(|of| of.reply.as_ref());

@@ -21,8 +21,10 @@ mod made;
 mod message;
 mod rehearse;
 mod removed;
+mod replies;
 mod resource;
 mod run;
+mod shelf;
 mod shown;
 mod state;
 mod stream;
@@ -43,6 +45,7 @@ use self::{
     alarm::{Alarm, Alarms},
     forget::Tomb,
     held::Hold,
+    shelf::Shelf,
     wait::{News, Waiter},
     withhold::{Gap, Loss},
 };
@@ -53,7 +56,7 @@ pub use self::{
     rehearse::{Planned, Rehearsal},
     resource::Resource,
     shown::{Print, Shown},
-    state::{Shared, State},
+    state::{Shared, State, Summary, Tally},
     withhold::Lost,
 };
 use crate::{
@@ -100,7 +103,7 @@ pub struct Replica {
     here: SiteId,
     settings: Settings,
     clock: Clock,
-    resources: BTreeMap<ResourceId, Resource>,
+    resources: BTreeMap<ResourceId, Box<Resource>>,
     /// What is left of resources that were deleted. Of one that lives again, of its last life.
     tombs: BTreeMap<ResourceId, Tomb>,
     /// The resources of which something is lost here.
@@ -121,6 +124,7 @@ pub struct Replica {
     waiters: BTreeMap<Ticket, Waiter>,
     /// The requests that wait for something of a resource, by the operation that they became.
     awaited: BTreeMap<ResourceId, BTreeMap<OpId, BTreeSet<Ticket>>>,
+    shelf: Shelf,
 }
 
 /// What a request amounts to.
@@ -139,6 +143,8 @@ struct Outbox {
     run: Vec<Effect>,
     answer: Vec<Effect>,
     tell: Vec<Effect>,
+    /// The resources that went on.
+    went_on: Vec<ResourceId>,
 }
 
 impl Outbox {
@@ -191,6 +197,7 @@ impl Replica {
             alarms: Alarms::default(),
             waiters: BTreeMap::new(),
             awaited: BTreeMap::new(),
+            shelf: Shelf::default(),
         }
     }
 
@@ -203,11 +210,15 @@ impl Replica {
         written: impl IntoIterator<Item = Durable>,
     ) -> Self {
         let mut this = Self::new(here, settings);
-        for durable in written {
+        for mut durable in written {
+            if let Durable::Record(record, _) = &mut durable {
+                this.shelf.record(record);
+            }
             this.read(&durable);
         }
         for resource in this.resources.values_mut() {
             resource.news = News::default();
+            resource.refresh();
             for site in resource.sites().iter().filter(|&site| *site != this.here) {
                 let shared = this.shared.entry(site.clone()).or_default();
                 *shared = shared.wrapping_add(resource.digest());
@@ -250,6 +261,9 @@ impl Replica {
         resource.restore(&self.here, durable);
         if let Durable::Record(record, _) = durable {
             resource.take(record);
+            if declares(record) {
+                self.shelf.resource(resource);
+            }
         }
         self.release(id);
     }
@@ -271,7 +285,14 @@ impl Replica {
                 }
             }
             Input::Submit(submission) => self.submit(*submission, now, &mut out),
-            Input::Received { from, message } => self.received(&from, message, now, &mut out),
+            Input::Received { from, mut message } => {
+                if let Message::Records { records, .. } = &mut message {
+                    for sent in records {
+                        self.shelf.record(&mut sent.record);
+                    }
+                }
+                self.received(&from, message, now, &mut out);
+            }
             Input::Ran { run, report } => self.ran(&run, report, now, &mut out),
             Input::Lost(run) => self.lost(&run, now, &mut out),
             Input::NotStarted(run) | Input::Checked { run, happened: false } => {
@@ -299,7 +320,25 @@ impl Replica {
             }
             Input::Tick => self.tick(now, &mut out),
         }
+        self.refresh(&out);
         out.into_effects()
+    }
+
+    /// Brings up to date what a look at the resources needs that have changed: those that went on, and
+    /// those of which something is written down.
+    fn refresh(&mut self, out: &Outbox) {
+        let written = out.persist.iter().filter_map(|effect| match effect {
+            Effect::Persist(durable) => Some(durable.resource()),
+            _ => None,
+        });
+        let mut last = None;
+        for id in out.went_on.iter().chain(written) {
+            if last.replace(id) != Some(id)
+                && let Some(resource) = self.resources.get_mut(id)
+            {
+                resource.refresh();
+            }
+        }
     }
 
     /// When the next [`Input::Tick`] is due, on the steady clock.
@@ -325,7 +364,7 @@ impl Replica {
 
     /// The resources that exist here.
     pub fn resources(&self) -> impl Iterator<Item = &Resource> {
-        self.resources.values()
+        self.resources.values().map(|resource| &**resource)
     }
 
     /// Those with ids in a range.
@@ -333,12 +372,12 @@ impl Replica {
         &self,
         range: (Bound<ResourceId>, Bound<ResourceId>),
     ) -> impl Iterator<Item = &Resource> {
-        self.resources.range(range).map(|(_, resource)| resource)
+        self.resources.range(range).map(|(_, resource)| &**resource)
     }
 
     /// One of them.
     pub fn resource(&self, id: &ResourceId) -> Option<&Resource> {
-        self.resources.get(id)
+        self.resources.get(id).map(|resource| &**resource)
     }
 
     /// Up to where the records of a resource were forgotten that was deleted and is no longer here.
@@ -389,7 +428,8 @@ impl Replica {
             Ok(Asked::New(declares)) => declares,
         };
         let at = self.clock.tick(now.wall, self.followed(&id));
-        let op = self.operation(submission, declares, at);
+        let mut op = self.operation(submission, declares, at);
+        self.shelf.operation(&mut op);
         self.await_replies(ticket, &id, &op.id, now, wait);
         let after = self.last_number(&id);
         let record = Record::Operation(Arc::new(op));
@@ -408,7 +448,7 @@ impl Replica {
 
     /// What a request amounts to here and now, or why it is refused.
     fn asked(&self, submission: &Submission) -> Result<Asked, Refusal> {
-        let resource = self.resources.get(&submission.resource);
+        let resource = self.resource(&submission.resource);
         if let Some(op) = resource.map(|r| r.repeated(submission)).transpose()?.flatten() {
             return Ok(Asked::Known(op));
         }
@@ -443,7 +483,7 @@ impl Replica {
             let forgotten = self.tomb(&submission.resource).map(|tomb| tomb.version.clone());
             Declaration {
                 sites,
-                config: Config { parts, ..config },
+                config: Arc::new(Config { parts, ..config }),
                 base: forgotten.unwrap_or_default(),
             }
         })))
@@ -462,7 +502,7 @@ impl Replica {
         declares: Option<Declaration>,
         at: Timestamp,
     ) -> Operation {
-        let resource = self.resources.get(&submission.resource);
+        let resource = self.resource(&submission.resource);
         let tomb = self.tomb(&submission.resource);
         let number = self.next_number(&submission.resource);
         let parents = resource.map(|resource| resource.log.heads());
@@ -501,6 +541,9 @@ impl Replica {
         let Some(resource) = self.resources.get_mut(id) else { return };
         let before = resource.digest();
         resource.take(record);
+        if declares(record) {
+            self.shelf.resource(resource);
+        }
         if let Record::Reply(reply) = record
             && reply.id.site == self.here
         {
@@ -514,7 +557,7 @@ impl Replica {
     /// Begins a resource, if it is not here, where an earlier life of it ended.
     fn open(&mut self, id: &ResourceId, declared: &Declaration) {
         if !self.resources.contains_key(id) {
-            self.resources.insert(id.clone(), self.begun(id, declared));
+            self.resources.insert(id.clone(), Box::new(self.begun(id, declared)));
         }
     }
 
@@ -523,7 +566,7 @@ impl Replica {
         let nothing = Version::new();
         let forgotten = self.tombs.get(id).map_or(&nothing, |tomb| &tomb.version);
         let mut resource = Resource::new(id.clone(), declared, forgotten);
-        resource.removed = self.removed.clone();
+        resource.leave_out(self.removed.clone());
         if self.withheld.contains_key(id) {
             resource.lose(self.floor(id));
         }
@@ -571,6 +614,7 @@ impl Replica {
 
     /// Goes on after a resource has changed: answers who waits, and runs what is next.
     fn proceed(&mut self, id: &ResourceId, now: Now, out: &mut Outbox) {
+        out.went_on.push(id.clone());
         self.cut_if_due(id, now, out);
         self.answer_waiters(id, out);
         // The sites may have been heard before there was a resource to tell that these are all.
@@ -583,4 +627,9 @@ impl Replica {
         self.bury(id, now, out);
         self.show_later(id, now);
     }
+}
+
+/// Whether a record says something about the resource itself.
+fn declares(record: &Record) -> bool {
+    matches!(record, Record::Operation(op) if op.declares.is_some())
 }

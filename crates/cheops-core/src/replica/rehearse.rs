@@ -65,7 +65,7 @@ impl Replica {
     /// What would become of a request. Nothing changes.
     pub fn rehearse(&self, submission: &Submission, now: Now) -> Result<Rehearsal, Refusal> {
         let id = &submission.resource;
-        let resource = self.resources.get(id);
+        let resource = self.resource(id);
         let block = |resource: &Resource| resource.block().map(|op| op.id.clone()).collect();
         let before: Vec<OpId> = resource.map(block).unwrap_or_default();
         let declares = match self.asked(submission)? {

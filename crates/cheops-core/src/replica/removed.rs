@@ -19,7 +19,8 @@ impl Replica {
         sites.remove(&self.here);
         self.removed = Arc::new(sites);
         for resource in self.resources.values_mut() {
-            resource.removed = self.removed.clone();
+            resource.leave_out(self.removed.clone());
+            resource.refresh();
         }
     }
 

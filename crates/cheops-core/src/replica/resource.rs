@@ -6,6 +6,7 @@
 //!   operation, the operation that a reply or a print is about.
 
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     vec::Vec,
@@ -17,9 +18,10 @@ use super::{
     forget::join,
     made::Made,
     message::{Record, Reply, Sent, Version},
+    replies::Replies,
     run::Work,
     shown::{Look, Shown},
-    state::tail_of,
+    state::{Glance, tail_of},
     stream::{Item, Streams, digest, mark},
     wait::News,
     waiting::Waiting,
@@ -47,21 +49,16 @@ const BACKDATED: Millis = Millis(24 * 60 * 60 * 1_000);
 pub struct Resource {
     id: ResourceId,
     sites: Sites,
-    config: Config,
+    /// Nothing if no operation has declared one. Many resources share one.
+    config: Option<Arc<Config>>,
     /// The operation that declared the configuration.
     configured_by: Option<(Timestamp, OpId)>,
-    /// The operation that named the parts, and how many.
-    divided_by: Option<((Timestamp, OpId), usize)>,
     pub(super) log: Log,
     pub(super) resolution: Resolution,
     pub(super) journal: Journal,
     streams: Streams,
-    replies: BTreeMap<(Ix, SiteId), Arc<Reply>>,
-    /// The operations whose requesters gave a key. Of several with one key, received apart, the
-    /// earliest.
-    keys: BTreeMap<Key, Ix>,
-    /// Replies to operations that are forgotten: nobody asks for them, but streams have no gaps.
-    strays: BTreeMap<OpId, Arc<Reply>>,
+    replies: Replies,
+    rare: Option<Box<Rare>>,
     /// What each site made, as its replies tell.
     pub(super) made: BTreeMap<SiteId, Made>,
     /// What each site showed last.
@@ -84,6 +81,20 @@ pub struct Resource {
     pub(super) removed: Arc<BTreeSet<SiteId>>,
     /// Up to where the records of some sites count, if the rest has yet to be taken out here.
     pub(super) fenced: Version,
+    /// What a look at the resource needs, kept up to date.
+    pub(super) glance: Glance,
+}
+
+/// What few resources have.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+struct Rare {
+    /// The operation that named the parts, and how many.
+    divided_by: Option<((Timestamp, OpId), usize)>,
+    /// The operations whose requesters gave a key. Of several with one key, received apart, the
+    /// earliest.
+    keys: BTreeMap<Key, Ix>,
+    /// Replies to operations that are forgotten: nobody asks for them, but streams have no gaps.
+    strays: BTreeMap<OpId, Arc<Reply>>,
 }
 
 /// Whether a record can be taken in.
@@ -105,16 +116,14 @@ impl Resource {
         let mut this = Self {
             id,
             sites: declared.sites.clone(),
-            config: Config::default(),
+            config: None,
             configured_by: None,
-            divided_by: None,
             log: Log::default(),
             resolution: Resolution::new(Rules::new(&Config::default().matrix)),
             journal: Journal::default(),
             streams: Streams::default(),
-            replies: BTreeMap::new(),
-            keys: BTreeMap::new(),
-            strays: BTreeMap::new(),
+            replies: Replies::default(),
+            rare: None,
             made: BTreeMap::new(),
             shown: BTreeMap::new(),
             looking: None,
@@ -128,6 +137,7 @@ impl Resource {
             due: Version::new(),
             removed: Arc::default(),
             fenced: Version::new(),
+            glance: Glance::default(),
         };
         this.skip(&declared.base);
         this.skip(forgotten);
@@ -154,6 +164,15 @@ impl Resource {
         Sites::new(self.present().cloned()).unwrap_or_else(|_| self.sites.clone())
     }
 
+    /// Takes note of the sites that were removed, of this resource or of others.
+    pub(super) fn leave_out(&mut self, removed: Arc<BTreeSet<SiteId>>) {
+        let before = core::mem::replace(&mut self.removed, removed);
+        let differs = |site: &SiteId| before.contains(site) != self.removed.contains(site);
+        if self.sites.iter().any(differs) {
+            self.glance.all_changed();
+        }
+    }
+
     /// Those of them that were removed.
     pub fn absent(&self) -> impl Iterator<Item = &SiteId> {
         self.sites.iter().filter(|site| self.removed.contains(site))
@@ -161,7 +180,13 @@ impl Resource {
 
     /// How its operations meet.
     pub fn config(&self) -> &Config {
-        &self.config
+        static NOTHING: Config = Config::nothing();
+        self.config.as_deref().unwrap_or(&NOTHING)
+    }
+
+    /// The same, to be shared.
+    pub(super) fn shared_config(&self) -> Arc<Config> {
+        self.config.clone().unwrap_or_default()
     }
 
     /// The operation that gave it the configuration that it has, if one did.
@@ -194,8 +219,13 @@ impl Resource {
         self.shared_reply(op, site).map(|reply| &**reply)
     }
 
-    pub(super) fn shared_reply(&self, op: Ix, site: &SiteId) -> Option<&Arc<Reply>> {
-        self.replies.get(&(op, site.clone()))
+    /// The same, by the operation's place in the log, to be shared.
+    pub fn shared_reply(&self, op: Ix, site: &SiteId) -> Option<&Arc<Reply>> {
+        self.replies.get(op, site)
+    }
+
+    pub(super) fn replies(&self) -> &Replies {
+        &self.replies
     }
 
     /// The block from its last replacing operation on: what came before has no influence on the state
@@ -213,11 +243,17 @@ impl Resource {
 
     /// What became of all operations that are not in the block. Cheaper than one after the other.
     pub fn receipts(&self) -> BTreeMap<OpId, Account> {
-        let receipts = self.resolution.receipts(&self.log).into_iter();
-        let account = |(ix, receipt)| {
-            let account = self.resolution.account(&self.log, ix, Some(receipt), None);
-            (self.log.op(ix).id.clone(), account)
-        };
+        let all: Vec<Ix> = self.log.iter().map(|(ix, _)| ix).collect();
+        let accounts = self.receipts_of(&all).into_iter();
+        accounts.map(|(ix, account)| (self.log.op(ix).id.clone(), account)).collect()
+    }
+
+    /// What became of those of some operations that are not in the block. It does not walk over the
+    /// others, unless kinds of the matrix fell each other in a circle.
+    pub fn receipts_of(&self, ops: &[Ix]) -> BTreeMap<Ix, Account> {
+        let receipts = self.resolution.receipts_of(&self.log, ops).into_iter();
+        let account =
+            |(ix, receipt)| (ix, self.resolution.account(&self.log, ix, Some(receipt), None));
         receipts.map(account).collect()
     }
 
@@ -227,7 +263,8 @@ impl Resource {
         submission: &Submission,
     ) -> Result<Option<SharedOperation>, Refusal> {
         let Some(key) = &submission.key else { return Ok(None) };
-        let Some(&ix) = self.keys.get(key) else { return Ok(None) };
+        let known = self.rare.as_ref().and_then(|rare| rare.keys.get(key));
+        let Some(&ix) = known else { return Ok(None) };
         let op = self.log.op(ix);
         if op.is_request(&submission.kind, &submission.action, submission.keep_going) {
             Ok(Some(op.clone()))
@@ -393,7 +430,8 @@ impl Resource {
             Record::Reply(reply) => match self.take_reply(reply) {
                 Some(ix) => Item::Reply(ix),
                 None if self.log.is_forgotten(&reply.op) => {
-                    self.strays.insert(reply.id.clone(), reply.clone());
+                    let rare = self.rare.get_or_insert_default();
+                    rare.strays.insert(reply.id.clone(), reply.clone());
                     Item::Stray
                 }
                 None => return,
@@ -409,6 +447,7 @@ impl Resource {
         let high = self.streams.high(&id.site);
         if id.number > high {
             self.streams.push(&id.site, id.number, item);
+            self.glance.changed();
             let before = digest(&self.id, &id.site, high);
             let after = digest(&self.id, &id.site, id.number);
             self.digest = self.digest.wrapping_sub(before).wrapping_add(after);
@@ -416,6 +455,7 @@ impl Resource {
             let mut streams = mem::take(&mut self.streams);
             streams.fill(id, item, |site, number, item| self.depends(site, number, item));
             self.streams = streams;
+            self.glance.all_changed();
         }
         if let Record::Operation(op) = record {
             self.digest = self.digest.wrapping_add(mark(op));
@@ -433,16 +473,19 @@ impl Resource {
 
     fn take_operation(&mut self, op: &SharedOperation) -> Option<Ix> {
         let ix = self.log.insert(op.clone()).ok()?;
+        self.replies.grow(self.log.len());
         let before = self.resolution.block().len();
         let changed = self.resolution.add(&self.log, ix);
-        self.journal.changed(changed);
+        self.journal.changed(changed.from);
         self.news.of(ix);
-        if changed < before {
+        if changed.from < before {
             self.news.of_all();
         }
+        self.glance.block_changed(changed);
         self.clear_failed = false;
         if let Some(key) = &op.key {
-            let first = self.keys.entry(key.clone()).or_insert(ix);
+            let rare = self.rare.get_or_insert_default();
+            let first = rare.keys.entry(key.clone()).or_insert(ix);
             if self.log.earlier(ix, *first) {
                 *first = ix;
             }
@@ -459,13 +502,20 @@ impl Resource {
         if let Some(ix) = self.take_operation(op)
             && let Some(reply) = reply
         {
-            self.replies.insert((ix, here.clone()), Arc::new(reply.clone()));
+            debug_assert_eq!(reply.id.site, *here, "a site's own reply");
+            self.replies.insert(ix, Arc::new(reply.clone()));
+            self.glance.all_changed();
         }
     }
 
     fn declare(&mut self, op: &SharedOperation, declared: &Declaration) {
         join(&mut self.due, &declared.base);
-        self.sites = self.sites.union(&declared.sites);
+        let sites = self.sites.union(&declared.sites);
+        if sites != self.sites {
+            self.sites = sites;
+            self.glance.all_changed();
+        }
+        self.glance.changed();
         let by = (op.at, op.id.clone());
         self.divide(&by, &declared.config.parts);
         // Whoever gives no configuration does not take away one that another gave.
@@ -476,32 +526,49 @@ impl Resource {
             return;
         }
         self.configured_by = Some(by);
-        let same_rules = self.config.matrix == declared.config.matrix;
-        let parts = mem::take(&mut self.config.parts);
-        self.config = Config { parts, ..declared.config.clone() };
+        let same_rules = self.config().matrix == declared.config.matrix;
+        let parts = &self.config().parts;
+        self.config = Some(if *parts == declared.config.parts {
+            declared.config.clone()
+        } else {
+            Arc::new(Config { parts: parts.clone(), ..(*declared.config).clone() })
+        });
         if !same_rules {
-            let rules = Rules::new(&self.config.matrix);
+            let rules = Rules::new(&self.config().matrix);
             let void = |ix| self.is_void(ix);
             self.resolution = Resolution::of(rules, &self.log, void);
             self.journal.changed(0);
             self.news.of_all();
+            self.glance.all_changed();
         }
     }
 
     /// Takes in the parts that an operation names, and gives one to each site that has none.
     fn divide(&mut self, by: &(Timestamp, OpId), named: &[Sites]) {
-        let later = self.divided_by.as_ref().is_none_or(|(last, _)| last < by);
+        let last = self.rare.as_ref().and_then(|rare| rare.divided_by.as_ref());
+        let later = last.is_none_or(|(last, _)| last < by);
         if !named.is_empty() && later {
-            self.divided_by = Some((by.clone(), named.len()));
-            self.config.parts = named.to_vec();
+            let rare = self.rare.get_or_insert_default();
+            rare.divided_by = Some((by.clone(), named.len()));
+            self.set_parts(named.to_vec());
         }
-        let Some((_, named)) = self.divided_by else { return };
+        let divided_by = self.rare.as_ref().and_then(|rare| rare.divided_by.as_ref());
+        let Some(&(_, named)) = divided_by else { return };
         // From the start: sites become known in any order.
-        self.config.parts.truncate(named);
+        let parts = &self.config().parts;
+        let mut given = parts[..named.min(parts.len())].to_vec();
+        let is_given = |given: &[Sites], site| given.iter().any(|part| part.contains(site));
         for site in self.sites.iter() {
-            if self.config.share(site).is_none() {
-                self.config.parts.push(Sites::from(site.clone()));
+            if !is_given(&given, site) {
+                given.push(Sites::from(site.clone()));
             }
+        }
+        self.set_parts(given);
+    }
+
+    fn set_parts(&mut self, parts: Vec<Sites>) {
+        if self.config().parts != parts {
+            Arc::make_mut(self.config.get_or_insert_default()).parts = parts;
         }
     }
 
@@ -511,14 +578,16 @@ impl Resource {
         let stands =
             |stood: &Arc<Reply>| (stood.attempt, stood.outcome) < (reply.attempt, reply.outcome);
         if stood.as_ref().is_none_or(stands) {
-            self.replies.insert((ix, reply.id.site.clone()), reply.clone());
+            self.replies.insert(ix, reply.clone());
             self.note_made(ix, reply, stood.as_deref());
+            self.glance.replied(ix, reply, stood.as_deref());
         }
         self.news.of(ix);
         if self.is_void(ix) && self.fate(ix) != Fate::Void {
             let changed = self.resolution.void(&self.log, ix);
-            self.journal.changed(changed);
+            self.journal.changed(changed.from);
             self.news.of_all();
+            self.glance.block_changed(changed);
             self.clear_failed = false;
         }
         Some(ix)
@@ -540,12 +609,13 @@ impl Resource {
             Item::Operation(ix) => Some(Record::Operation(self.log.op(ix).clone())),
             Item::Reply(ix) => self
                 .replies
-                .get(&(ix, site.clone()))
+                .get(ix, site)
                 .filter(|reply| reply.id.number == number)
                 .map(|reply| Record::Reply(reply.clone())),
             Item::Stray => {
                 let id = OpId { site: site.clone(), number };
-                self.strays.get(&id).map(|reply| Record::Reply(reply.clone()))
+                let stray = self.rare.as_ref().and_then(|rare| rare.strays.get(&id));
+                stray.map(|reply| Record::Reply(reply.clone()))
             }
             Item::Shown => {
                 let shown = self.shown.get(site).filter(|shown| shown.id.number == number);

@@ -14,7 +14,6 @@
 //! - nothing waits for a print: operations run and are answered as if there were none.
 
 use alloc::{collections::BTreeMap, sync::Arc};
-use core::hash::Hasher as _;
 
 use super::{Alarm, Effect, Outbox, Record, Replica, Resource, run::Work, withhold::Gate};
 use crate::{
@@ -76,7 +75,7 @@ impl Resource {
 
     /// The number of a site's last reply; 0 if there is none.
     fn last_reply(&self, site: &SiteId) -> u64 {
-        self.streams().replied(site).next().map_or(0, |(number, _)| number)
+        self.streams().last_reply(site)
     }
 
     /// Stands for the block, as far as it has influence on the state, and for the command that shows
@@ -84,16 +83,7 @@ impl Resource {
     fn block_digest(&self) -> Option<u64> {
         let command = self.config().show.as_deref()?;
         self.shown_last()?;
-        let mut hasher = siphasher::sip::SipHasher13::new();
-        hasher.write(command.as_bytes());
-        for &op in self.tail() {
-            let id = &self.log.op(op).id;
-            hasher.write(&[0]);
-            hasher.write(id.site.as_str().as_bytes());
-            hasher.write(&[0]);
-            hasher.write(&id.number.to_le_bytes());
-        }
-        Some(hasher.finish())
+        Some(self.tail_digest(command))
     }
 
     /// The last operation of the block, if it leaves something to be shown.
@@ -121,7 +111,7 @@ impl Replica {
     /// Has a resource shown after a while of quiet, now that it has changed.
     pub(super) fn show_later(&mut self, id: &ResourceId, now: Now) {
         let Some(quiet) = self.settings.show_after else { return };
-        let may = self.resources.get(id).is_some_and(Resource::may_be_shown);
+        let may = self.resource(id).is_some_and(Resource::may_be_shown);
         if may && self.gate(id) == Gate::Open {
             let alarm = Alarm::Show(id.clone());
             self.alarms.cancel(&alarm);

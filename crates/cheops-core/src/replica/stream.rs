@@ -5,14 +5,12 @@
 //! forgotten with an earlier life of the resource, and for what a site has lost of its own stream. Such
 //! a record can come back and fill its gap.
 
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    vec::Vec,
-};
+use alloc::{collections::BTreeSet, vec::Vec};
 
 use super::message::Version;
 use crate::{
-    id::{OpId, ResourceId, SiteId},
+    few::push,
+    id::{BySite, OpId, ResourceId, SiteId},
     log::Ix,
     operation::Operation,
 };
@@ -42,9 +40,23 @@ struct Entry {
 struct Stream {
     high: u64,
     entries: Vec<Entry>,
+    /// The number of the last reply; 0 if there is none.
+    last_reply: u64,
+    last_operation: Option<Ix>,
 }
 
 impl Stream {
+    /// Finds the last reply and the last operation.
+    fn find_last(&mut self) {
+        let reply = |entry: &Entry| matches!(entry.item, Item::Reply(_)).then_some(entry.number);
+        let operation = |entry: &Entry| match entry.item {
+            Item::Operation(op) => Some(op),
+            Item::Reply(_) | Item::Stray | Item::Shown => None,
+        };
+        self.last_reply = self.entries.iter().rev().find_map(reply).unwrap_or(0);
+        self.last_operation = self.entries.iter().rev().find_map(operation);
+    }
+
     /// Where the record with a number is, or where it would be.
     fn find(&self, number: u64) -> Result<usize, usize> {
         self.entries.binary_search_by_key(&number, |entry| entry.number)
@@ -53,7 +65,7 @@ impl Stream {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Streams {
-    streams: BTreeMap<SiteId, Stream>,
+    streams: BySite<Stream>,
     arrivals: u32,
 }
 
@@ -65,9 +77,14 @@ impl Streams {
 
     pub(super) fn push(&mut self, site: &SiteId, number: u64, item: Item) {
         self.arrivals += 1;
-        let stream = self.streams.entry(site.clone()).or_default();
+        let stream = self.streams.entry(site);
         stream.high = number;
-        stream.entries.push(Entry { number, arrival: self.arrivals, item });
+        match item {
+            Item::Operation(op) => stream.last_operation = Some(op),
+            Item::Reply(_) => stream.last_reply = number,
+            Item::Stray | Item::Shown => {}
+        }
+        push(&mut stream.entries, Entry { number, arrival: self.arrivals, item });
     }
 
     /// Whether a record is here, or was until a later one stood for it.
@@ -91,9 +108,10 @@ impl Streams {
     ) {
         self.arrivals += 1;
         let arrival = self.arrivals;
-        let stream = self.streams.entry(id.site.clone()).or_default();
+        let stream = self.streams.entry(&id.site);
         if let Err(place) = stream.find(id.number) {
             stream.entries.insert(place, Entry { number: id.number, arrival, item });
+            stream.find_last();
             self.order(depends);
         }
     }
@@ -125,9 +143,8 @@ impl Streams {
         let mut ordered = BTreeSet::new();
         order.retain(|id| ordered.insert(id.clone()));
         for (id, arrival) in order.iter().zip(1..) {
-            if let Some(stream) = self.streams.get_mut(&id.site)
-                && let Ok(place) = stream.find(id.number)
-            {
+            let stream = self.streams.entry(&id.site);
+            if let Ok(place) = stream.find(id.number) {
                 stream.entries[place].arrival = arrival;
             }
         }
@@ -141,7 +158,7 @@ impl Streams {
     /// Counts records up to these numbers as known, though they are not here.
     pub(super) fn skip(&mut self, version: &Version) {
         for (site, &number) in version.iter().filter(|&(_, &number)| number > 0) {
-            let stream = self.streams.entry(site.clone()).or_default();
+            let stream = self.streams.entry(site);
             stream.high = number.max(stream.high);
         }
     }
@@ -152,20 +169,60 @@ impl Streams {
 
     /// The operations that a site has replied to, its last reply first, with the replies' numbers.
     pub(super) fn replied(&self, site: &SiteId) -> impl Iterator<Item = (u64, Ix)> {
-        let entries = self.streams.get(site).map_or(&[][..], |stream| &stream.entries);
-        entries.iter().rev().filter_map(|entry| match entry.item {
-            Item::Reply(op) => Some((entry.number, op)),
-            Item::Operation(_) | Item::Stray | Item::Shown => None,
-        })
+        self.replied_before(site, usize::MAX).map(|(_, number, op)| (number, op))
+    }
+
+    /// The same, but for what was recorded before so many records of the site, and with how many came
+    /// before each.
+    pub(super) fn replied_before(
+        &self,
+        site: &SiteId,
+        before: usize,
+    ) -> impl Iterator<Item = (usize, u64, Ix)> {
+        let entries = self.entries(site);
+        let entries = &entries[..before.min(entries.len())];
+        entries.iter().enumerate().rev().filter_map(reply)
+    }
+
+    /// The same, but for what was recorded after so many records of the site, the first one first.
+    pub(super) fn replied_from(
+        &self,
+        site: &SiteId,
+        from: usize,
+    ) -> impl Iterator<Item = (usize, u64, Ix)> {
+        let entries = self.entries(site).iter().enumerate();
+        entries.skip(from).filter_map(reply)
+    }
+
+    /// Whether a number of a site's stream stands for a reply to an operation.
+    pub(super) fn is_reply(&self, site: &SiteId, number: u64, op: Ix) -> bool {
+        let entries = self.entries(site);
+        let at = entries.binary_search_by_key(&number, |entry| entry.number);
+        at.is_ok_and(|at| entries[at].item == Item::Reply(op))
+    }
+
+    /// How many records of a site are here.
+    pub(super) fn recorded(&self, site: &SiteId) -> usize {
+        self.entries(site).len()
+    }
+
+    /// How many records are here, of all sites.
+    pub(super) fn len(&self) -> usize {
+        self.arrivals as usize
+    }
+
+    fn entries(&self, site: &SiteId) -> &[Entry] {
+        self.streams.get(site).map_or(&[][..], |stream| &stream.entries)
+    }
+
+    /// The number of a site's last reply; 0 if there is none.
+    pub(super) fn last_reply(&self, site: &SiteId) -> u64 {
+        self.streams.get(site).map_or(0, |stream| stream.last_reply)
     }
 
     /// The last operation of a site.
     pub(super) fn last_operation(&self, site: &SiteId) -> Option<Ix> {
-        let entries = self.streams.get(site).map_or(&[][..], |stream| &stream.entries);
-        entries.iter().rev().find_map(|entry| match entry.item {
-            Item::Operation(op) => Some(op),
-            Item::Reply(_) | Item::Stray | Item::Shown => None,
-        })
+        self.streams.get(site)?.last_operation
     }
 
     /// Whether all that a version covers is known here.
@@ -176,7 +233,7 @@ impl Streams {
     /// What is known here beyond a version, in the order of arrival.
     pub(super) fn beyond(&self, version: &Version) -> Vec<(&SiteId, u64, Item)> {
         let mut found: Vec<(u32, &SiteId, u64, Item)> = Vec::new();
-        for (site, stream) in &self.streams {
+        for (site, stream) in self.streams.iter() {
             let known = version.get(site).copied().unwrap_or(0);
             let from = stream.entries.partition_point(|entry| entry.number <= known);
             let entries = stream.entries[from..].iter();
@@ -184,6 +241,13 @@ impl Streams {
         }
         found.sort_unstable_by_key(|&(arrival, ..)| arrival);
         found.into_iter().map(|(_, site, number, item)| (site, number, item)).collect()
+    }
+}
+
+fn reply((place, entry): (usize, &Entry)) -> Option<(usize, u64, Ix)> {
+    match entry.item {
+        Item::Reply(op) => Some((place, entry.number, op)),
+        Item::Operation(_) | Item::Stray | Item::Shown => None,
     }
 }
 

@@ -95,7 +95,7 @@ impl Replica {
         self.resources
             .range::<ResourceId, _>((from, Bound::Unbounded))
             .take_while(|(id, _)| stretch.to.as_ref().is_none_or(|to| *id < to))
-            .map(|(_, resource)| resource)
+            .map(|(_, resource)| &**resource)
             .filter(move |resource| resource.sites().contains(site))
     }
 
@@ -208,13 +208,13 @@ impl Replica {
     /// How far a resource is known here, or was when it was forgotten.
     pub(super) fn version(&self, id: &ResourceId) -> Version {
         let forgotten = || self.tomb(id).map(|tomb| tomb.version.clone());
-        self.resources.get(id).map(Resource::version).or_else(forgotten).unwrap_or_default()
+        self.resource(id).map(Resource::version).or_else(forgotten).unwrap_or_default()
     }
 
     /// Sends a site what it lacks of a resource, up to a limit.
     fn send_missing(&self, to: &SiteId, id: &ResourceId, version: &Version, out: &mut Outbox) {
         let may = |r: &&Resource| r.sites().contains(to) && r.fenced.is_empty();
-        let Some(resource) = self.resources.get(id).filter(may) else { return };
+        let Some(resource) = self.resource(id).filter(may) else { return };
         // What is forgotten comes before all that is sent, and takes the place of what it stood for.
         let mut known = version.clone();
         if let Some(forgotten) = resource.forgotten_beyond(version) {

@@ -5,6 +5,7 @@
 //! missing when two sites compare.
 
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
@@ -15,8 +16,12 @@ use crate::id::{OpId, SiteId};
 /// How often what is missing is asked for before the records that wait for it are given up.
 const PATIENCE: u32 = 6;
 
+/// Nothing, most of the time: then it takes next to no memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub(super) struct Waiting {
+pub(super) struct Waiting(Option<Box<Kept>>);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+struct Kept {
     /// The records, by their ids, with the id of what each waits for.
     records: BTreeMap<OpId, (Sent, OpId)>,
     /// For what is missing, which records wait for it.
@@ -27,31 +32,65 @@ pub(super) struct Waiting {
 
 impl Waiting {
     pub(super) fn len(&self) -> usize {
-        self.records.len()
+        self.0.as_ref().map_or(0, |kept| kept.records.len())
     }
 
     /// The records of a site that others wait for.
     pub(super) fn missing(&self, site: &SiteId) -> impl Iterator<Item = &OpId> {
         let first = OpId { site: site.clone(), number: 0 };
         let last = OpId { site: site.clone(), number: u64::MAX };
-        self.blocked.range(first..=last).map(|(id, _)| id)
+        let kept = self.0.iter();
+        kept.flat_map(move |kept| kept.blocked.range(first.clone()..=last.clone()))
+            .map(|(id, _)| id)
     }
 
     /// Keeps a record until what it depends on has come.
     pub(super) fn keep(&mut self, sent: Sent, missing: OpId) {
+        self.0.get_or_insert_default().keep(sent, missing);
+    }
+
+    /// All that waits, which then waits no longer.
+    pub(super) fn drain(&mut self) -> Vec<Sent> {
+        let records = self.0.take().map(|kept| kept.records).unwrap_or_default();
+        records.into_values().map(|(sent, _)| sent).collect()
+    }
+
+    /// Gives up what waits of a site's stream.
+    pub(super) fn give_up(&mut self, site: &SiteId) {
+        self.with(|kept| kept.give_up(site));
+    }
+
+    /// What may be taken in now that a record has been.
+    pub(super) fn wake(&mut self, id: &OpId) -> Vec<Sent> {
+        self.with(|kept| kept.wake(id)).unwrap_or_default()
+    }
+
+    /// Takes note that the missing is asked for, and says how often that was done before. Nothing
+    /// if no record waits, or no longer, because it was in vain too often.
+    pub(super) fn ask(&mut self) -> Option<u32> {
+        self.with(Kept::ask).flatten()
+    }
+
+    fn with<T>(&mut self, change: impl FnOnce(&mut Kept) -> T) -> Option<T> {
+        let kept = self.0.as_mut()?;
+        let changed = change(kept);
+        // How often was asked counts as long as something waits.
+        self.0.take_if(|kept| kept.records.is_empty());
+        Some(changed)
+    }
+}
+
+impl Kept {
+    /// Keeps a record until what it depends on has come.
+    fn keep(&mut self, sent: Sent, missing: OpId) {
         let id = sent.record.id().clone();
         self.remove(&id);
         self.blocked.entry(missing.clone()).or_default().insert(id.clone());
         self.records.insert(id, (sent, missing));
     }
 
-    /// All that waits, which then waits no longer.
-    pub(super) fn drain(&mut self) -> Vec<Sent> {
-        core::mem::take(self).records.into_values().map(|(sent, _)| sent).collect()
-    }
-
     /// Gives up what waits of a site's stream.
-    pub(super) fn give_up(&mut self, site: &SiteId) {
+    fn give_up(&mut self, site: &SiteId) {
         let first = OpId { site: site.clone(), number: 0 };
         let last = OpId { site: site.clone(), number: u64::MAX };
         let given_up: Vec<OpId> =
@@ -73,7 +112,7 @@ impl Waiting {
     }
 
     /// What may be taken in now that a record has been.
-    pub(super) fn wake(&mut self, id: &OpId) -> Vec<Sent> {
+    fn wake(&mut self, id: &OpId) -> Vec<Sent> {
         self.asked = 0;
         let start = OpId { site: id.site.clone(), number: 0 };
         // What waited for a number that was left out waits no longer; nor does what came again by
@@ -90,7 +129,7 @@ impl Waiting {
 
     /// Takes note that the missing is asked for, and says how often that was done before. Nothing
     /// if no record waits, or no longer, because it was in vain too often.
-    pub(super) fn ask(&mut self) -> Option<u32> {
+    fn ask(&mut self) -> Option<u32> {
         if self.asked == PATIENCE {
             *self = Self::default();
         }

@@ -244,7 +244,7 @@ impl Replica {
     pub(super) fn refused(&self, submission: &Submission) -> Option<Refusal> {
         let id = &submission.resource;
         self.withheld.get(id)?;
-        let known = self.resources.get(id).map(Resource::sites).or(submission.sites.as_ref());
+        let known = self.resource(id).map(Resource::sites).or(submission.sites.as_ref());
         let known = known.filter(|_| submission.force);
         let unheard = known.map(|sites| self.unheard_of(id, sites)).unwrap_or_default();
         let refused = !submission.force || !unheard.is_empty();

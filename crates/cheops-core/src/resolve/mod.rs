@@ -21,6 +21,7 @@ mod tangle;
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     vec,
     vec::Vec,
 };
@@ -28,6 +29,7 @@ use alloc::{
 pub use self::account::{Account, Reset};
 use self::standing::Standing;
 use crate::{
+    few::{Few, push},
     id::Kind,
     log::{Ix, LaneIx, Log},
     rules::{KindIx, Rules, Verdict, When},
@@ -82,6 +84,17 @@ struct State {
     /// Whether it stands in the block as that is written now; lags behind `fate` until the block
     /// is arranged anew.
     listed: bool,
+    /// Its place in the block, if it is listed; 0 otherwise.
+    place: u32,
+}
+
+/// How the block changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The first place of the block that changed; its length if nothing did.
+    pub from: usize,
+    /// The operations that entered or left the block.
+    pub moved: Vec<Ix>,
 }
 
 /// The block of a log, kept up to date.
@@ -89,12 +102,12 @@ struct State {
 /// It borrows nothing: each method takes the log that it was made for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Resolution {
-    rules: Rules,
+    rules: Arc<Rules>,
     states: Vec<State>,
     /// For each lane, how many of its operations a reset follows: these are over.
-    over: Vec<u32>,
+    over: Few<u32>,
     /// For each lane, the places of the resets in it that are not void.
-    resets: Vec<Vec<u32>>,
+    resets: Few<Vec<u32>>,
     standing: Standing,
     /// For a kept operation, those that were found to fall to it. If it goes, they are asked again.
     /// The receipts are not made from this: who is found first depends on the order of arrival.
@@ -115,13 +128,14 @@ struct Work {
 
 impl Resolution {
     /// The resolution of an empty log.
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(rules: impl Into<Arc<Rules>>) -> Self {
+        let rules = rules.into();
         Self {
             standing: Standing::new(rules.len()),
             rules,
             states: Vec::new(),
-            over: Vec::new(),
-            resets: Vec::new(),
+            over: Few::default(),
+            resets: Few::default(),
             felled: BTreeMap::new(),
             block: Vec::new(),
             replacing: Vec::new(),
@@ -130,7 +144,7 @@ impl Resolution {
     }
 
     /// The resolution of a whole log, with what is known to be void.
-    pub fn of(rules: Rules, log: &Log, void: impl Fn(Ix) -> bool) -> Self {
+    pub fn of(rules: impl Into<Arc<Rules>>, log: &Log, void: impl Fn(Ix) -> bool) -> Self {
         let mut this = Self::new(rules);
         let mut work = Work::default();
         for (ix, _) in log.iter() {
@@ -157,9 +171,8 @@ impl Resolution {
         this
     }
 
-    /// Takes in an operation that was just added to the log. Returns the first place of the block
-    /// that changed.
-    pub fn add(&mut self, log: &Log, ix: Ix) -> usize {
+    /// Takes in an operation that was just added to the log.
+    pub fn add(&mut self, log: &Log, ix: Ix) -> Change {
         let mut work = Work::default();
         self.admit(log, ix);
         if self.note_reset(log, ix) {
@@ -169,12 +182,11 @@ impl Resolution {
         self.settle(log, work)
     }
 
-    /// Takes note that an operation failed where it was received. Returns the first place of the
-    /// block that changed.
-    pub fn void(&mut self, log: &Log, ix: Ix) -> usize {
+    /// Takes note that an operation failed where it was received.
+    pub fn void(&mut self, log: &Log, ix: Ix) -> Change {
         let mut work = Work::default();
         if self.fate(ix) == Fate::Void {
-            return self.block.len();
+            return Change { from: self.block.len(), moved: Vec::new() };
         }
         self.retire(log, ix, Fate::Void, &mut work);
         let (lane, index) = log.place(ix);
@@ -196,14 +208,41 @@ impl Resolution {
         self.replacing.last().copied()
     }
 
+    /// The places in the block of all operations that replace the state, ascending.
+    pub(crate) fn replacing(&self) -> &[usize] {
+        &self.replacing
+    }
+
     /// What became of an operation.
     pub fn fate(&self, ix: Ix) -> Fate {
         self.states[ix.usize()].fate
     }
 
+    /// Where in the block an operation stands, if it is in the block.
+    pub fn place(&self, ix: Ix) -> Option<usize> {
+        let state = &self.states[ix.usize()];
+        state.listed.then_some(state.place as usize)
+    }
+
+    /// For how many operations of the log it was made.
+    pub(crate) fn len(&self) -> usize {
+        self.states.len()
+    }
+
     /// The rules that it was made by.
     pub fn rules(&self) -> &Rules {
         &self.rules
+    }
+
+    /// The same, to be shared.
+    pub(crate) fn shared_rules(&self) -> &Arc<Rules> {
+        &self.rules
+    }
+
+    /// Shares the rules with others that have equal ones.
+    pub(crate) fn share_rules(&mut self, rules: Arc<Rules>) {
+        debug_assert_eq!(self.rules, rules, "equal rules");
+        self.rules = rules;
     }
 
     /// The append rule: whether a new operation of this kind starts afresh.
@@ -239,17 +278,23 @@ impl Resolution {
         }
     }
 
-    /// The receipts of all operations that are not in the block. Where kinds fell each other in a
-    /// circle, this is far cheaper than one receipt after the other.
+    /// The receipts of all operations that are not in the block.
     pub fn receipts(&self, log: &Log) -> BTreeMap<Ix, Receipt> {
-        let of_all = log.iter().map(|(ix, _)| ix);
+        let all: Vec<Ix> = log.iter().map(|(ix, _)| ix).collect();
+        self.receipts_of(log, &all)
+    }
+
+    /// The receipts of those of some operations that are not in the block. Where kinds fell each other
+    /// in a circle, this is far cheaper than one receipt after the other.
+    pub fn receipts_of(&self, log: &Log, ops: &[Ix]) -> BTreeMap<Ix, Receipt> {
         let (fallen, others): (Vec<Ix>, Vec<Ix>) =
-            of_all.partition(|&ix| self.rules.tangled() && self.fate(ix) == Fate::Fallen);
+            ops.iter().partition(|&&ix| self.rules.tangled() && self.fate(ix) == Fate::Fallen);
         let mut receipts: BTreeMap<Ix, Receipt> =
             others.into_iter().filter_map(|ix| Some((ix, self.receipt(log, ix)?))).collect();
         if !fallen.is_empty() {
-            let winners = tangle::winners(self, log, fallen);
-            receipts.extend(winners.into_iter().map(|(ix, by)| (ix, self.fallen_to(log, ix, by))));
+            let mut winners = tangle::winners(self, log, fallen.clone());
+            let receipt = |ix| Some((ix, self.fallen_to(log, ix, winners.remove(&ix)?)));
+            receipts.extend(fallen.into_iter().filter_map(receipt));
         }
         receipts
     }
@@ -275,7 +320,7 @@ impl Resolution {
     fn last_winner(&self, log: &Log, ix: Ix) -> Option<Ix> {
         let mut last: Option<Ix> = None;
         for &(kind, when) in self.rules.foes(self.kind(ix)) {
-            self.standing.each_concurrent(log, ix, kind, when, |winner| {
+            self.standing.last_concurrent(log, ix, kind, when, |winner| {
                 last =
                     Some(last.map_or(winner, |l| if log.earlier(l, winner) { winner } else { l }));
             });
@@ -286,7 +331,7 @@ impl Resolution {
     /// Makes room for an operation, which has no fate yet.
     fn admit(&mut self, log: &Log, ix: Ix) {
         let kind = self.rules.kind(&log.op(ix).kind);
-        self.states.push(State { fate: Fate::Fallen, kind, listed: false });
+        push(&mut self.states, State { fate: Fate::Fallen, kind, listed: false, place: 0 });
         let lanes = log.lanes().count();
         self.over.resize(lanes, 0);
         self.resets.resize(lanes, Vec::new());
@@ -304,22 +349,25 @@ impl Resolution {
 
     /// For each lane, how many operations the resets that count have ended. The last reset of a
     /// lane has seen at least what those before it have.
-    fn ended(&self, log: &Log) -> Vec<u32> {
+    fn ended(&self, log: &Log) -> Few<u32> {
         let last = log.lanes().filter_map(|lane| {
             let index = *self.resets[lane.usize()].last()?;
             Some(log.lane(lane)[index as usize])
         });
         let last: Vec<Ix> = last.collect();
-        log.lanes()
-            .map(|lane| last.iter().map(|&reset| log.seen(reset, lane)).max().unwrap_or(0))
-            .collect()
+        let mut ended = Few::default();
+        for lane in log.lanes() {
+            ended.push(last.iter().map(|&reset| log.seen(reset, lane)).max().unwrap_or(0));
+        }
+        ended
     }
 
     /// Ends all that a new reset causally follows.
     fn end_past(&mut self, log: &Log, reset: Ix, work: &mut Work) {
         for lane in log.lanes() {
             let (from, to) = (self.over[lane.usize()], log.seen(reset, lane));
-            for index in from..to {
+            // From the end, where `standing` removes without moving the rest.
+            for index in (from..to).rev() {
                 let ix = log.lane(lane)[index as usize];
                 if self.fate(ix) != Fate::Void {
                     self.retire(log, ix, Fate::Over, work);
@@ -370,7 +418,7 @@ impl Resolution {
     }
 
     /// Decides all that is due, and arranges the block.
-    fn settle(&mut self, log: &Log, mut work: Work) -> usize {
+    fn settle(&mut self, log: &Log, mut work: Work) -> Change {
         if self.rules.tangled() {
             tangle::decide(self, log, &mut work);
         } else {

@@ -13,26 +13,28 @@
 
 use alloc::{vec, vec::Vec};
 
-use super::{Fate, Resolution};
+use super::{Change, Fate, Resolution};
 use crate::{
+    few::push,
     log::{Ix, LaneIx, Log},
     rules::{KindIx, When},
 };
 
-/// Brings the block up to date after the fates of some operations have changed. Returns the first
-/// place that differs.
-pub(super) fn arrange(this: &mut Resolution, log: &Log, touched: &[Ix]) -> usize {
+/// Brings the block up to date after the fates of some operations have changed.
+pub(super) fn arrange(this: &mut Resolution, log: &Log, touched: &[Ix]) -> Change {
     let (mut added, mut removed) = (Vec::new(), Vec::new());
     for &ix in touched {
         let state = &mut this.states[ix.usize()];
         let kept = state.fate == Fate::Kept;
         if kept != state.listed {
             state.listed = kept;
+            state.place = 0;
             if kept { &mut added } else { &mut removed }.push(ix);
         }
     }
-    if added.is_empty() && removed.is_empty() {
-        return this.block.len();
+    let moved: Vec<Ix> = added.iter().chain(&removed).copied().collect();
+    if moved.is_empty() {
+        return Change { from: this.block.len(), moved };
     }
     let by_time = log.in_time() && !this.rules.orders();
     let from = if by_time {
@@ -40,9 +42,12 @@ pub(super) fn arrange(this: &mut Resolution, log: &Log, touched: &[Ix]) -> usize
     } else if let ([new], []) = (&*added, &*removed)
         && let Some(place) = place_of_new(this, log, *new)
     {
+        if this.block.is_empty() {
+            this.block.reserve_exact(1);
+        }
         this.block.insert(place, *new);
         mark(this, log, place, &[]);
-        return place;
+        return Change { from: place, moved };
     } else {
         end_of_common_past(this, log, &added, &removed)
     };
@@ -59,7 +64,7 @@ pub(super) fn arrange(this: &mut Resolution, log: &Log, touched: &[Ix]) -> usize
         this.block.extend(ordered);
         mark(this, log, from, &forced);
     }
-    from
+    Change { from, moved }
 }
 
 /// Notes what stands where, from a place on; `forced` are places counted from there.
@@ -68,8 +73,10 @@ fn mark(this: &mut Resolution, log: &Log, from: usize, forced: &[usize]) {
     this.forced.extend(forced.iter().map(|&place| from + place));
     this.replacing.truncate(this.replacing.partition_point(|&place| place < from));
     for place in from..this.block.len() {
-        if this.replaces(log, this.block[place]) {
-            this.replacing.push(place);
+        let op = this.block[place];
+        this.states[op.usize()].place = u32::try_from(place).unwrap_or(u32::MAX);
+        if this.replaces(log, op) {
+            push(&mut this.replacing, place);
         }
     }
 }

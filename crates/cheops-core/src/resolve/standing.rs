@@ -3,10 +3,11 @@
 //! The operations of a lane that are concurrent with a given one form one stretch of it, so that
 //! the question is answered by two binary searches a lane, however many operations there are.
 
-use alloc::{vec, vec::Vec};
+use alloc::vec::Vec;
 
 use super::concurrent_range;
 use crate::{
+    few::Few,
     log::{Ix, LaneIx, Log},
     rules::{KindIx, When},
 };
@@ -15,7 +16,7 @@ use crate::{
 pub(super) struct Standing {
     kinds: usize,
     /// For each lane and kind, the places in the lane of the kept operations, ascending.
-    places: Vec<Vec<u32>>,
+    places: Vec<Few<u32>>,
 }
 
 impl Standing {
@@ -25,7 +26,10 @@ impl Standing {
 
     pub(super) fn grow(&mut self, lanes: usize) {
         if self.places.len() < lanes * self.kinds {
-            self.places.resize(lanes * self.kinds, vec![]);
+            if self.places.is_empty() {
+                self.places.reserve_exact(lanes * self.kinds);
+            }
+            self.places.resize(lanes * self.kinds, Few::default());
         }
     }
 
@@ -96,6 +100,37 @@ impl Standing {
                     each(other);
                 }
             }
+        }
+    }
+
+    /// Of each lane, the last of them, or all of them if the log is not in the order of time. The
+    /// latest is among these.
+    pub(super) fn last_concurrent(
+        &self,
+        log: &Log,
+        ix: Ix,
+        kind: KindIx,
+        when: When,
+        mut each: impl FnMut(Ix),
+    ) {
+        if !log.in_time() {
+            return self.each_concurrent(log, ix, kind, when, each);
+        }
+        for lane in log.lanes() {
+            let at = |&place: &u32| log.lane(lane)[place as usize];
+            let places = self.concurrent(log, ix, lane, kind);
+            // In a lane time goes forward: those that are earlier than this one come first.
+            let last = match when {
+                When::Earlier => {
+                    let earlier = places.partition_point(|place| log.earlier(at(place), ix));
+                    places[..earlier].last()
+                }
+                When::Later | When::Always => places.last(),
+            };
+            last.map(at)
+                .filter(|&other| when.holds(log, other, ix))
+                .into_iter()
+                .for_each(&mut each);
         }
     }
 

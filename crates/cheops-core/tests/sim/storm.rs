@@ -14,7 +14,7 @@ use cheops_core::{
 };
 
 use crate::{
-    invariants::{Sky, agree, held, kept, receipts, replies, shown, truth},
+    invariants::{Sky, agree, glance, held, kept, receipts, replies, shown, truth},
     register::{KINDS, Register, config},
     support::world::{Mishaps, Site, Weather},
     trace::Trace,
@@ -230,7 +230,9 @@ impl Storm {
 
     fn compare_all(&mut self) {
         for planned in &self.resources {
-            self.agreed += agree::check(&held(&self.world, &planned.id));
+            let held = held(&self.world, &planned.id);
+            glance::check(&held);
+            self.agreed += agree::check(&held);
         }
     }
 

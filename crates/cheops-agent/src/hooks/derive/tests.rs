@@ -20,7 +20,7 @@ fn op(origin: u8, number: u64, parents: &[(u8, u64)]) -> Durable {
     let id = |(n, number)| OpId { site: site(n), number };
     let declares = Declaration {
         sites: Sites::new([site(1), site(2)]).unwrap(),
-        config: Config::default(),
+        config: Config::default().into(),
         base: Version::new(),
     };
     Durable::Record(

@@ -9,6 +9,7 @@ pub mod answered;
 pub mod at_home;
 pub mod buried;
 pub mod durable;
+pub mod glance;
 pub mod kept;
 pub mod lost;
 pub mod once;
