@@ -119,7 +119,7 @@ fn operation(number: u64) -> Durable {
     if own == 1 {
         let sites = Sites::new([here()]).unwrap();
         let (config, base) = (Config::default(), BTreeMap::new());
-        op.declares = Some(Box::new(Declaration { sites, config, base }));
+        op.declares = Some(Box::new(Declaration { sites, config: config.into(), base }));
     } else {
         op.parents = [OpId { site: here(), number: own - 1 }].into();
     }

@@ -448,7 +448,8 @@ fn a_matrix_names_at_most_255_kinds() {
     };
     let bytes = |entries: Vec<Entry>| {
         let mut declared = declaration();
-        declared.config = Config { matrix: Matrix::new(entries).unwrap(), ..Config::default() };
+        let matrix = Matrix::new(entries).unwrap();
+        declared.config = Config { matrix, ..Config::default() }.into();
         let op = Operation { declares: Some(declared.into()), ..operation(Action::command("")) };
         encode_durable(&stored(op)).unwrap()
     };

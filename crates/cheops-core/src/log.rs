@@ -84,7 +84,7 @@ struct Origin {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Log {
     nodes: Vec<Node>,
-    lanes: Vec<Few<Ix>>,
+    lanes: Few<Few<Ix>>,
     origins: BySite<Origin>,
     /// The operations that none follows, in no order of meaning.
     heads: Few<Ix>,
@@ -99,7 +99,7 @@ impl Default for Log {
     fn default() -> Self {
         Self {
             nodes: Vec::new(),
-            lanes: Vec::new(),
+            lanes: Few::default(),
             origins: BySite::default(),
             heads: Few::default(),
             in_time: true,
@@ -166,7 +166,7 @@ impl Log {
             return lane;
         }
         let lane = LaneIx(u32::try_from(self.lanes.len()).unwrap_or(u32::MAX));
-        push(&mut self.lanes, Few::default());
+        self.lanes.push(Few::default());
         self.origins.entry(site).lanes.push(lane);
         lane
     }

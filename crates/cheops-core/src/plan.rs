@@ -24,6 +24,7 @@
 use alloc::{collections::BTreeSet, vec::Vec};
 
 use crate::{
+    few::Few,
     log::{Ix, Log},
     resolve::{Fate, Resolution},
     rules::KindIx,
@@ -111,7 +112,7 @@ enum Found {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Journal {
     /// For each operation of the log, the number of its last run here; 0 if there was none.
-    runs: Vec<u32>,
+    runs: Few<u32>,
     /// The number of the last run.
     last: u32,
     /// The first run that the state still depends on.
@@ -139,7 +140,7 @@ pub struct Journal {
 impl Default for Journal {
     fn default() -> Self {
         Self {
-            runs: Vec::new(),
+            runs: Few::default(),
             last: 0,
             since: 1,
             base: None,

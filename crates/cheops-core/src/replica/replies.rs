@@ -3,23 +3,19 @@
 //! What must stay true: for an operation and a site there is at most one; the replies to an
 //! operation are in the order of their sites.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::sync::Arc;
 
 use super::message::Reply;
-use crate::{
-    few::{Few, push},
-    id::SiteId,
-    log::Ix,
-};
+use crate::{few::Few, id::SiteId, log::Ix};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub(super) struct Replies(Vec<Few<Arc<Reply>>>);
+pub(super) struct Replies(Few<Few<Arc<Reply>>>);
 
 impl Replies {
     /// Makes room for the operations of a log.
     pub(super) fn grow(&mut self, operations: usize) {
         while self.0.len() < operations {
-            push(&mut self.0, Few::default());
+            self.0.push(Few::default());
         }
     }
 

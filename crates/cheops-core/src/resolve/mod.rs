@@ -29,7 +29,7 @@ use alloc::{
 pub use self::account::{Account, Reset};
 use self::standing::Standing;
 use crate::{
-    few::{Few, push},
+    few::Few,
     id::Kind,
     log::{Ix, LaneIx, Log},
     rules::{KindIx, Rules, Verdict, When},
@@ -103,7 +103,7 @@ pub struct Change {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Resolution {
     rules: Arc<Rules>,
-    states: Vec<State>,
+    states: Few<State>,
     /// For each lane, how many of its operations a reset follows: these are over.
     over: Few<u32>,
     /// For each lane, the places of the resets in it that are not void.
@@ -133,7 +133,7 @@ impl Resolution {
         Self {
             standing: Standing::new(rules.len()),
             rules,
-            states: Vec::new(),
+            states: Few::default(),
             over: Few::default(),
             resets: Few::default(),
             felled: BTreeMap::new(),
@@ -331,7 +331,7 @@ impl Resolution {
     /// Makes room for an operation, which has no fate yet.
     fn admit(&mut self, log: &Log, ix: Ix) {
         let kind = self.rules.kind(&log.op(ix).kind);
-        push(&mut self.states, State { fate: Fate::Fallen, kind, listed: false, place: 0 });
+        self.states.push(State { fate: Fate::Fallen, kind, listed: false, place: 0 });
         let lanes = log.lanes().count();
         self.over.resize(lanes, 0);
         self.resets.resize(lanes, Vec::new());
