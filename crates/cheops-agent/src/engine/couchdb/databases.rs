@@ -6,7 +6,7 @@
 //! - a page is only ever made, never changed by making it again: who finds it there is told.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     fmt::Write as _,
     ops::RangeInclusive,
     sync::{
@@ -27,16 +27,15 @@ use super::{
     journal::{self, Page},
     lease,
     owner::{About, Owner},
-    server::{Server, Trouble, encoded, few_nodes, is_clustered, lasting, read, refused, said},
+    quorum::generation,
+    server::{Server, Trouble, encoded, is_clustered, lasting, read, refused, said},
 };
-use crate::{config::CouchDb, engine::Seq, wire::Names};
+use crate::{config::CouchDb, engine::Seq};
 
 /// What the ids of documents of one sort end before.
 const END: char = '\u{fff0}';
 /// How many documents are asked for at once, at most: fewer if they are long.
 const AT_ONCE: usize = 1_000;
-/// Where a page says in which term it was written.
-const TERM: &str = "Term";
 /// How many documents CouchDB purges at once.
 const PURGED: usize = 100;
 
@@ -50,7 +49,7 @@ pub(super) struct Databases {
     /// Whether a document is lasting only once several nodes have stored it. Known once they are claimed.
     clustered: AtomicBool,
     /// How often the databases were claimed. Of two pages with one id, the one of the later term counts.
-    term: AtomicU64,
+    pub(super) term: AtomicU64,
     /// Whether documents can be purged, as far as that is known.
     purges: AtomicBool,
 }
@@ -73,19 +72,8 @@ impl Checkpoint {
 }
 
 #[derive(Deserialize)]
-struct Rows<R> {
-    rows: Vec<R>,
-}
-
-/// What stands under an id.
-#[derive(Deserialize)]
-struct Stands {
-    value: Option<Revision>,
-}
-
-#[derive(Deserialize)]
-struct Revision {
-    rev: String,
+pub(super) struct Rows<R> {
+    pub(super) rows: Vec<R>,
 }
 
 #[derive(Deserialize)]
@@ -96,27 +84,6 @@ struct Row<T> {
     doc: Option<T>,
 }
 
-/// The revisions of a document, from the last one back.
-#[derive(Serialize, Deserialize)]
-struct History {
-    /// The number of the last one.
-    start: u64,
-    ids: Vec<String>,
-}
-
-impl History {
-    /// A document as the revision after these.
-    fn followed_by(mut self, document: &Document) -> Value {
-        let (_, hash) = document.revision.split_once('-').unwrap_or_default();
-        self.start += 1;
-        self.ids.insert(0, hash.to_owned());
-        let mut next = json!(document);
-        next["_rev"] = format!("{}-{hash}", self.start).into();
-        next["_revisions"] = json!(self);
-        next
-    }
-}
-
 /// A document was written.
 #[derive(Deserialize)]
 struct Put {
@@ -125,10 +92,10 @@ struct Put {
 
 /// What became of one document of many.
 #[derive(Deserialize)]
-struct Written {
+pub(super) struct Written {
     #[serde(default)]
     id: String,
-    error: Option<String>,
+    pub(super) error: Option<String>,
     #[serde(default)]
     reason: Option<String>,
 }
@@ -287,124 +254,9 @@ impl Databases {
     }
 
     /// Writes documents, on as many nodes of a cluster as make it last.
-    fn bulk(&self, database: &str, body: &Value) -> Result<Vec<Written>, Trouble> {
+    pub(super) fn bulk(&self, database: &str, body: &Value) -> Result<Vec<Written>, Trouble> {
         let path = format!("{database}/_bulk_docs");
         lasting(self.client.answer(Method::POST, &path, Some(body))?)
-    }
-
-    /// Writes documents in place of whatever stands under their ids, if only that they were removed, and says which of
-    /// them were not written. An ordinary edit would get a revision that CouchDB chooses. A copy
-    /// (`new_edits: false`) that follows all revisions there are has the one that belongs to the record, and wins.
-    pub(super) fn restore(&self, documents: &[Document]) -> Result<BTreeSet<String>, Trouble> {
-        if documents.is_empty() {
-            return Ok(BTreeSet::new());
-        }
-        let ids: Vec<String> = documents.iter().map(|document| document.id.clone()).collect();
-        let path = format!("{}/_all_docs", self.records);
-        let rows: Rows<Stands> =
-            self.client.ask(Method::POST, &path, Some(&json!({"keys": ids})))?;
-        let mut copies = Vec::with_capacity(documents.len());
-        for (document, Stands { value }) in documents.iter().zip(rows.rows) {
-            let history = match value {
-                Some(Revision { rev }) => self.history(&document.id, &rev)?,
-                None => None,
-            };
-            copies.push(history.map_or_else(|| json!(document), |it| it.followed_by(document)));
-        }
-        let body = json!({"new_edits": false, "docs": copies});
-        match self.bulk(&self.records, &body) {
-            // A server that refuses a document may refuse all with it. What it took is read back.
-            Err(trouble) if !trouble.is_away() => tracing::warn!(
-                "failed to restore {} documents in {}: {trouble}",
-                copies.len(),
-                self.place
-            ),
-            written => drop(written?),
-        }
-        let (found, mut names) = (self.documents(&ids)?, Names::default());
-        let whole = |id: &String| found.get(id).is_some_and(|it| it.read(&mut names).is_ok());
-        let (_, missing): (Vec<_>, Vec<_>) = ids.into_iter().partition(whole);
-        Ok(missing.into_iter().collect())
-    }
-
-    /// The revision of a document, with all that it follows.
-    fn history(&self, id: &str, revision: &str) -> Result<Option<History>, Trouble> {
-        #[derive(Deserialize)]
-        struct Found {
-            #[serde(rename = "_revisions")]
-            revisions: History,
-        }
-        let path = format!("{}/{}?rev={}&revs=true", self.records, encoded(id), encoded(revision));
-        Ok(self.client.find::<Found>(&path)?.map(|found| found.revisions))
-    }
-
-    /// Makes pages. Those that are there already have to say the same. In a cluster a page may be there because a write
-    /// reached too few nodes, and that it is there proves nothing: it is written once more, over itself, in a way that
-    /// reports how many nodes have stored it.
-    pub(super) fn make_pages(&self, pages: &[Page]) -> Result<(), Trouble> {
-        let documents: Vec<Value> = pages.iter().map(|page| self.in_term(json!(page))).collect();
-        let written = self.bulk(&self.local, &json!({"docs": documents}))?;
-        let mut doubtful = Vec::new();
-        for (page, written) in pages.iter().zip(&written) {
-            if written.error.as_deref() != Some("conflict") {
-                written.check()?;
-                continue;
-            }
-            // To read it also copies it to the nodes that lack it.
-            match self.page(page.first)? {
-                Some(there) if (Page { revision: None, ..there.clone() }) == *page => {
-                    doubtful.push(self.in_term(json!(there)));
-                }
-                _ => return Err(Trouble::Taken(page.id.clone())),
-            }
-        }
-        if doubtful.is_empty() || !self.is_clustered() {
-            return Ok(());
-        }
-        let written = self.bulk(&self.local, &json!({"docs": doubtful}))?;
-        // A conflict is of nodes that lack what it follows.
-        if written.iter().any(|one| one.error.as_deref() == Some("conflict")) {
-            return Err(few_nodes());
-        }
-        written.iter().try_for_each(Written::check)
-    }
-
-    /// Changes or removes pages, of which each says which revision it was.
-    pub(super) fn change_pages(&self, pages: &[Value]) -> Result<(), Trouble> {
-        if pages.is_empty() {
-            return Ok(());
-        }
-        let pages: Vec<Value> = pages.iter().map(|page| self.in_term(page.clone())).collect();
-        let written = self.bulk(&self.local, &json!({"docs": pages}))?;
-        written.iter().try_for_each(Written::check)
-    }
-
-    /// A page as it is written in a cluster, with the term. A node that is away may have a page that was never
-    /// acknowledged, and bring it back later beside the one that was written in its place.
-    fn in_term(&self, mut page: Value) -> Value {
-        if self.is_clustered() {
-            page[TERM] = self.term.load(Ordering::Acquire).into();
-        }
-        page
-    }
-
-    /// The page that counts, of a document that may stand there in several revisions at once.
-    fn counting(&self, document: Option<Value>) -> Result<Option<Page>, Trouble> {
-        let Some(mut best) = document else { return Ok(None) };
-        let others: Vec<String> = best
-            .get("_conflicts")
-            .cloned()
-            .and_then(|it| serde_json::from_value(it).ok())
-            .unwrap_or_default();
-        for revision in others {
-            let id = best["_id"].as_str().unwrap_or_default();
-            let path = format!("{}/{id}?rev={}", self.local, encoded(&revision));
-            let Some(other) = self.client.find::<Value>(&path)? else { continue };
-            if other[TERM].as_u64() > best[TERM].as_u64() {
-                best = other;
-            }
-        }
-        Ok(sound(Some(best)))
     }
 
     /// The pages of a range, from the one that begins it on, about so many. Of a cluster one node answers for each part
@@ -629,13 +481,8 @@ pub(super) fn text(since: &Value) -> String {
     }
 }
 
-/// The number that a revision begins with.
-fn generation(revision: &str) -> u64 {
-    revision.split('-').next().and_then(|number| number.parse().ok()).unwrap_or(0)
-}
-
 /// The page that a document is, if it is one that makes sense.
-fn sound(document: Option<Value>) -> Option<Page> {
+pub(super) fn sound(document: Option<Value>) -> Option<Page> {
     serde_json::from_value(document?).ok().filter(Page::is_sound)
 }
 
@@ -648,7 +495,7 @@ pub(super) fn position(since: &Value) -> Option<u64> {
 }
 
 impl Written {
-    fn check(&self) -> Result<(), Trouble> {
+    pub(super) fn check(&self) -> Result<(), Trouble> {
         match &self.error {
             None => Ok(()),
             Some(error) => {

@@ -25,7 +25,9 @@ mod notes;
 mod open;
 mod owner;
 mod pipeline;
+mod quorum;
 mod read;
+mod restore;
 mod server;
 mod snapshot;
 
