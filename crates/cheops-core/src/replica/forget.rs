@@ -228,7 +228,8 @@ impl Resource {
         let Some(&delete) = over.iter().filter(was_run).max_by_key(rank) else { return false };
         // A site that is stuck and whose journal knows nothing would come out as it is, and try again
         // without end.
-        let nothing_to_gain = self.work == Work::Idle || !self.journal.is_sure();
+        let is_lost = !self.journal.is_sure() && !self.clear_failed;
+        let nothing_to_gain = self.work == Work::Idle || is_lost;
         if !self.is_idle() || over == [delete] && nothing_to_gain {
             return false;
         }
