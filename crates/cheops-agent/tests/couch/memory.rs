@@ -94,6 +94,16 @@ impl Memory {
         }
     }
 
+    /// Has an agent have followed all changes of a site's database, as one that is at work has.
+    pub(crate) fn follow(&self, records: &str, local: &str) {
+        let mut databases = lock(&self.state.databases);
+        let since = position(databases[records].seq);
+        let database = databases.get_mut(local).unwrap();
+        let there = database.local.get("_local/checkpoint").map(|it| it["_rev"].clone());
+        let checkpoint = json!({"Since": since, "_rev": there.unwrap_or_default()});
+        assert_eq!(database.put("_local/checkpoint", checkpoint).0, 201);
+    }
+
     /// Removes the documents of a database whose ids begin like this, as somebody with the rights to do so can.
     pub(crate) fn remove(&self, database: &str, prefix: &str) -> usize {
         let mut databases = lock(&self.state.databases);

@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use hyper::{Method, StatusCode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -373,20 +374,17 @@ impl Databases {
         let path = format!("{database}/_all_docs?include_docs=true&conflicts=true");
         let mut parts: VecDeque<&[String]> = ids.chunks(AT_ONCE).collect();
         while let Some(ids) = parts.pop_front() {
-            let asked: Result<Rows<Row<Value>>, _> =
-                self.client.ask(Method::POST, &path, Some(&json!({"keys": ids})));
-            let rows = match asked {
+            let answer = match self.client.answer(Method::POST, &path, Some(&json!({"keys": ids})))
+            {
                 Err(Trouble::Long) if ids.len() > 1 => {
                     let (some, others) = ids.split_at(ids.len() / 2);
                     parts.push_front(others);
                     parts.push_front(some);
                     continue;
                 }
-                asked => asked?.rows,
+                answer => answer?,
             };
-            // One that makes no sense is as good as none: it says nothing that could be used.
-            let read = |row: Row<Value>| serde_json::from_value(row.doc?).ok();
-            found.extend(rows.into_iter().map(read));
+            found.extend(documents_in::<T>(&answer)?);
         }
         Ok(found)
     }
@@ -471,6 +469,22 @@ impl Databases {
         }
         Ok(())
     }
+}
+
+/// The documents of an answer, in its order. One that makes no sense is as good as none: it says nothing that could be
+/// used.
+fn documents_in<T: DeserializeOwned>(
+    (status, bytes): &(StatusCode, Bytes),
+) -> Result<Vec<Option<T>>, Trouble> {
+    // Nearly always all of them make sense: then none is read twice.
+    if status.is_success()
+        && let Ok(Rows { rows }) = serde_json::from_slice::<Rows<Row<T>>>(bytes)
+    {
+        return Ok(rows.into_iter().map(|row| row.doc).collect());
+    }
+    let Rows { rows }: Rows<Row<Value>> = read(*status, bytes)?;
+    let read = |row: Row<Value>| serde_json::from_value(row.doc?).ok();
+    Ok(rows.into_iter().map(read).collect())
 }
 
 /// A position in the changes, as a part of an address.

@@ -29,6 +29,7 @@ const SHOWN: usize = 1_000;
 
 /// The document of a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Read")]
 pub(crate) struct Document {
     #[serde(rename = "_id")]
     pub(crate) id: String,
@@ -36,10 +37,29 @@ pub(crate) struct Document {
     pub(crate) revision: String,
     #[serde(rename = "Record")]
     record: String,
-    #[serde(rename = "Seal", default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "Seal", skip_serializing_if = "Option::is_none")]
     seal: Option<String>,
-    #[serde(flatten, skip_deserializing)]
+    #[serde(flatten)]
     words: Words,
+}
+
+/// What is read of a document.
+#[derive(Deserialize)]
+struct Read {
+    #[serde(rename = "_id")]
+    id: String,
+    #[serde(rename = "_rev")]
+    revision: String,
+    #[serde(rename = "Record")]
+    record: String,
+    #[serde(rename = "Seal", default)]
+    seal: Option<String>,
+}
+
+impl From<Read> for Document {
+    fn from(Read { id, revision, record, seal }: Read) -> Self {
+        Self { id, revision, record, seal, words: Words::default() }
+    }
 }
 
 /// What is said of a record beside it.

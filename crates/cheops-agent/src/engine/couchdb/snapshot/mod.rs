@@ -280,6 +280,9 @@ impl Keeper {
 
     /// Writes the snapshot anew, without what was forgotten and removed from the databases.
     pub(super) fn rewrite(&mut self) -> io::Result<()> {
+        if self.scrubbed.is_empty() {
+            return Ok(());
+        }
         let new = self.writer.path.with_extension("new");
         let in_use = || io::Error::from(io::ErrorKind::WouldBlock);
         let mut writer = Writer::begin(&new, &self.databases, &self.mark)?.ok_or_else(in_use)?;
@@ -438,4 +441,68 @@ pub(super) struct Copied {
     /// It stands for lost ones, which was found at this time.
     pub(super) lost: Option<u64>,
     pub(super) found: Vec<(Seq, Found)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn clearing(resource: &str) -> Vec<u8> {
+        wire::encode_durable(&Durable::Clearing(resource.parse().unwrap())).unwrap()
+    }
+
+    fn keeper(data: &Path) -> Keeper {
+        disk::create_directory(&place(data)).unwrap();
+        let writer = Writer::begin(&path(data), "ours", "mark").unwrap().unwrap();
+        let [local, records] = [(); 2].map(|()| "7".to_owned());
+        Keeper {
+            writer,
+            databases: "ours".to_owned(),
+            mark: "mark".to_owned(),
+            trailer: Trailer { covered: 4, last_page: 1, local, records },
+            positions: Positions { local: json!(7), records: json!(7) },
+            lost: BTreeSet::new(),
+            scrubbed: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_forgotten_and_removed_leaves_the_file_when_it_is_rewritten() {
+        let data = tempfile::tempdir().unwrap();
+        let mut keeper = keeper(data.path());
+        let (gone, stays) = (clearing("gone"), clearing("stays"));
+        let item = |resource, value| Item::Local { resource, value };
+        // Of number 4 on, it lives again.
+        let items = vec![
+            item("gone", &gone[..]),
+            item("stays", &stays),
+            item("gone", &gone),
+            item("gone", &gone),
+        ];
+        let run = Run { page: 1, lost: None, from: 1, items };
+        let trailer = keeper.trailer.clone();
+        keeper.writer.write(&[Frame::Part(vec![run]), Frame::Trailer(trailer)]).unwrap();
+        keeper.scrubbed(&"gone".parse().unwrap(), 4).unwrap();
+        keeper.rewrite().unwrap();
+        let mut found = Vec::new();
+        let scanned = file::scan(&path(data.path()), "ours", |frame| match frame {
+            Frame::Part(runs) => found.extend(runs.iter().flat_map(|run| {
+                run.items.iter().map(|item| match item {
+                    Item::Gone => String::new(),
+                    Item::Local { resource, .. } => (*resource).to_owned(),
+                    other => panic!("{other:?}"),
+                })
+            })),
+            other => panic!("{other:?}"),
+        });
+        let (mark, end) = scanned.unwrap().unwrap();
+        assert_eq!(found, ["", "stays", "", "gone"]);
+        assert_eq!((mark.as_str(), end.trailer.covered), ("mark", 4));
+        // It goes on in the new file.
+        keeper.scrubbed(&"stays".parse().unwrap(), 3).unwrap();
+        let (loaded, _) = load(data.path(), "ours").unwrap();
+        assert_eq!(loaded.scrubbed, BTreeMap::from([("stays".parse().unwrap(), 3)]));
+    }
 }
