@@ -253,15 +253,16 @@ fn write(documents: &mut BTreeMap<String, Value>, mut document: Value) -> Value 
     if documents.get(&id).is_some_and(|there| there["_rev"] != document["_rev"]) {
         return json!({"id": id, "error": "conflict"});
     }
+    if document["_rev"].is_null() {
+        document["_rev"] = "1-a".into();
+    }
+    let revision = document["_rev"].clone();
     if document["_deleted"] == true {
         documents.remove(&id);
     } else {
-        if document["_rev"].is_null() {
-            document["_rev"] = "1-a".into();
-        }
         documents.insert(id.clone(), document);
     }
-    json!({"id": id})
+    json!({"ok": true, "id": id, "rev": revision})
 }
 
 /// A value of a query as it is meant.
