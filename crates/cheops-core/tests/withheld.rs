@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use cheops_core::{
     id::{OpId, ResourceId, SiteId, Sites},
-    operation::Action,
+    operation::{Action, Operation},
     plan::Outcome,
     replica::{
         Answer, Durable, Effect, Input, Lost, Message, Record, Refusal, Replica, Report, RunId,
-        Settings, Stretch, Submission, Ticket,
+        Sent, Settings, Stretch, Submission, Ticket,
     },
     time::{Millis, Now},
 };
@@ -199,6 +199,16 @@ impl Two {
 
     fn is_withheld(&self) -> bool {
         self.places[0].replica.is_withheld(&resource())
+    }
+
+    /// What `b` would send as the record with this id of the resource, if it were of another one.
+    fn foreign(&self, id: &OpId) -> Message {
+        let known = self.places[1].replica.resource(&resource()).unwrap();
+        let op = known.log().op(known.log().find(id).unwrap());
+        let op = Operation { resource: "s".parse().unwrap(), ..(**op).clone() };
+        let record = Record::Operation(op.into());
+        let records = vec![Sent { after: id.number - 1, record, seal: None }];
+        Message::Records { resource: resource(), records, more: false }
     }
 
     /// Asks `a` for a forced operation, again if it has to hear of `b` first.
@@ -561,7 +571,8 @@ fn an_attempt_that_may_have_been_is_not_made_again_however_late_the_operation_co
 /// the lost one, and takes it in.
 #[test]
 fn a_lost_record_of_its_own_that_comes_to_light_later_is_asked_for() {
-    for restarts in [false, true] {
+    let days = 3 * 24 * 60 * 60;
+    for (restarts, pause) in [(false, 0), (true, 0), (false, days)] {
         let mut two = Two::new();
         let kept = two.places[0].disk.len();
         two.submit(0, "inc 6", false);
@@ -571,11 +582,16 @@ fn a_lost_record_of_its_own_that_comes_to_light_later_is_asked_for() {
         two.submit(1, "inc 7", false);
         // Nobody waits for `b` any more.
         two.input(0, Input::Removed([site(1)].into()));
+        two.seconds += pause;
         let answer = two.submit(0, "set 5", true);
         let Answer::Accepted(own, _) = answer else { panic!("{answer:?}") };
         assert!(own.number > lost.number);
         assert!(two.places[0].replica.resource(&resource()).unwrap().log().find(&lost).is_none());
         two.input(0, Input::Removed([].into()));
+        // The lost number of another resource is not the lost record.
+        let foreign = two.foreign(&lost);
+        two.input(0, Input::Received { from: site(1), message: foreign });
+        assert!(two.places[0].replica.resource(&resource()).unwrap().log().find(&lost).is_none());
         two.link();
         two.seconds += 60;
         two.input(0, Input::Tick);

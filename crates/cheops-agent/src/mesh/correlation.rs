@@ -44,6 +44,9 @@ const SHARED: [&str; 5] = ["authorization", "baggage", "cookie", "tracestate", "
 /// and the fewest values that a part holds.
 const MOST_SHARDS: usize = 16;
 const SHARD: usize = 256;
+/// The most scopes that are remembered for one value. With more than one, a call with that value is
+/// rejected anyhow; a client must not fill the memory with them.
+const MOST_SCOPES: usize = 16;
 
 /// A scope, or that there is none.
 type Scope = Option<Arc<Named>>;
@@ -320,7 +323,14 @@ impl Shard {
         let requests = &mut self.known.entry(key).or_default().requests;
         match requests.iter_mut().find(|request| same(request.scope.as_ref(), scope)) {
             Some(request) => request.serving += 1,
-            None => requests.push(Request { scope: scope.cloned(), serving: 1, until: now }),
+            None => {
+                let answered = requests.iter().enumerate().filter(|(_, one)| one.serving == 0);
+                let oldest = answered.min_by_key(|(_, one)| one.until).map(|(place, _)| place);
+                if let Some(oldest) = oldest.filter(|_| requests.len() >= MOST_SCOPES) {
+                    requests.swap_remove(oldest);
+                }
+                requests.push(Request { scope: scope.cloned(), serving: 1, until: now });
+            }
         }
     }
 

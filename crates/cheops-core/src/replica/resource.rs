@@ -323,10 +323,8 @@ impl Resource {
     pub(super) fn fit(&self, sent: &Sent, here: &SiteId) -> Fit {
         let id = sent.record.id();
         let high = self.streams.high(&id.site);
-        if id.number <= high && self.is_lost(id, here) {
-            return self.fit_dependencies(&sent.record);
-        }
-        if id.number <= high {
+        let is_lost = id.number <= high && self.is_lost(id, here);
+        if id.number <= high && !is_lost {
             return match &sent.record {
                 Record::Operation(op)
                     if self.log.find(id).is_some_and(|ix| self.log.op(ix) != op) =>
@@ -359,6 +357,9 @@ impl Resource {
         }
         if sent.after >= id.number {
             return Fit::Wrong("a record that comes after itself");
+        }
+        if is_lost {
+            return self.fit_dependencies(&sent.record);
         }
         if sent.after > high {
             return Fit::Blocked(OpId { site: id.site.clone(), number: sent.after });
@@ -415,6 +416,10 @@ impl Resource {
     /// records follows what it has recorded, unless that was lost there; a clock that was set back since
     /// is set back by less.
     fn is_backdated(&self, op: &Operation) -> bool {
+        // One that was lost here and comes back is older than what was recorded since.
+        if op.id.number <= self.streams.high(&op.id.site) {
+            return false;
+        }
         let earlier = self.streams.last_operation(&op.id.site).map(|ix| self.log.timestamp(ix));
         earlier.is_some_and(|earlier| op.at.wall().plus(BACKDATED) < earlier.wall())
     }

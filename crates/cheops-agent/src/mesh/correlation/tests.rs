@@ -254,6 +254,28 @@ fn a_value_that_many_requests_have_takes_one_place() {
     assert_eq!(linked.find(&often, later + LINGERS), Found::Nothing);
 }
 
+/// A client that sends one id with ever new scopes fills no memory.
+#[test]
+fn the_scopes_of_one_value_are_bounded() {
+    let (linked, now) = (correlation(10), Instant::now());
+    let id = headers(&[("x-request-id", "one")]);
+    let one = scope("image: site0");
+    let serving = linked.begin(&id, Some(&one), None, now).unwrap();
+    for n in 1..1_000 {
+        let other = scope(&format!("image: site{n}"));
+        let served = linked.begin(&id, Some(&other), None, now).unwrap();
+        linked.end(served, now);
+    }
+    let scopes = |shard: &Mutex<Shard>| -> usize {
+        shard.lock().unwrap().known.values().map(|known| known.requests.len()).sum()
+    };
+    assert_eq!(linked.shards.iter().map(scopes).sum::<usize>(), MOST_SCOPES);
+    assert!(matches!(linked.find(&id, now), Found::Several(_)));
+    // What is being served is never forgotten.
+    assert_eq!(linked.find(&id, now + LINGERS), Found::Scope(one));
+    linked.end(serving, now);
+}
+
 /// Tokens of requests without a scope that had to be forgotten too early count as used by one of them.
 #[test]
 fn a_token_that_may_have_been_forgotten_is_not_matched() {
