@@ -321,17 +321,16 @@ impl Shard {
     fn begin(&mut self, key: Key, scope: Option<&Arc<Named>>, now: Instant) {
         self.forget(now);
         let requests = &mut self.known.entry(key).or_default().requests;
-        match requests.iter_mut().find(|request| same(request.scope.as_ref(), scope)) {
-            Some(request) => request.serving += 1,
-            None => {
-                let answered = requests.iter().enumerate().filter(|(_, one)| one.serving == 0);
-                let oldest = answered.min_by_key(|(_, one)| one.until).map(|(place, _)| place);
-                if let Some(oldest) = oldest.filter(|_| requests.len() >= MOST_SCOPES) {
-                    requests.swap_remove(oldest);
-                }
-                requests.push(Request { scope: scope.cloned(), serving: 1, until: now });
-            }
+        if let Some(request) = requests.iter_mut().find(|one| same(one.scope.as_ref(), scope)) {
+            request.serving += 1;
+            return;
         }
+        let answered = requests.iter().enumerate().filter(|(_, one)| one.serving == 0);
+        let oldest = answered.min_by_key(|(_, one)| one.until).map(|(place, _)| place);
+        if let Some(oldest) = oldest.filter(|_| requests.len() >= MOST_SCOPES) {
+            requests.swap_remove(oldest);
+        }
+        requests.push(Request { scope: scope.cloned(), serving: 1, until: now });
     }
 
     fn end(&mut self, key: Key, scope: Option<&Arc<Named>>, until: Instant, now: Instant) {
