@@ -164,3 +164,71 @@ fn one_node_that_is_down_holds_up_nothing() {
     engine.append(&own(6..=9)).unwrap();
     assert_eq!(cluster.written(), own(1..=9));
 }
+
+#[test]
+fn a_batch_of_several_pages_that_one_node_stored_is_not_the_end_of_the_journal() {
+    let cluster = Cluster::start();
+    let mut engine = cluster.open();
+    engine.append(&own(1..=3)).unwrap();
+    for node in [1, 2] {
+        cluster.strict.stop_node(node);
+    }
+    for _ in 0..2 {
+        assert_too_few_nodes(&mut engine, &own(4..=1_503));
+    }
+    drop(engine);
+    cluster.strict.stop_node(0);
+    for node in [1, 2] {
+        cluster.strict.start_node(node);
+    }
+    // Another agent gives the first of these numbers to other values. Then the node with the old pages is back.
+    let mut engine = cluster.open();
+    read(&mut engine);
+    assert_eq!(engine.append(&own(2_004..=2_006)).unwrap(), 6);
+    drop(engine);
+    cluster.strict.start_node(0);
+    assert_eq!(cluster.written(), [own(1..=3), own(2_004..=2_006)].concat());
+    let mut engine = cluster.open();
+    assert_eq!(engine.append(&own(2_007..=2_007)).unwrap(), 7);
+}
+
+/// A page as an agent has left it whose batch of several pages no quorum has stored.
+fn leave_page(cluster: &Cluster, first: u64, batch: (u64, u64), entries: u64) {
+    let entry = |n: u64| format!("record:resource{n}:here:{n}:{n:032x}");
+    let entries: Vec<String> = (first..first + entries).map(entry).collect();
+    let page = serde_json::json!({"First": first, "Batch": batch, "Entries": entries, "Term": 1});
+    let path = format!("/{}/page:{first:020}", cluster.couch.config.local());
+    cluster.couch.put(&path, &page);
+}
+
+#[test]
+fn a_page_whose_batch_has_another_first_page_is_removed() {
+    let cluster = Cluster::start();
+    let mut engine = cluster.open();
+    engine.append(&own(1..=3)).unwrap();
+    engine.append(&own(4..=6)).unwrap();
+    drop(engine);
+    leave_page(&cluster, 1_004, (4, 2_503), 1_000);
+    leave_page(&cluster, 2_004, (4, 2_503), 500);
+    assert_eq!(cluster.written(), own(1..=6));
+    let mut engine = cluster.open();
+    assert_eq!(engine.append(&own(7..=7)).unwrap(), 7);
+    drop(engine);
+    assert_eq!(cluster.written(), own(1..=7));
+}
+
+#[test]
+fn a_page_that_no_quorum_stored_amid_numbers_of_others_is_passed_over() {
+    let cluster = Cluster::start();
+    let mut engine = cluster.open();
+    engine.append(&own(1..=3)).unwrap();
+    engine.append(&own(4..=8)).unwrap();
+    engine.append(&own(9..=9)).unwrap();
+    leave_page(&cluster, 6, (4, 6), 1);
+    assert_eq!(engine.snapshot().unwrap(), 9);
+    drop(engine);
+    for _ in 0..2 {
+        assert_eq!(cluster.written(), own(1..=9));
+        let _ = std::fs::remove_file(cluster.data.path().join("couchdb/snapshot"));
+    }
+}

@@ -278,13 +278,16 @@ impl Databases {
                 found => break found?,
             }
         };
-        let (mut pages, mut expected) = (Vec::with_capacity(found.len() + 1), from);
+        let (mut pages, mut expected) = (Vec::<Page>::with_capacity(found.len() + 1), from);
         for page in found {
             while page.first > expected
                 && let Some(missing) = self.page(expected)?
             {
                 expected = missing.last() + 1;
                 pages.push(missing);
+            }
+            if pages.last().is_some_and(|before| page.is_left_over_beside(before)) {
+                continue;
             }
             expected = page.last() + 1;
             pages.push(page);

@@ -199,6 +199,11 @@ impl Page {
         (self.first..).zip(&self.entries)
     }
 
+    /// Whether it is left over from a batch that never counted: an earlier page of another batch has its numbers.
+    pub(super) fn is_left_over_beside(&self, before: &Self) -> bool {
+        self.first <= before.last() && self.batch != before.batch
+    }
+
     /// Whether it says what a page says that has this id.
     pub(super) fn is_sound(&self) -> bool {
         let (first, last) = self.batch;

@@ -107,7 +107,7 @@ impl CouchDb {
             );
         }
         let filling = databases.is_filling().map_err(fail)?;
-        let (last, last_page) = cut_off(&databases).map_err(fail)?;
+        let (last, last_page) = end_of_journal(&databases).map_err(fail)?;
         let (mut snapshot, index) = match snapshot::load(data, &name).filter(|_| !filling) {
             Some((loaded, index)) => (Some(loaded), index),
             None => (None, Index::default()),
@@ -199,22 +199,52 @@ impl CouchDb {
     }
 }
 
-/// Cuts off a batch of which the last page is missing. Says the last number that counts, and the one that its page
-/// begins with, if that is known.
-fn cut_off(databases: &Databases) -> Result<(Seq, Seq), Trouble> {
-    let Some(last) = databases.last_page()? else { return Ok((0, 0)) };
-    let (first, end) = last.batch;
-    if last.last() == end {
-        return Ok((end, last.first));
+/// Finds the end of the journal: the last number that counts, and the first number of its page (0 if there is no
+/// page). Pages after the end are removed.
+fn end_of_journal(databases: &Databases) -> Result<(Seq, Seq), Trouble> {
+    // Every number before a batch was given to a value, even if its page is gone.
+    let mut least = 0;
+    loop {
+        let Some(last) = databases.last_page()? else { return Ok((least, 0)) };
+        let (first, end) = last.batch;
+        let beginning = if last.first == first { None } else { databases.page(first)? };
+        let surplus = match judge(&last, beginning.as_ref()) {
+            LastPage::Counts => return Ok((end.max(least), last.first)),
+            LastPage::LeftOver => vec![last],
+            LastPage::Unfinished => {
+                let pages = databases.pages(first..=last.last(), usize::from(u16::MAX))?;
+                pages.into_iter().filter(|page| page.batch == last.batch).collect()
+            }
+        };
+        least = least.max(first - 1);
+        let removed =
+            |page: &Page| json!({"_id": page.id, "_rev": page.revision, "_deleted": true});
+        let removed: Vec<_> = surplus.iter().rev().map(removed).collect();
+        databases.change_pages(&removed)?;
     }
-    let pages = databases.pages(first..=last.last(), usize::from(u16::MAX))?;
-    // Only its own: a last page that makes no sense takes no other with it.
-    let (own, others): (Vec<Page>, Vec<_>) =
-        pages.into_iter().partition(|page| page.batch == last.batch);
-    let removed = |page: &Page| json!({"_id": page.id, "_rev": page.revision, "_deleted": true});
-    let removed: Vec<_> = own.iter().rev().map(removed).collect();
-    databases.change_pages(&removed)?;
-    Ok((others.iter().map(Page::last).fold(first - 1, Seq::max), 0))
+}
+
+/// What the last page of the journal is.
+#[derive(Debug, PartialEq, Eq)]
+enum LastPage {
+    /// The end of a batch that counts.
+    Counts,
+    /// A part of a batch whose last page was never written.
+    Unfinished,
+    /// A part of a batch that never counted: another batch has taken its numbers.
+    LeftOver,
+}
+
+/// Tells what the last page is, by the page that its batch begins with, if that is another one and is there. If it is
+/// gone, it is reported as lost, and the rest of the batch counts.
+fn judge(last: &Page, beginning: Option<&Page>) -> LastPage {
+    if beginning.is_some_and(|beginning| beginning.batch != last.batch) {
+        LastPage::LeftOver
+    } else if last.last() < last.batch.1 {
+        LastPage::Unfinished
+    } else {
+        LastPage::Counts
+    }
 }
 
 /// Takes note of what the pages of a range say.
@@ -227,6 +257,32 @@ fn read_index(shared: &Shared, mut from: Seq, upto: Seq) -> Result<(), Trouble> 
         let mut index = shared.index_mut();
         for page in &pages {
             index.turn(page, &mut names);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::couchdb::journal::{self, Entry};
+
+    #[test]
+    fn a_last_page_counts_if_its_batch_is_whole_and_has_its_numbers() {
+        let page = |first: Seq, last: Seq, batch: (Seq, Seq)| {
+            let entries = (first..=last).map(|_| Entry::Gone(())).collect();
+            let (id, revision, lost, upto) = (journal::id(first), None, None, None);
+            Page { id, revision, first, batch, entries, lost, upto }
+        };
+        for (last, beginning, expected) in [
+            (page(4, 6, (4, 6)), None, LastPage::Counts),
+            (page(4, 5, (4, 6)), None, LastPage::Unfinished),
+            (page(6, 8, (4, 8)), Some(page(4, 5, (4, 8))), LastPage::Counts),
+            (page(6, 7, (4, 8)), Some(page(4, 5, (4, 8))), LastPage::Unfinished),
+            (page(6, 8, (4, 8)), Some(page(4, 5, (4, 5))), LastPage::LeftOver),
+            (page(6, 7, (4, 8)), Some(page(4, 5, (4, 5))), LastPage::LeftOver),
+            (page(6, 8, (4, 8)), None, LastPage::Counts),
+        ] {
+            assert_eq!(judge(&last, beginning.as_ref()), expected, "{last:?}");
         }
     }
 }
