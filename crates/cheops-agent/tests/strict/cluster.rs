@@ -28,6 +28,13 @@ impl Cluster {
         CouchDb::open(&self.couch.config, "here".parse().unwrap(), self.data.path()).unwrap()
     }
 
+    /// How many documents of records there are.
+    fn documents(&self) -> usize {
+        let found = self.couch.look(&format!("/{}/_all_docs", self.couch.config.database));
+        let ids = found["rows"].as_array().unwrap().iter().filter_map(|row| row["id"].as_str());
+        ids.filter(|id| id.starts_with("record:")).count()
+    }
+
     /// All that a new engine reads, of which nothing is lost.
     fn written(&self) -> Vec<Durable> {
         let mut engine = self.open();
@@ -231,4 +238,83 @@ fn a_page_that_no_quorum_stored_amid_numbers_of_others_is_passed_over() {
         assert_eq!(cluster.written(), own(1..=9));
         let _ = std::fs::remove_file(cluster.data.path().join("couchdb/snapshot"));
     }
+}
+
+#[test]
+fn documents_are_written_after_a_quorum_has_stored_the_page_that_names_them() {
+    let cluster = Cluster::start();
+    let mut engine = cluster.open();
+    engine.append(&own(1..=3)).unwrap();
+    for node in [1, 2] {
+        cluster.strict.fail_database(node, &cluster.couch.config.local());
+    }
+    for _ in 0..2 {
+        assert_too_few_nodes(&mut engine, &own(4..=6));
+        // Replication would carry them to other sites, while this site may give their numbers to others.
+        assert_eq!(cluster.documents(), 3);
+    }
+    for node in [1, 2] {
+        cluster.strict.start_node(node);
+    }
+    assert_eq!(engine.append(&own(4..=6)).unwrap(), 6);
+    assert_eq!(cluster.documents(), 6);
+    assert_eq!(cluster.written(), own(1..=6));
+}
+
+#[test]
+fn documents_that_were_not_written_when_the_agent_ended_are_written_by_the_next() {
+    let cluster = Cluster::start();
+    let mut engine = cluster.open();
+    engine.append(&own(1..=3)).unwrap();
+    for node in 0..3 {
+        cluster.strict.fail_database(node, &cluster.couch.config.database);
+    }
+    engine.append(&own(4..=6)).unwrap_err();
+    drop(engine);
+    for node in 0..3 {
+        cluster.strict.mend_database(node, &cluster.couch.config.database);
+    }
+    let mut engine = cluster.open();
+    // The number of each is taken, so that no other operation gets it.
+    assert_eq!((read(&mut engine), engine.damage()), (own(1..=6), &[][..]));
+    assert_eq!(cluster.documents(), 3);
+    assert_eq!(engine.append(&own(7..=7)).unwrap(), 7);
+    assert_eq!(cluster.documents(), 7);
+    assert_eq!(cluster.written(), own(1..=7));
+}
+
+#[test]
+fn a_start_has_a_quorum_store_the_last_batch_before_it_counts() {
+    let cluster = Cluster::start();
+    let local = cluster.couch.config.local();
+    let mut engine = cluster.open();
+    engine.append(&own(1..=3)).unwrap();
+    for node in [1, 2] {
+        cluster.strict.fail_database(node, &local);
+    }
+    assert_too_few_nodes(&mut engine, &own(4..=6));
+    drop(engine);
+    // Two nodes are up when the next agent starts, and one of them has the page.
+    cluster.strict.mend_database(1, &local);
+    cluster.strict.stop_node(2);
+    assert_eq!(read(&mut cluster.open()), own(1..=6));
+    cluster.strict.stop_node(0);
+    cluster.strict.start_node(2);
+    assert_eq!(cluster.written(), own(1..=6), "the node that had it is lost");
+}
+
+#[test]
+fn a_start_writes_all_pages_of_the_last_batch_once_more() {
+    let cluster = Cluster::start();
+    let mut engine = cluster.open();
+    engine.append(&own(1..=3)).unwrap();
+    engine.append(&own(4..=1_503)).unwrap();
+    drop(engine);
+    assert_eq!(cluster.written(), own(1..=1_503));
+    let generation = |page: u64| {
+        let path = format!("/{}/page:{page:020}", cluster.couch.config.local());
+        cluster.couch.look(&path)["_rev"].as_str().unwrap().split('-').next().map(ToOwned::to_owned)
+    };
+    let written = [1, 4, 1_004].map(|page| generation(page).unwrap());
+    assert_eq!(written, ["1", "2", "2"]);
 }

@@ -3,10 +3,11 @@
 //! A record is one document, which is never changed (`document`). In which order the site has written what
 //! stands in its journal (`journal`), in a database of its own. `docs/couchdb.md` says what is in them and
 //! what an operator does with that. What must stay true, beside what every engine promises:
-//! - documents are there before the page that names them: a page that counts can be read;
+//! - what a page that counts names can be read: its documents are there before it, or it holds copies of them;
 //! - what is there of a batch that failed is the same when it is written again, so it is never there twice;
 //! - a batch whose last page is missing was never acknowledged, and does not count.
 
+mod append;
 mod attachments;
 mod buffered;
 mod caretaker;
@@ -58,8 +59,8 @@ pub(crate) use self::{
 };
 pub use self::{buffered::Buffered, lease::Fence};
 use self::{
-    caretaker::Caretaker, databases::Databases, feed::Which, index::Index, journal::Page,
-    notes::Notes, snapshot::Stretch,
+    caretaker::Caretaker, databases::Databases, feed::Which, index::Index, notes::Notes,
+    snapshot::Stretch,
 };
 use super::{
     Arrivals, Damage, Engine, EngineError, Filling, LostUnknown, Opened, Reader, Seq, Sort, disk,
@@ -89,6 +90,8 @@ pub struct CouchDb {
     reached: Seq,
     /// How many connections there had been when it was last made sure that all is there which was written.
     looked: u64,
+    /// The batch that a start in a cluster has found last: its documents may not have been written.
+    undocumented: Option<RangeInclusive<Seq>>,
     /// What of the snapshot counts, if there is one.
     snapshot: Option<Stretch>,
     /// None while they are filled.
@@ -201,40 +204,6 @@ fn error(place: &str, problem: impl Into<String>) -> EngineError {
 }
 
 impl CouchDb {
-    /// A batch with the documents of its records.
-    fn documents<'a>(
-        &self,
-        batch: &'a [Durable],
-    ) -> Result<Vec<(&'a Durable, Option<Document>)>, EngineError> {
-        let mut index = self.shared.index_mut();
-        for durable in batch {
-            index.declare(durable);
-        }
-        let none = BTreeSet::new();
-        let documents = batch.iter().map(|durable| {
-            let Durable::Record(record, seal) = durable else { return Ok((durable, None)) };
-            let sites = index.of(record.resource()).map_or(&none, |known| &known.sites);
-            let document = Document::of(record, seal.as_ref(), sites)
-                .map_err(|problem| self.unwritable(durable, &problem))?;
-            Ok((durable, Some(document)))
-        });
-        documents.collect()
-    }
-
-    /// Writes documents, unless others have brought them.
-    fn put(&self, documents: &[Document]) -> Result<(), Trouble> {
-        let hash = |document: &Document| Name::read(&document.id).map(|name| name.hash);
-        let missing: Vec<&Document> = {
-            let mut afoot = self.shared.afoot();
-            afoot.ours = documents.iter().filter_map(hash).collect();
-            let brought = |document: &&Document| {
-                hash(document).is_some_and(|hash| afoot.brought.contains(&hash))
-            };
-            documents.iter().filter(|document| !brought(document)).collect()
-        };
-        self.shared.databases.put_records(&missing)
-    }
-
     fn unwritable(&self, durable: &Durable, problem: &dyn std::fmt::Display) -> EngineError {
         let (what, resource) = (What::of(durable), durable.resource());
         let problem = format!("{what} of resource {resource} can't be written: {problem}");
@@ -321,85 +290,6 @@ impl CouchDb {
             Failed::ForGood(error) => error,
             Failed::Trouble(trouble) => self.shared.fail(&trouble),
         }
-    }
-
-    /// The pages of a batch, with copies of the records of which a function says so by their documents.
-    fn pages_of(
-        &self,
-        batch: &[Durable],
-        documents: &[(&Durable, Option<Document>)],
-        copies: impl Fn(&Document) -> bool,
-    ) -> Result<Vec<Page>, Failed> {
-        journal::pages_with(self.next, documents, copies)
-            .map_err(|(n, problem)| Failed::ForGood(self.unwritable(&batch[n], &problem)))
-    }
-
-    fn try_append(&mut self, batch: &[Durable]) -> Result<Seq, Failed> {
-        self.shared.check_end()?;
-        if batch.is_empty() {
-            return Ok(self.next - 1);
-        }
-        let documents = self.documents(batch).map_err(Failed::ForGood)?;
-        let clustered = self.shared.databases.is_clustered();
-        let mut pages = self.pages_of(batch, &documents, |_| clustered)?;
-        let written = documents.iter().filter_map(|(_, document)| document.clone());
-        let (back, written): (Vec<Document>, Vec<_>) =
-            written.partition(|document| self.lost.contains(&document.id));
-        let Shared { databases, .. } = &*self.shared;
-        self.put(&written)?;
-        let unrestored = databases.restore(&back)?;
-        if !unrestored.is_empty() {
-            // What the server does not take as a document is in the journal: it holds up nothing else.
-            let place = &databases.place;
-            tracing::warn!(documents = ?unrestored, "failed to restore documents in {place}; the journal keeps copies of their records");
-            let copied = |document: &Document| clustered || unrestored.contains(&document.id);
-            pages = self.pages_of(batch, &documents, copied)?;
-        }
-        let found = self.lost_unknown.map_or(0, |lost| lost.found);
-        let in_place = |lost: &RangeInclusive<Seq>| journal::in_place_of(lost, found);
-        let made: Vec<Page> =
-            self.untold.iter().map(in_place).chain(pages.iter().cloned()).collect();
-        databases.make_pages(&made)?;
-        // Nothing is acknowledged that went to a server which has forgotten what came before.
-        let connections = databases.server().connections();
-        if connections != self.looked {
-            self.shared.look_at_end()?;
-            self.looked = connections;
-        }
-        self.untold.clear();
-        let restored = |id: &String| {
-            back.iter().any(|document| document.id == *id) && !unrestored.contains(id)
-        };
-        self.lost.retain(|id| !restored(id));
-        let last = self.next + batch.len() as Seq - 1;
-        {
-            let (mut index, mut names) = (self.shared.index_mut(), Names::default());
-            for page in &pages {
-                index.turn(page, &mut names);
-            }
-        }
-        {
-            let Afoot { brought, ours } = &mut *self.shared.afoot();
-            for hash in std::mem::take(ours) {
-                brought.remove(&hash);
-            }
-        }
-        if !self.noted {
-            let noted = Notes::of(&self.shared.data).write(&self.name);
-            self.noted = noted.is_ok();
-            if let Err(failure) = noted {
-                tracing::warn!("that {} is not empty can't be noted: {failure}", databases.place);
-            }
-        }
-        self.next = last + 1;
-        self.shared.last.store(last, Ordering::Release);
-        if let Some(page) = pages.last() {
-            self.shared.last_page.store(page.first, Ordering::Release);
-        }
-        if let Some(caretaker) = &self.caretaker {
-            batch.iter().filter_map(super::meaning::forgets).for_each(|it| caretaker.scrub(it));
-        }
-        Ok(last)
     }
 }
 

@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
+    ops::RangeInclusive,
     path::Path,
     sync::{
         Arc, Mutex, RwLock,
@@ -107,7 +108,8 @@ impl CouchDb {
             );
         }
         let filling = databases.is_filling().map_err(fail)?;
-        let (last, last_page) = end_of_journal(&databases).map_err(fail)?;
+        let End { last, last_page, batch } = end_of_journal(&databases).map_err(fail)?;
+        let undocumented = batch.filter(|_| databases.is_clustered());
         let (mut snapshot, index) = match snapshot::load(data, &name).filter(|_| !filling) {
             Some((loaded, index)) => (Some(loaded), index),
             None => (None, Index::default()),
@@ -143,6 +145,7 @@ impl CouchDb {
             name,
             reached: 0,
             looked: 0,
+            undocumented,
             snapshot: snapshot.as_ref().map(snapshot::Loaded::stretch),
             caretaker: None,
         };
@@ -199,22 +202,38 @@ impl CouchDb {
     }
 }
 
-/// Finds the end of the journal: the last number that counts, and the first number of its page (0 if there is no
-/// page). Pages after the end are removed.
-fn end_of_journal(databases: &Databases) -> Result<(Seq, Seq), Trouble> {
+/// Where the journal ends.
+#[derive(Default)]
+struct End {
+    /// The last number that counts.
+    last: Seq,
+    /// The first number of the last page; 0 if there is none.
+    last_page: Seq,
+    /// The numbers of the last batch.
+    batch: Option<RangeInclusive<Seq>>,
+}
+
+/// Finds the end of the journal. Pages after it are removed. In a cluster, a quorum of the nodes has the last batch
+/// from then on: nobody knows whether the agent that has written it was told so.
+fn end_of_journal(databases: &Databases) -> Result<End, Trouble> {
     // Every number before a batch was given to a value, even if its page is gone.
     let mut least = 0;
     loop {
-        let Some(last) = databases.last_page()? else { return Ok((least, 0)) };
+        let Some(last) = databases.last_page()? else {
+            return Ok(End { last: least, ..End::default() });
+        };
         let (first, end) = last.batch;
         let beginning = if last.first == first { None } else { databases.page(first)? };
         let surplus = match judge(&last, beginning.as_ref()) {
-            LastPage::Counts => return Ok((end.max(least), last.first)),
-            LastPage::LeftOver => vec![last],
-            LastPage::Unfinished => {
-                let pages = databases.pages(first..=last.last(), usize::from(u16::MAX))?;
-                pages.into_iter().filter(|page| page.batch == last.batch).collect()
+            LastPage::Counts => {
+                if databases.is_clustered() {
+                    databases.confirm(&batch_of(databases, &last)?)?;
+                }
+                let (last, last_page) = (end.max(least), last.first);
+                return Ok(End { last, last_page, batch: Some(first..=end) });
             }
+            LastPage::LeftOver => vec![last],
+            LastPage::Unfinished => batch_of(databases, &last)?,
         };
         least = least.max(first - 1);
         let removed =
@@ -222,6 +241,13 @@ fn end_of_journal(databases: &Databases) -> Result<(Seq, Seq), Trouble> {
         let removed: Vec<_> = surplus.iter().rev().map(removed).collect();
         databases.change_pages(&removed)?;
     }
+}
+
+/// The pages of the batch that a page is the last one of.
+fn batch_of(databases: &Databases, last: &Page) -> Result<Vec<Page>, Trouble> {
+    let numbers = last.batch.0..=last.last();
+    let pages = databases.pages(numbers, usize::from(u16::MAX))?;
+    Ok(pages.into_iter().filter(|page| page.batch == last.batch).collect())
 }
 
 /// What the last page of the journal is.

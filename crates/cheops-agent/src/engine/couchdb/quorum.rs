@@ -3,7 +3,7 @@
 //! What must stay true: a page counts once a write has reported that a quorum has stored it; a page that never reached
 //! one takes the place of no other. `docs/couchdb.md` has the reasons, under *Clusters*.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, thread, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -13,14 +13,26 @@ use super::{
     server::{Trouble, encoded, few_nodes},
 };
 
+/// How often it is tried to have a quorum store pages at a start, and how long to wait in between.
+const ATTEMPTS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(200);
 /// Where a page says in which term it was written.
 const TERM: &str = "Term";
 
 impl Databases {
-    /// Makes pages. Those that are there already have to say the same. In a cluster a page may be there because a write
-    /// reached too few nodes, and that it is there proves nothing: it is written once more, over itself, in a way that
-    /// reports how many nodes have stored it.
+    /// Makes pages. Those that are there already have to say the same. The last one is written after the others: where
+    /// it is, they are.
     pub(super) fn make_pages(&self, pages: &[Page]) -> Result<(), Trouble> {
+        let Some((last, others)) = pages.split_last() else { return Ok(()) };
+        if !others.is_empty() {
+            self.make_some(others)?;
+        }
+        self.make_some(std::slice::from_ref(last))
+    }
+
+    /// Makes pages with one request. In a cluster a page may be there because a write reached too few nodes, and that
+    /// it is there proves nothing: it is confirmed.
+    fn make_some(&self, pages: &[Page]) -> Result<(), Trouble> {
         let documents: Vec<Value> = pages.iter().map(|page| self.in_term(json!(page))).collect();
         let written = self.bulk(&self.local, &json!({"docs": documents}))?;
         let mut doubtful = Vec::new();
@@ -29,10 +41,9 @@ impl Databases {
                 written.check()?;
                 continue;
             }
-            // To read it also copies it to the nodes that lack it.
             match self.page(page.first)? {
                 Some(there) if (Page { revision: None, ..there.clone() }) == *page => {
-                    doubtful.push(self.in_term(json!(there)));
+                    doubtful.push(there);
                 }
                 _ => return Err(Trouble::Taken(page.id.clone())),
             }
@@ -40,7 +51,32 @@ impl Databases {
         if doubtful.is_empty() || !self.is_clustered() {
             return Ok(());
         }
-        let written = self.bulk(&self.local, &json!({"docs": doubtful}))?;
+        self.rewrite(&doubtful)
+    }
+
+    /// Has a quorum of the nodes store pages that are there. A few times: a node that lacked a page may get it a moment
+    /// after it was read.
+    pub(super) fn confirm(&self, pages: &[Page]) -> Result<(), Trouble> {
+        let mut attempts = 1;
+        loop {
+            // To read a page by its id also copies it to the nodes that lack it.
+            let there: Result<Vec<Option<Page>>, Trouble> =
+                pages.iter().map(|page| self.page(page.first)).collect();
+            let there: Vec<Page> = there?.into_iter().flatten().collect();
+            match self.rewrite(&there) {
+                Err(trouble) if trouble.is_away() && attempts < ATTEMPTS => {
+                    attempts += 1;
+                    thread::sleep(PAUSE);
+                }
+                confirmed => return confirmed,
+            }
+        }
+    }
+
+    /// Writes pages over themselves, which reports how many nodes have stored them.
+    fn rewrite(&self, pages: &[Page]) -> Result<(), Trouble> {
+        let documents: Vec<Value> = pages.iter().map(|page| self.in_term(json!(page))).collect();
+        let written = self.bulk(&self.local, &json!({"docs": documents}))?;
         // A conflict is of nodes that lack what it follows.
         if written.iter().any(|one| one.error.as_deref() == Some("conflict")) {
             return Err(few_nodes());

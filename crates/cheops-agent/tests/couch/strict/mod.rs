@@ -100,6 +100,11 @@ impl Strict {
         self.shared.nodes.fail(node, database);
     }
 
+    /// Lets a node store what is written to a database from now on. It does not get what it lacks.
+    pub(crate) fn mend_database(&self, node: usize, database: &str) {
+        self.shared.nodes.mend(node, database);
+    }
+
     /// Starts a node again.
     pub(crate) fn start_node(&self, node: usize) {
         self.shared.nodes.start(node).unwrap();

@@ -72,6 +72,11 @@ impl Nodes {
         self.failing.lock().unwrap().insert((node, database.to_owned()));
     }
 
+    /// Lets a node store what is written to a database from now on. The exchange with the other nodes is still to come.
+    pub(super) fn mend(&self, node: usize, database: &str) {
+        self.failing.lock().unwrap().remove(&(node, database.to_owned()));
+    }
+
     /// Starts a node again, which exchanges documents with those that are up.
     pub(super) fn start(&self, node: usize) -> io::Result<()> {
         self.failing.lock().unwrap().retain(|(failing, _)| *failing != node);
