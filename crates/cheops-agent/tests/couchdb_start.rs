@@ -9,6 +9,7 @@ mod storage;
 mod support;
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::PathBuf,
     time::{Duration, Instant},
@@ -102,13 +103,16 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 fn forgotten(resource: &ResourceId, last: u64) -> Durable {
-    let here: SiteId = "here".parse().unwrap();
-    Durable::Forgotten {
-        resource: resource.clone(),
-        version: [(here.clone(), last)].into(),
-        by: OpId { site: here, number: last },
-        at: Timestamp::at(Millis(1)),
-    }
+    forgotten_of(resource, &[("here", last)])
+}
+
+/// That a resource is forgotten, with the last numbers of sites.
+fn forgotten_of(resource: &ResourceId, version: &[(&str, u64)]) -> Durable {
+    let version: BTreeMap<SiteId, u64> =
+        version.iter().map(|(site, last)| (site.parse().unwrap(), *last)).collect();
+    let (site, number) = version.iter().next().map(|(site, last)| (site.clone(), *last)).unwrap();
+    let (by, at) = (OpId { site, number }, Timestamp::at(Millis(1)));
+    Durable::Forgotten { resource: resource.clone(), version, by, at }
 }
 
 #[test]
@@ -327,10 +331,15 @@ const SLOW: Duration = Duration::from_millis(150);
 
 /// A resource that was written, with a server that takes its time to purge it.
 fn large() -> (Place, CouchDb, ResourceId) {
+    large_of(LARGE)
+}
+
+/// The same, with so many documents.
+fn large_of(count: u64) -> (Place, CouchDb, ResourceId) {
     let place = Place::new();
     let mut engine = place.open();
     let large: ResourceId = "large".parse().unwrap();
-    let values: Vec<_> = (1..=LARGE).map(|n| operation_of(n, "here", &large)).collect();
+    let values: Vec<_> = (1..=count).map(|n| operation_of(n, "here", &large)).collect();
     append(&mut engine, &values);
     place.server.slow_purges(SLOW);
     (place, engine, large)
@@ -379,4 +388,72 @@ fn a_purge_goes_on_after_a_restart_with_a_snapshot_and_without() {
         drop(engine);
         assert_eq!(place.start().1, [forgotten(&large, LARGE)]);
     }
+}
+
+impl Place {
+    /// Waits until nothing is left of the large resource, neither documents nor names of them.
+    fn wait_until_purged(&self) {
+        eventually("it is purged", || self.records("record:large:") == 0);
+        let pages = self.couch.config.local();
+        eventually("no page names it", || {
+            !self.server.text(&pages, "page:").contains("record:large:")
+        });
+    }
+}
+
+#[test]
+fn a_purge_goes_on_after_a_start_from_a_snapshot_that_was_made_meanwhile() {
+    // So few that there is no snapshot before this one.
+    let count = 1_500;
+    let (place, mut engine, large) = large_of(count);
+    engine.append(&[forgotten(&large, count)]).unwrap();
+    assert_eq!(engine.snapshot().unwrap(), count + 1);
+    drop(engine);
+    assert!(place.records("record:large:") > 0, "the purge is under way");
+    place.server.slow_purges(Duration::ZERO);
+    let before = place.server.count("_all_docs");
+    let (engine, read) = place.start();
+    assert_eq!(read, [forgotten(&large, count)]);
+    assert!(place.server.count("_all_docs") - before < 10, "the snapshot was used");
+    place.wait_until_purged();
+    drop(engine);
+    assert_eq!(place.start().1, [forgotten(&large, count)]);
+}
+
+#[test]
+fn what_is_forgotten_again_while_it_is_purged_is_purged_to_the_end() {
+    let count = 1_000;
+    let (place, mut engine, large) = large_of(count);
+    let operation = |n| operation_of(n, "here", &large);
+    let first = forgotten(&large, count + 1);
+    // The last page that the purge looks at holds something that is not forgotten yet.
+    engine.append(&[operation(count + 1), first, operation(count + 2)]).unwrap();
+    let before = place.records("record:large:");
+    eventually("some of it is purged", || place.records("record:large:") < before);
+    let again = forgotten(&large, count + 2);
+    engine.append(std::slice::from_ref(&again)).unwrap();
+    assert!(place.records("record:large:") > 500, "the first purge is under way");
+    place.server.slow_purges(Duration::ZERO);
+    place.wait_until_purged();
+    engine.snapshot().unwrap();
+    drop(engine);
+    assert_eq!(place.start().1, [again]);
+}
+
+#[test]
+fn documents_that_replication_brought_and_no_page_names_are_purged_with_their_resource() {
+    let (place, mut engine, large) = large_of(10);
+    let id =
+        |resource: &str, number: u64| format!("record:{resource}:there:{number}:{number:032x}");
+    let brought = [id("large", 1), id("large", 9), id("large", 10), id("larger", 1)];
+    for id in &brought {
+        place.server.bring(&place.couch.config.database, id);
+    }
+    engine.append(&[forgotten_of(&large, &[("here", 10), ("there", 9)])]).unwrap();
+    eventually("it is purged", || place.records("record:large:") == 1);
+    eventually("no page names it", || {
+        !place.server.text(&place.couch.config.local(), "page:").contains("record:large:")
+    });
+    // A record of its next life, and one of another resource.
+    assert_eq!(brought.map(|id| place.records(&id)), [0, 0, 1, 1]);
 }

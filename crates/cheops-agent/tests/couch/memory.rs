@@ -119,6 +119,13 @@ impl Memory {
         found.len()
     }
 
+    /// Stores a document as replication from another server does.
+    pub(crate) fn bring(&self, database: &str, id: &str) {
+        let (mut databases, revision) = (lock(&self.state.databases), format!("1-{:032x}", 7));
+        let document = json!({"_id": id, "_rev": revision, "Record": "AAAA"});
+        databases.get_mut(database).unwrap().store(id.to_owned(), revision, &document);
+    }
+
     /// How many requests of a sort were answered.
     pub(crate) fn count(&self, sort: &str) -> usize {
         lock(&self.state.counts).get(sort).copied().unwrap_or(0)

@@ -100,11 +100,11 @@ impl CouchDb {
         let copies: Vec<Durable> = {
             let index = self.shared.index();
             let entries = pages.iter().flat_map(Page::numbered);
-            let named = entries.filter(|(seq, entry)| {
+            let of_records = entries.filter(|(seq, entry)| {
                 let forgotten = |resource| index.is_forgotten(&resource, *seq);
                 entry.document().is_some() && !entry.resource().is_some_and(forgotten)
             });
-            named.filter_map(|(_, entry)| entry.local(&mut names)?.ok()).collect()
+            of_records.filter_map(|(_, entry)| entry.local(&mut names)?.ok()).collect()
         };
         let documents = self.documents(&copies).map_err(Failed::ForGood)?;
         let documents: Vec<&Document> =

@@ -1,10 +1,10 @@
-//! What is done beside the writes: the snapshot is brought up to date, and what is forgotten is removed.
+//! The maintenance thread: keeps the snapshot up to date, and purges resources that are forgotten.
 //!
-//! Both have a thread of their own, in which they take turns. What must stay true:
-//! - writes never wait for either of them;
-//! - what is forgotten is removed in parts of bounded size. What was not removed when the agent stopped is when it is
-//!   started again: the journal says what that is;
-//! - once the engine is gone, nothing is written to the snapshot any more.
+//! The two jobs take turns in one thread. What must stay true:
+//! - writes never wait for this thread;
+//! - a purge is done in parts of bounded size (`purge`). A purge that an agent did not finish is resumed at the next
+//!   start, by what the journal still names;
+//! - after [`Caretaker::stop`] has returned, the snapshot is not written any more.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -17,53 +17,51 @@ use std::{
 };
 
 use cheops_core::id::ResourceId;
-use serde_json::json;
 
 use super::{
     Shared, chance,
-    journal::{self, Entry},
+    purge::{Progress, Purge},
     server::Trouble,
     snapshot::{Keeper, Loaded, Unkept},
 };
 use crate::{engine::Seq, wire::Names};
 
-/// How often is looked whether there is something to do.
+/// How often the thread checks whether there is work.
 const LOOK: Duration = Duration::from_secs(1);
-/// The snapshot is brought up to date once it lacks so many values, or after this time if it lacks any.
+/// The snapshot is extended when it lacks this many values, or after this time if it lacks any.
 const LAG: Seq = 2_000;
 const IDLE: Duration = Duration::from_secs(10);
-/// How long to wait after something failed.
+/// How long the thread waits after a failure.
 const PAUSE: Duration = Duration::from_secs(10);
-/// How many pages are read at once for the snapshot, and for what is forgotten.
+/// How many pages are read at once to extend the snapshot.
 const PAGES: usize = 50;
-/// How many documents are removed at once.
-const PURGED: usize = 500;
-/// How long what was forgotten stays in the snapshot, at most, after it was removed from the databases.
+/// How long the values of a purged resource stay in the snapshot file, at most.
 const REWRITE: Duration = Duration::from_hours(1);
 
-/// What works beside the engine, until it is told to end.
+/// The maintenance thread's state, which it shares with the engine.
 pub(super) struct Caretaker {
     shared: Arc<Shared>,
     /// The name of the databases.
     name: String,
-    forgotten: Mutex<VecDeque<ResourceId>>,
+    /// Purges that are not finished, one at a time. There is one for each resource that was forgotten.
+    purges: Mutex<VecDeque<Purge>>,
     keeping: Mutex<Keeping>,
-    /// Up to where the snapshot goes.
+    /// The last number in the snapshot.
     covered: AtomicU64,
     stopped: AtomicBool,
-    /// Held while the snapshot is written; true once that is over.
+    /// Locked during each write to the snapshot. True after the last write.
     over: Mutex<bool>,
     thread: Mutex<Option<thread::Thread>>,
 }
 
-/// What is known of the snapshot.
+/// The state of the snapshot.
 enum Keeping {
-    /// One that was found, and that is not written yet.
+    /// The start has read it. It is not open for writing yet.
     Found(Box<Loaded>),
-    /// There is none.
+    /// There is none: the next extension begins one.
     None,
     Open(Box<Keeper>),
-    /// There is to be none: it does not go with the databases.
+    /// There is none until the next start: a document that it held was removed from the databases.
     Off,
 }
 
@@ -72,24 +70,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Caretaker {
-    /// Begins to work. What was forgotten before and is still there is removed first.
+    /// Starts the thread. It resumes unfinished purges first.
     pub(super) fn start(
         shared: Arc<Shared>,
         name: String,
         snapshot: Option<Loaded>,
     ) -> std::io::Result<Arc<Self>> {
-        let forgotten = {
+        let purges = {
             let index = shared.index();
             let may_purge = shared.databases.may_purge();
             let left = index.forgotten().filter(|(_, known)| may_purge && known.is_unscrubbed());
-            left.map(|(id, _)| id.clone()).collect()
+            left.map(|(id, _)| Purge::of(id.clone())).collect()
         };
         let covered = AtomicU64::new(snapshot.as_ref().map_or(0, Loaded::covered));
         let keeping = snapshot.map_or(Keeping::None, |found| Keeping::Found(Box::new(found)));
         let this = Arc::new(Self {
             shared,
             name,
-            forgotten: Mutex::new(forgotten),
+            purges: Mutex::new(purges),
             keeping: Mutex::new(keeping),
             covered,
             stopped: AtomicBool::new(false),
@@ -103,24 +101,25 @@ impl Caretaker {
         Ok(this)
     }
 
-    /// Ends it: nothing is written to the snapshot once this has returned.
+    /// Stops the thread. When this returns, the snapshot is not written any more.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         *lock(&self.over) = true;
-        // Another engine of this process may want to write it. If it is in use, it is let go a moment later.
+        // Closes the file, so that another engine in this process can open it. If the thread uses it right now, the
+        // thread closes it a moment later.
         if let Ok(mut keeping) = self.keeping.try_lock() {
             *keeping = Keeping::Off;
         }
         self.wake();
     }
 
-    /// Has what is forgotten of a resource removed.
+    /// Schedules the purge of a resource that was forgotten.
     pub(super) fn scrub(&self, resource: &ResourceId) {
-        // Without the right to purge all stays, so that an agent that has it finds the documents.
+        // Without the right to purge, pages keep naming the documents: an agent with the right finds them there.
         if !self.shared.databases.may_purge() {
             return;
         }
-        lock(&self.forgotten).push_back(resource.clone());
+        lock(&self.purges).push_back(Purge::of(resource.clone()));
         self.wake();
     }
 
@@ -138,7 +137,7 @@ impl Caretaker {
         let (mut copied, mut rewritten) = (Instant::now(), Instant::now());
         let mut said = BTreeSet::new();
         while !self.is_stopped() {
-            let scrubbed = self.scrub_next();
+            let purged = self.purge_next();
             let lag =
                 self.shared.last_number().saturating_sub(self.covered.load(Ordering::Acquire));
             let due = lag >= LAG || (lag > 0 && copied.elapsed() >= IDLE);
@@ -152,88 +151,54 @@ impl Caretaker {
                 Ok(())
             };
             let problems = [
-                scrubbed.as_ref().err().map(ToString::to_string),
+                purged.as_ref().err().map(ToString::to_string),
                 kept.as_ref().err().map(ToString::to_string),
             ];
             let failed = problems.iter().any(Option::is_some);
             for problem in problems.into_iter().flatten() {
-                // Once for each reason: it is tried again and again.
+                // One line for each problem: the thread retries every few seconds.
                 if said.len() < 100 && said.insert(problem.clone()) {
                     let place = &self.shared.databases.place;
-                    tracing::warn!(%place, "failed to tidy up, trying again: {problem}");
+                    tracing::warn!(%place, "failed to purge or to write the snapshot, retrying: {problem}");
                 }
             }
             if self.is_stopped() {
                 return;
             }
-            match (failed, scrubbed) {
+            match (failed, purged) {
                 (true, _) => thread::park_timeout(PAUSE),
-                // There is more.
+                // More of it is left.
                 (false, Ok(true)) => {}
                 (false, _) => thread::park_timeout(LOOK),
             }
         }
     }
 
-    /// Removes a part of what is forgotten. Whether there was something to remove.
-    fn scrub_next(&self) -> Result<bool, Trouble> {
-        let Some(resource) = lock(&self.forgotten).front().cloned() else { return Ok(false) };
-        if self.scrub_part(&resource)? {
-            lock(&self.forgotten).pop_front();
-            let forgotten = self.shared.index().of(&resource).map_or(0, |known| known.forgotten);
-            self.note_scrubbed(&resource, forgotten);
+    /// Does one part of the oldest purge. Returns whether there was one.
+    fn purge_next(&self) -> Result<bool, Trouble> {
+        let Some(mut purge) = lock(&self.purges).pop_front() else { return Ok(false) };
+        match purge.step(&self.shared) {
+            Ok(Progress::Done(forgotten)) => self.note_purged(&purge.resource, forgotten),
+            unfinished => {
+                lock(&self.purges).push_front(purge);
+                unfinished?;
+            }
         }
         Ok(true)
     }
 
-    /// Removes what some pages hold of a resource from before it was forgotten. Whether that was the last of it.
-    fn scrub_part(&self, resource: &ResourceId) -> Result<bool, Trouble> {
-        let Shared { databases, .. } = &*self.shared;
-        let (firsts, forgotten) = match self.shared.index().of(resource) {
-            None => return Ok(true),
-            Some(known) => (known.unscrubbed().take(PAGES).collect::<Vec<_>>(), known.forgotten),
-        };
-        let ids: Vec<String> = firsts.iter().copied().map(journal::id).collect();
-        let (mut changed, mut gone) = (Vec::new(), Vec::new());
-        for mut page in databases.pages_named(&ids)? {
-            let first = page.first;
-            let mut touched = false;
-            for (seq, entry) in (first..).zip(&mut page.entries) {
-                if seq < forgotten && entry.resource().as_ref() == Some(resource) {
-                    gone.extend(entry.document().map(ToOwned::to_owned));
-                    *entry = Entry::Gone(());
-                    touched = true;
-                }
-            }
-            if touched {
-                changed.push(json!(page));
-            }
-        }
-        // Pages go last: while one names a document, that can be found. Nobody is shown what is forgotten.
-        for some in gone.chunks(PURGED) {
-            if self.is_stopped() {
-                return Ok(false);
-            }
-            databases.purge(&databases.documents(some)?)?;
-        }
-        databases.change_pages(&changed)?;
-        Ok(self.shared.index_mut().scrub(resource, &firsts))
-    }
-
-    /// Takes note in the snapshot that nothing is left of a resource but that it was forgotten.
-    fn note_scrubbed(&self, resource: &ResourceId, forgotten: Seq) {
+    /// Writes to the snapshot that a resource is purged.
+    fn note_purged(&self, resource: &ResourceId, forgotten: Seq) {
         if let Keeping::Open(keeper) = &mut *lock(&self.keeping) {
             let over = lock(&self.over);
-            // Without the note, the next start looks at the pages once more.
+            // Without this note, the next start purges the resource once more and finds nothing.
             if !*over && let Err(failure) = keeper.scrubbed(resource, forgotten) {
-                tracing::debug!(
-                    "failed to note in the snapshot that {resource} is gone: {failure}"
-                );
+                tracing::debug!(%resource, "failed to note a purge in the snapshot: {failure}");
             }
         }
     }
 
-    /// Writes the snapshot without what was forgotten.
+    /// Rewrites the snapshot without the values of purged resources.
     fn rewrite(&self) -> Result<(), Unkept> {
         if let Keeping::Open(keeper) = &mut *lock(&self.keeping) {
             let over = lock(&self.over);
@@ -244,7 +209,7 @@ impl Caretaker {
         Ok(())
     }
 
-    /// Brings the snapshot up to date. Says up to where it goes.
+    /// Extends the snapshot to the last number, and returns its last number.
     pub(super) fn copy_on(&self) -> Result<Seq, Unkept> {
         let mut keeping = lock(&self.keeping);
         let kept = self.try_copy_on(&mut keeping);
@@ -280,13 +245,13 @@ impl Caretaker {
         extended.map(|()| covered)
     }
 
-    /// Copies what the snapshot lacks, some pages at a time.
+    /// Copies the values that the snapshot lacks, some pages at a time.
     fn extend(&self, keeper: &mut Keeper) -> Result<(), Unkept> {
         let (last, mut names) = (self.shared.last_number(), Names::default());
         while keeper.covered() < last && !self.is_stopped() {
             let from = keeper.covered() + 1;
             let mut pages = self.shared.databases.pages(from..=last, PAGES)?;
-            // What is missing is replaced by a page that says so, with the next batch.
+            // A gap ends the copy: the next batch puts a page there that says what is lost.
             let mut expected = from;
             let sound = pages.iter().take_while(|page| {
                 let follows = page.first == expected && page.last() <= last;

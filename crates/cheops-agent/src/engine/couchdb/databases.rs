@@ -17,6 +17,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use cheops_core::id::ResourceId;
 use hyper::{Method, StatusCode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -83,6 +84,23 @@ struct Row<T> {
     id: String,
     /// None where there is nothing of that name, or nothing any more.
     doc: Option<T>,
+}
+
+/// The id of a document, and a revision of it.
+pub(super) type IdAndRevision = (String, String);
+
+/// A row without its document.
+#[derive(Deserialize)]
+struct Standing {
+    id: Option<String>,
+    value: Option<Revision>,
+}
+
+#[derive(Deserialize)]
+struct Revision {
+    rev: String,
+    #[serde(default)]
+    deleted: bool,
 }
 
 /// A document was written.
@@ -458,19 +476,40 @@ impl Databases {
         self.purges.load(Ordering::Acquire)
     }
 
-    /// Removes documents for good, and so that nobody else hears of it, where the server can.
-    pub(super) fn purge(&self, documents: &BTreeMap<String, Document>) -> Result<(), Trouble> {
-        if !self.dialect.purges() || documents.is_empty() {
+    /// Purges revisions of documents of records, where the server can: without a trace, so that replication carries no
+    /// removal.
+    pub(super) fn purge(&self, revisions: &[IdAndRevision]) -> Result<(), Trouble> {
+        if !self.dialect.purges() {
             return Ok(());
         }
         let path = format!("{}/_purge", self.records);
-        let revisions: Vec<_> =
-            documents.iter().map(|(id, document)| (id, [&document.revision])).collect();
         for some in revisions.chunks(PURGED) {
-            let some: BTreeMap<_, _> = some.iter().copied().collect();
+            let some: BTreeMap<_, _> = some.iter().map(|(id, revision)| (id, [revision])).collect();
             self.client.ask::<Value>(Method::POST, &path, Some(&some))?;
         }
         Ok(())
+    }
+
+    /// The revisions of documents of records by their ids, of those that are there.
+    pub(super) fn revisions(&self, ids: &[String]) -> Result<Vec<IdAndRevision>, Trouble> {
+        let path = format!("{}/_all_docs", self.records);
+        let rows = self.client.ask(Method::POST, &path, Some(&json!({"keys": ids})))?;
+        Ok(revisions_in(rows))
+    }
+
+    /// The revisions of some documents of a resource's records, in the order of their ids, from an id on.
+    pub(super) fn revisions_of(
+        &self,
+        resource: &ResourceId,
+        from: Option<&str>,
+        most: usize,
+    ) -> Result<Vec<IdAndRevision>, Trouble> {
+        let first = format!("{}{resource}:", document::PREFIX);
+        let end = format!("{first}{END}");
+        let [first, end] =
+            [from.unwrap_or(&first), &end].map(|key| encoded(&Value::from(key).to_string()));
+        let path = format!("{}/_all_docs?limit={most}&startkey={first}&endkey={end}", self.records);
+        Ok(revisions_in(self.client.ask(Method::GET, &path, None::<&()>)?))
     }
 }
 
@@ -488,6 +527,12 @@ fn documents_in<T: DeserializeOwned>(
     let Rows { rows }: Rows<Row<Value>> = read(*status, bytes)?;
     let read = |row: Row<Value>| serde_json::from_value(row.doc?).ok();
     Ok(rows.into_iter().map(read).collect())
+}
+
+/// The rows of an answer that name a document which is there.
+fn revisions_in(Rows { rows }: Rows<Standing>) -> Vec<IdAndRevision> {
+    let there = rows.into_iter().filter_map(|row| row.id.zip(row.value));
+    there.filter(|(_, value)| !value.deleted).map(|(id, value)| (id, value.rev)).collect()
 }
 
 /// A position in the changes, as a part of an address.

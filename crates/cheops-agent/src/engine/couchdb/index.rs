@@ -165,19 +165,25 @@ impl Index {
         }
     }
 
-    /// Takes note that pages hold nothing of a resource but that it was forgotten.
-    pub(super) fn scrubbed(&mut self, resource: &ResourceId) {
-        if let Some(known) = self.resources.get_mut(resource) {
-            let forgotten = known.forgotten;
+    /// Takes note that pages hold nothing of a resource but that it was forgotten under a number. Nothing is noted if
+    /// it was forgotten again since.
+    pub(super) fn scrubbed(&mut self, resource: &ResourceId, forgotten: Seq) {
+        if let Some(known) = self.resources.get_mut(resource)
+            && known.forgotten == forgotten
+        {
             let last = known.pages.range(..=forgotten).next_back().copied();
             known.pages.retain(|page| *page > forgotten || Some(*page) == last);
             known.scrubbed = forgotten;
         }
     }
 
-    /// Takes note that these pages hold nothing of a resource from before it was forgotten. Whether no others do.
-    pub(super) fn scrub(&mut self, resource: &ResourceId, pages: &[Seq]) -> bool {
+    /// Takes note that these pages hold nothing of a resource from before it was forgotten under a number. Whether no
+    /// others do. Nothing is noted if it was forgotten again since: these pages may hold what was written in between.
+    pub(super) fn scrub(&mut self, resource: &ResourceId, pages: &[Seq], forgotten: Seq) -> bool {
         let Some(known) = self.resources.get_mut(resource) else { return true };
+        if known.forgotten != forgotten {
+            return false;
+        }
         // The last of them holds what says so.
         let last = known.pages.range(..=known.forgotten).next_back().copied();
         for page in pages {
@@ -249,6 +255,12 @@ mod tests {
         for page in [page(1, vec![record("a", "here", 4)])].iter().chain(&pages) {
             index.turn(page, &mut Names::default());
         }
+        assert!(index.of(&a).unwrap().is_unscrubbed());
+        // It was forgotten under another number when the purge began.
+        assert!(!index.scrub(&a, &[1], 1) && index.of(&a).unwrap().is_unscrubbed());
+        index.scrubbed(&a, 1);
+        assert!(index.of(&a).unwrap().is_unscrubbed());
+        assert!(index.scrub(&a, &[1], 2) && !index.of(&a).unwrap().is_unscrubbed());
         let known = index.of(&a).unwrap();
         assert_eq!((known.forgotten, known.last_of(&here)), (2, 4));
         assert_eq!(known.hash(&OpId { site: here, number: 4 }), None);

@@ -109,9 +109,14 @@ impl Entry {
 
     /// The resource that it is about.
     pub(super) fn resource(&self) -> Option<ResourceId> {
+        self.resource_name()?.parse().ok()
+    }
+
+    /// The name of the resource that it is about.
+    pub(super) fn resource_name(&self) -> Option<&str> {
         match self {
-            Self::Record(id) | Self::Copy { id, .. } => Name::read(id)?.resource.parse().ok(),
-            Self::Local { resource, .. } => resource.parse().ok(),
+            Self::Record(id) | Self::Copy { id, .. } => Name::read(id).map(|name| name.resource),
+            Self::Local { resource, .. } => Some(resource),
             Self::Gone(()) => None,
         }
     }

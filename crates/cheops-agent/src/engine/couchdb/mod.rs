@@ -26,6 +26,7 @@ mod notes;
 mod open;
 mod owner;
 mod pipeline;
+mod purge;
 mod quorum;
 mod read;
 mod restore;

@@ -217,10 +217,10 @@ struct End {
 /// from then on: nobody knows whether the agent that has written it was told so.
 fn end_of_journal(databases: &Databases) -> Result<End, Trouble> {
     // Every number before a batch was given to a value, even if its page is gone.
-    let mut least = 0;
+    let mut given = 0;
     loop {
         let Some(last) = databases.last_page()? else {
-            return Ok(End { last: least, ..End::default() });
+            return Ok(End { last: given, ..End::default() });
         };
         let (first, end) = last.batch;
         let beginning = if last.first == first { None } else { databases.page(first)? };
@@ -229,13 +229,13 @@ fn end_of_journal(databases: &Databases) -> Result<End, Trouble> {
                 if databases.is_clustered() {
                     databases.confirm(&batch_of(databases, &last)?)?;
                 }
-                let (last, last_page) = (end.max(least), last.first);
+                let (last, last_page) = (end.max(given), last.first);
                 return Ok(End { last, last_page, batch: Some(first..=end) });
             }
             LastPage::LeftOver => vec![last],
             LastPage::Unfinished => batch_of(databases, &last)?,
         };
-        least = least.max(first - 1);
+        given = given.max(first - 1);
         let removed =
             |page: &Page| json!({"_id": page.id, "_rev": page.revision, "_deleted": true});
         let removed: Vec<_> = surplus.iter().rev().map(removed).collect();

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::engine::Seq;
 
 /// How snapshots are written. One with another number is not read.
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
 /// The length and the checksum.
 pub(super) const HEAD: usize = 8;
 /// The longest frame that is read, in bytes. A value has 16 MiB at most.
@@ -82,6 +82,8 @@ pub(in super::super) enum Item<'a> {
     Forgets { resource: &'a str, value: &'a [u8] },
     /// Something that could not be read when the copy was made.
     Lost { resource: Option<&'a str>, document: Option<&'a str>, what: &'a str, why: &'a str },
+    /// It is forgotten, and was not purged yet when the copy was made.
+    Unpurged { resource: &'a str },
 }
 
 /// The bytes of a frame that follows frames with this checksum, and the new one.

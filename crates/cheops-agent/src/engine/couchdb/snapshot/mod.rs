@@ -89,7 +89,7 @@ pub(super) fn load(data: &Path, databases: &str) -> Option<(Loaded, Index)> {
         }
         Frame::Scrubbed { resource, forgotten } => {
             if let Ok(resource) = resource.parse() {
-                index.scrubbed(&resource);
+                index.scrubbed(&resource, *forgotten);
                 scrubbed.insert(resource, *forgotten);
             }
         }
@@ -116,7 +116,9 @@ fn enter(index: &mut Index, run: &Run<'_>, lost: &mut BTreeSet<String>, names: &
                 let name = Name { resource, site, number: *number, hash: *hash };
                 index.enter_record(run.page, &name, *copied);
             }
-            Item::Local { resource, .. } => index.enter_local(run.page, resource),
+            Item::Local { resource, .. } | Item::Unpurged { resource } => {
+                index.enter_local(run.page, resource);
+            }
             Item::Forgets { value, .. } => {
                 if let Ok(durable) = wire::decode_durable(value, names) {
                     index.forget(run.page, seq, &durable);
@@ -319,6 +321,7 @@ impl Item<'_> {
         let (Item::Record { resource, .. }
         | Item::Local { resource, .. }
         | Item::Forgets { resource, .. }
+        | Item::Unpurged { resource }
         | Item::Lost { resource: Some(resource), .. }) = self
         else {
             return false;
@@ -390,7 +393,12 @@ fn item<'a>(page: &'a Page, n: usize, found: &'a Found, value: Option<&'a [u8]>)
             what,
             why,
         },
-        _ => Item::Gone,
+        // The start that reads this finds the page, and goes on with the purge.
+        (Found::Forgotten, _) => match entry.and_then(Entry::resource_name) {
+            Some(resource) => Item::Unpurged { resource },
+            None => Item::Gone,
+        },
+        (Found::Written(_), None) => Item::Gone,
     }
 }
 
@@ -406,7 +414,7 @@ pub(super) fn open_part(
             run.lost.map_or((run.from + run.items.len() as Seq).saturating_sub(1), |it| it.0);
         let found = (run.from..).zip(run.items).map(|(seq, item)| {
             let found = match item {
-                Item::Gone => Found::Forgotten,
+                Item::Gone | Item::Unpurged { .. } => Found::Forgotten,
                 Item::Record { resource, value, .. }
                 | Item::Local { resource, value }
                 | Item::Forgets { resource, value } => {
