@@ -302,6 +302,36 @@ async fn what_replication_brings_is_handed_out_until_it_is_written() {
     assert_eq!(arrived(&mut *arrivals, 1).await, theirs(4..=4));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_lost_document_that_is_back_is_handed_out_until_it_is_written_again() {
+    let place = InCouch::new();
+    let theirs: Vec<Durable> = (1..=3).map(|n| operation_of(n, "there", &resource(1))).collect();
+    place.open().append(&theirs).unwrap();
+    let database = place.0.config.database.clone();
+    let id = place.0.id_like(&database, &format!("record:{}:there:2:", resource(1)));
+    let mut record = serde_json::Value::Null;
+    let spoil = |document: &mut serde_json::Value| {
+        record = std::mem::replace(&mut document["Record"], "AAAA".into());
+    };
+    place.0.edit(&database, &id, spoil);
+    let mut engine = place.open();
+    assert_eq!(read(&mut *engine), theirs[..1]);
+    assert_eq!(engine.damage().len(), 1);
+    let mut arrivals = engine.arrivals().unwrap();
+    place.0.edit(&database, &id, |document| document["Record"] = record);
+    assert_eq!(arrived(&mut *arrivals, 1).await, theirs[1..2]);
+    let marker = Durable::Withheld { resource: resource(1), floor: 0 };
+    let revision = || place.0.look(&format!("/{database}/{id}"))["_rev"].clone();
+    let before = revision();
+    engine.append(&[marker.clone(), theirs[1].clone()]).unwrap();
+    assert_eq!(revision(), before, "it need not be restored");
+    drop((arrivals, engine));
+    let mut engine = place.open();
+    let again = [marker, theirs[1].clone()];
+    assert_eq!(read(&mut *engine), [&theirs[..], &again[..]].concat());
+    assert_eq!(engine.damage(), []);
+}
+
 /// So many records that have arrived, in the order of their numbers.
 async fn arrived(arrivals: &mut dyn Arrivals, count: usize) -> Vec<Durable> {
     let mut arrived = Vec::new();

@@ -457,3 +457,82 @@ fn documents_that_replication_brought_and_no_page_names_are_purged_with_their_re
     // A record of its next life, and one of another resource.
     assert_eq!(brought.map(|id| place.records(&id)), [0, 0, 1, 1]);
 }
+
+#[test]
+fn a_snapshot_that_does_not_go_with_the_databases_is_removed() {
+    let place = Place::new();
+    let mut engine = place.open();
+    append(&mut engine, &own(1..=300));
+    engine.snapshot().unwrap();
+    drop(engine);
+    let id = format!("record:{}:here:5:", resource(5));
+    assert_eq!(place.server.remove(&place.couch.config.database, &id), 1);
+    drop(place.open());
+    assert!(!place.file().exists(), "it may fit again later, and hide what is lost");
+}
+
+/// A page that stands for lost ones.
+fn lost_page(first: u64, last: u64) -> serde_json::Value {
+    serde_json::json!({
+        "_id": format!("page:{first:020}"), "First": first, "Batch": [first, last], "Entries": [], "Lost": 1, "Upto": last
+    })
+}
+
+#[test]
+fn a_snapshot_that_holds_what_the_journal_says_is_lost_is_not_used() {
+    // The last page of the snapshot, and one before it.
+    for first in [101, 201] {
+        let place = Place::new();
+        let mut engine = place.open();
+        append(&mut engine, &own(1..=300));
+        engine.snapshot().unwrap();
+        append(&mut engine, &own(301..=301));
+        drop(engine);
+        let (local, last) = (place.couch.config.local(), first + 99);
+        place.server.drop_documents(&local, &format!("page:{first:020}"));
+        place.server.replace(&local, lost_page(first, last), "1-ff");
+        for _ in 0..2 {
+            let mut engine = place.open();
+            assert_eq!(read(&mut engine), own((1..first).chain(last + 1..=301)), "{first}");
+            assert_eq!(engine.lost_unknown().map(|lost| lost.records), Some(100));
+            // The new one says that they are lost, and is used.
+            assert_eq!(engine.snapshot().unwrap(), 301);
+            drop(engine);
+        }
+        let before = place.server.count("_all_docs");
+        assert_eq!(read(&mut place.open()).len(), 201);
+        assert!(place.server.count("_all_docs") - before < 10, "the snapshot was used");
+    }
+}
+
+#[test]
+fn a_lost_document_that_is_back_is_read_though_a_snapshot_says_that_it_is_lost() {
+    for while_it_ran in [false, true] {
+        let place = Place::new();
+        let mut engine = place.open();
+        append(&mut engine, &own(1..=300));
+        drop(engine);
+        let (database, id) =
+            (&place.couch.config.database, format!("record:{}:here:5:", resource(5)));
+        let document = place.server.document(database, &id);
+        assert_eq!(place.server.remove(database, &id), 1);
+        let (mut engine, read) = place.start();
+        assert_eq!((read.len() < 300, engine.damage().len()), (true, 1));
+        engine.snapshot().unwrap();
+        // As another site restores it: it follows what says that it was removed.
+        let revision = document["_rev"].as_str().unwrap().replacen("1-", "3-", 1);
+        place.server.replace(database, document, &revision);
+        if while_it_ran {
+            append(&mut engine, &own(301..=301));
+            let error = engine.snapshot().unwrap_err().to_string();
+            assert!(error.contains("is there again"), "{error}");
+            assert_eq!(engine.snapshot().unwrap(), 301, "another is made");
+        }
+        drop(engine);
+        for _ in 0..2 {
+            let (engine, read) = place.start();
+            assert_eq!(read, own(1..=if while_it_ran { 301 } else { 300 }));
+            assert_eq!(engine.damage(), []);
+        }
+    }
+}

@@ -119,6 +119,28 @@ impl Memory {
         found.len()
     }
 
+    /// Drops the documents of a database whose ids begin like this, without a trace.
+    pub(crate) fn drop_documents(&self, database: &str, prefix: &str) {
+        let mut databases = lock(&self.state.databases);
+        let database = databases.get_mut(database).unwrap();
+        database.documents.retain(|id, _| !id.starts_with(prefix));
+        let documents = &database.documents;
+        database.changes.retain(|_, id| documents.contains_key(id));
+    }
+
+    /// A document of a database.
+    pub(crate) fn document(&self, database: &str, prefix: &str) -> Value {
+        serde_json::from_str(&self.text(database, prefix)).unwrap()
+    }
+
+    /// Stores a document with a revision of its own in place of the one there.
+    pub(crate) fn replace(&self, database: &str, mut document: Value, revision: &str) {
+        let id = document["_id"].as_str().unwrap().to_owned();
+        document["_rev"] = revision.into();
+        let mut databases = lock(&self.state.databases);
+        databases.get_mut(database).unwrap().store(id, revision.to_owned(), &document);
+    }
+
     /// Stores a document as replication from another server does.
     pub(crate) fn bring(&self, database: &str, id: &str) {
         let (mut databases, revision) = (lock(&self.state.databases), format!("1-{:032x}", 7));

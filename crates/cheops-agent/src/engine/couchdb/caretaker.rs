@@ -213,11 +213,15 @@ impl Caretaker {
     pub(super) fn copy_on(&self) -> Result<Seq, Unkept> {
         let mut keeping = lock(&self.keeping);
         let kept = self.try_copy_on(&mut keeping);
-        if let Err(Unkept::Doubtful(_)) = kept
-            && let Keeping::Open(keeper) = std::mem::replace(&mut *keeping, Keeping::Off)
-        {
+        let next = match &kept {
+            Err(Unkept::Doubtful(_)) => Keeping::Off,
+            Err(Unkept::Outdated(_)) => Keeping::None,
+            _ => return kept,
+        };
+        if let Keeping::Open(keeper) = std::mem::replace(&mut *keeping, next) {
             keeper.discard();
         }
+        self.covered.store(0, Ordering::Release);
         kept
     }
 

@@ -135,7 +135,9 @@ impl Follower {
         self.backlog.settle(settled, now);
         let afoot = self.shared.afoot();
         let here = self.here.as_str();
-        let ours = |name: &Name<'_>| name.site == here || afoot.ours.contains(&name.hash);
+        let ours = |name: &Name<'_>| {
+            (name.site == here && !index.lacks(name)) || afoot.ours.contains(&name.hash)
+        };
         self.backlog.due(ours, now)
     }
 
@@ -316,7 +318,8 @@ impl Backlog {
 }
 
 impl super::Index {
-    /// Whether the journal knows a document, or that what it is of is forgotten.
+    /// Whether the journal knows a document, or that what it is of is forgotten. A lost document that is back has to be
+    /// handed out.
     pub(super) fn has(&self, name: &Name<'_>) -> bool {
         let (Ok(resource), Ok(site)) = (name.resource.parse::<ResourceId>(), name.site.parse())
         else {
@@ -326,7 +329,7 @@ impl super::Index {
         let id = OpId { site, number: name.number };
         self.of(&resource).is_some_and(|known| {
             known.hash(&id) == Some(name.hash) || known.is_over(&id.site, id.number)
-        })
+        }) && !self.lacks(name)
     }
 }
 

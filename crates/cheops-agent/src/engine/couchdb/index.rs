@@ -33,6 +33,8 @@ pub(super) struct Known {
     pub(super) pages: BTreeSet<Seq>,
     /// The hashes of the documents of its records, by site and number.
     records: BTreeMap<Box<str>, BTreeMap<u64, u128>>,
+    /// The hashes of those of them that can't be read.
+    lost: BTreeSet<u128>,
     /// The last numbers of each site that are forgotten.
     over: BTreeMap<SiteId, u64>,
     /// What was written before this number is forgotten.
@@ -84,6 +86,7 @@ impl Known {
         if let Some(records) = self.records.get_mut(name.site) {
             records.insert(name.number, name.hash);
         }
+        self.lost.remove(&name.hash);
     }
 
     fn forget(&mut self, page: Seq, seq: Seq, durable: &Durable) {
@@ -92,6 +95,7 @@ impl Known {
         self.forgotten = seq;
         self.sites.clear();
         self.records.clear();
+        self.lost.clear();
         if let Durable::Forgotten { version, .. } = durable {
             self.over.clone_from(version);
         }
@@ -130,6 +134,21 @@ impl Index {
         known.pages.insert(page);
         known.copied |= copied;
         known.note(name);
+    }
+
+    /// Takes note that the document of a record can't be read.
+    pub(super) fn lose(&mut self, name: &Name<'_>) {
+        let Ok(resource) = name.resource.parse::<ResourceId>() else { return };
+        if let Some(known) = self.resources.get_mut(&resource) {
+            known.lost.insert(name.hash);
+        }
+    }
+
+    /// Whether the document of a record could not be read, and was not written since.
+    pub(super) fn lacks(&self, name: &Name<'_>) -> bool {
+        let resource = name.resource.parse::<ResourceId>().ok();
+        let known = resource.and_then(|resource| self.of(&resource));
+        known.is_some_and(|known| known.lost.contains(&name.hash))
     }
 
     /// Takes note that a page holds something else of a resource.

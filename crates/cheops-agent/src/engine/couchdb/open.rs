@@ -128,7 +128,9 @@ impl CouchDb {
         if let Some(loaded) = &mut snapshot
             && let Some(objection) = loaded.objection(&shared, last).map_err(worded)?
         {
-            tracing::warn!("ignoring the snapshot, reading all documents: {objection}");
+            tracing::warn!("removing the snapshot, reading all documents: {objection}");
+            // The databases may grow until it seems to fit again, while it holds something else.
+            snapshot::remove(data);
             (snapshot, *shared.index_mut()) = (None, Index::default());
         }
         let covered = snapshot.as_ref().map_or(0, snapshot::Loaded::covered);

@@ -9,7 +9,7 @@ use cheops_core::{id::ResourceId, replica::Durable, time::Millis};
 
 use super::{
     CouchDb, PAGES, Shared,
-    document::Document,
+    document::{Document, Name},
     journal::{self, Entry, Page},
     pipeline::Pipeline,
     server::Trouble,
@@ -257,6 +257,9 @@ impl<'a> Written<'a> {
                     }
                 }
                 Found::Lost { resource, document, what, why } => {
+                    if let Some(name) = document.as_deref().and_then(Name::read) {
+                        self.engine.shared.index_mut().lose(&name);
+                    }
                     self.engine.lost.extend(document);
                     let floor = resource.as_ref().and_then(|resource| {
                         self.engine

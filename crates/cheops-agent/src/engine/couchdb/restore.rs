@@ -56,12 +56,22 @@ impl Databases {
         if documents.is_empty() {
             return Ok(BTreeSet::new());
         }
-        let ids: Vec<String> = documents.iter().map(|document| document.id.clone()).collect();
+        let ids = |documents: &[&Document]| -> Vec<String> {
+            documents.iter().map(|document| document.id.clone()).collect()
+        };
+        // Some may be back.
+        let missing = self.unreadable(ids(&documents.iter().collect::<Vec<_>>()))?;
+        let documents: Vec<&Document> =
+            documents.iter().filter(|document| missing.contains(&document.id)).collect();
+        if documents.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let ids = ids(&documents);
         let path = format!("{}/_all_docs", self.records);
         let rows: Rows<Stands> =
             self.client.ask(Method::POST, &path, Some(&json!({"keys": ids})))?;
         let mut copies = Vec::with_capacity(documents.len());
-        for (document, Stands { value }) in documents.iter().zip(rows.rows) {
+        for (document, Stands { value }) in documents.into_iter().zip(rows.rows) {
             let history = match value {
                 Some(Revision { rev }) => self.history(&document.id, &rev)?,
                 None => None,
@@ -78,10 +88,14 @@ impl Databases {
             ),
             written => drop(written?),
         }
+        self.unreadable(ids)
+    }
+
+    /// Those of some documents that are not there, or that are no records.
+    fn unreadable(&self, ids: Vec<String>) -> Result<BTreeSet<String>, Trouble> {
         let (found, mut names) = (self.documents(&ids)?, Names::default());
-        let whole = |id: &String| found.get(id).is_some_and(|it| it.read(&mut names).is_ok());
-        let (_, missing): (Vec<_>, Vec<_>) = ids.into_iter().partition(whole);
-        Ok(missing.into_iter().collect())
+        let mut whole = |id: &String| found.get(id).is_some_and(|it| it.read(&mut names).is_ok());
+        Ok(ids.into_iter().filter(|id| !whole(id)).collect())
     }
 
     /// The revision of a document, with all that it follows.

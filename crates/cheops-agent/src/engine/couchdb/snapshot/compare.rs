@@ -3,7 +3,7 @@
 //! What must stay true: a document that the journal names, and that was removed or spoilt, is never hidden by a
 //! snapshot. The snapshot is given up then, and the start that reads all documents reports what is lost.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt};
 
 use cheops_core::id::{OpId, ResourceId};
 use serde_json::Value;
@@ -43,6 +43,42 @@ impl Positions {
     }
 }
 
+/// What a snapshot holds, for the comparison.
+pub(super) struct Held<'a> {
+    /// Pages after this number were just read for it.
+    pub(super) fresh: Seq,
+    /// Its last number.
+    pub(super) covered: Seq,
+    /// Documents that it says are lost.
+    pub(super) lost: &'a BTreeSet<String>,
+    /// Pages that it says stand for lost ones, by their first numbers.
+    pub(super) lost_pages: &'a BTreeSet<Seq>,
+}
+
+/// Why a snapshot is not to be used.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Objection {
+    /// A document that it holds was removed.
+    Removed(String),
+    /// A document that it holds says something else.
+    Changed(String),
+    /// A document that it says is lost can be read.
+    Back(String),
+    /// It is not of these databases as they are.
+    Other(String),
+}
+
+impl fmt::Display for Objection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Removed(id) => write!(f, "`{id}` is removed"),
+            Self::Changed(id) => write!(f, "`{id}` is changed"),
+            Self::Back(id) => write!(f, "`{id}` was lost, and is there again"),
+            Self::Other(why) => f.write_str(why),
+        }
+    }
+}
+
 /// What a changed document means for a snapshot.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
@@ -50,6 +86,8 @@ enum Verdict {
     Fine,
     /// It has to be looked at.
     Look,
+    /// It was lost, and has to be looked at.
+    LookIfBack,
     /// Something is gone that the snapshot still holds.
     Gone,
 }
@@ -57,31 +95,37 @@ enum Verdict {
 /// Compares all that has changed since the positions, which go on. Says why the snapshot is not to be used, if it is not.
 pub(super) fn compare(
     shared: &Shared,
-    covered: Seq,
-    lost: &BTreeSet<String>,
+    held: &Held<'_>,
     positions: &mut Positions,
-) -> Result<Option<String>, Trouble> {
+) -> Result<Option<Objection>, Trouble> {
     for which in Which::BOTH {
         loop {
             let (changed, next) = shared.databases.changed(which, positions.at(which))?;
-            let mut look = Vec::new();
+            let (mut look, mut back) = (Vec::new(), Vec::new());
             for change in &changed {
                 let verdict = match which {
-                    Which::Local => judge_page(change, covered),
-                    Which::Records => judge_record(change, &shared.index(), lost),
+                    Which::Local => judge_page(change, held),
+                    Which::Records => judge_record(change, &shared.index(), held.lost),
                 };
                 match verdict {
                     Verdict::Fine => {}
                     Verdict::Look => look.push(change.id.clone()),
-                    Verdict::Gone => return Ok(Some(format!("`{}` is removed", change.id))),
+                    Verdict::LookIfBack => back.push(change.id.clone()),
+                    Verdict::Gone => return Ok(Some(Objection::Removed(change.id.clone()))),
                 }
             }
             let spoilt = match which {
-                Which::Local => spoilt_page(shared, &look)?,
-                Which::Records => spoilt_record(shared, &look)?,
+                Which::Local => spoilt_page(shared, held, &look)?,
+                Which::Records => {
+                    if let Some(id) = readable(shared, &back)?.into_iter().next() {
+                        return Ok(Some(Objection::Back(id)));
+                    }
+                    let sound = readable(shared, &look)?;
+                    look.into_iter().find(|id| !sound.contains(id))
+                }
             };
             if let Some(id) = spoilt {
-                return Ok(Some(format!("`{id}` is changed")));
+                return Ok(Some(Objection::Changed(id)));
             }
             *positions.at(which) = next;
             if changed.is_empty() {
@@ -93,30 +137,30 @@ pub(super) fn compare(
 }
 
 /// Only pages that the snapshot holds count: the others are read anyway.
-fn judge_page(change: &Changed, covered: Seq) -> Verdict {
+fn judge_page(change: &Changed, held: &Held<'_>) -> Verdict {
     let number = change.id.strip_prefix(journal::PREFIX).and_then(|text| text.parse::<Seq>().ok());
     match number {
-        Some(first) if first > covered => Verdict::Fine,
+        Some(first) if first > held.covered => Verdict::Fine,
         Some(_) if change.deleted => Verdict::Gone,
-        // As it was made.
-        Some(_) if change.revision.starts_with("1-") => Verdict::Fine,
+        // As it was made, and just read.
+        Some(first) if first > held.fresh && change.revision.starts_with("1-") => Verdict::Fine,
         Some(_) => Verdict::Look,
         None => Verdict::Fine,
     }
 }
 
-/// Only records that the journal names count, and that are not known to be lost.
+/// Only records that the journal names count.
 fn judge_record(change: &Changed, index: &Index, lost: &BTreeSet<String>) -> Verdict {
     let Some(name) = Name::read(&change.id) else { return Verdict::Fine };
-    if lost.contains(&change.id) || !is_named(index, &name) {
+    if !is_named(index, &name) {
         return Verdict::Fine;
     }
-    if change.deleted {
-        Verdict::Gone
-    } else if change.revision == document::revision(name.hash) {
-        Verdict::Fine
-    } else {
-        Verdict::Look
+    match (lost.contains(&change.id), change.deleted) {
+        (true, true) => Verdict::Fine,
+        (true, false) => Verdict::LookIfBack,
+        (false, true) => Verdict::Gone,
+        (false, false) if change.revision == document::revision(name.hash) => Verdict::Fine,
+        (false, false) => Verdict::Look,
     }
 }
 
@@ -129,29 +173,44 @@ fn is_named(index: &Index, name: &Name<'_>) -> bool {
     index.of(&resource).is_some_and(|known| known.hash(&id) == Some(name.hash))
 }
 
-/// The first of some pages that does not say what the journal says.
-fn spoilt_page(shared: &Shared, ids: &[String]) -> Result<Option<String>, Trouble> {
+/// The first of some pages that does not say what the snapshot says.
+fn spoilt_page(
+    shared: &Shared,
+    held: &Held<'_>,
+    ids: &[String],
+) -> Result<Option<String>, Trouble> {
     let pages = shared.databases.pages_named(ids)?;
     let index = shared.index();
-    let sound = |id: &&String| pages.iter().any(|page| page.id == **id && agrees(&index, page));
+    let sound =
+        |id: &&String| pages.iter().any(|page| page.id == **id && agrees(&index, held, page));
     Ok(ids.iter().find(|id| !sound(id)).cloned())
 }
 
-/// Whether a page that was changed says what the journal says, save for what is forgotten.
-fn agrees(index: &Index, page: &Page) -> bool {
+/// Whether a page that was changed says what the snapshot says, save for what is forgotten.
+fn agrees(index: &Index, held: &Held<'_>, page: &Page) -> bool {
     let known = |(seq, entry): (Seq, &Entry)| {
         let Some(name) = entry.document().and_then(Name::read) else { return true };
         let forgotten = entry.resource().is_some_and(|it| index.is_forgotten(&it, seq));
         forgotten || is_named(index, &name)
     };
-    page.is_sound() && page.lost.is_none() && page.numbered().all(known)
+    page.is_sound() && held.agrees_on_loss(page) && page.numbered().all(known)
 }
 
-/// The first of some documents that is no record.
-fn spoilt_record(shared: &Shared, ids: &[String]) -> Result<Option<String>, Trouble> {
+impl Held<'_> {
+    /// Whether a page stands for lost ones, and the snapshot says so; or neither.
+    fn agrees_on_loss(&self, page: &Page) -> bool {
+        page.lost.is_some() == self.lost_pages.contains(&page.first)
+    }
+}
+
+/// Those of some documents that are records.
+fn readable(shared: &Shared, ids: &[String]) -> Result<BTreeSet<String>, Trouble> {
+    if ids.is_empty() {
+        return Ok(BTreeSet::new());
+    }
     let (documents, mut names) = (shared.databases.documents(ids)?, Names::default());
-    let mut sound = |id: &String| documents.get(id).is_some_and(|it| it.read(&mut names).is_ok());
-    Ok(ids.iter().find(|id| !sound(id)).cloned())
+    let read = documents.into_iter().filter(|(_, it)| it.read(&mut names).is_ok());
+    Ok(read.map(|(id, _)| id).collect())
 }
 
 /// Why a snapshot with this mark is not one of the databases as they are, if it is not: they were filled anew, or set
@@ -159,23 +218,23 @@ fn spoilt_record(shared: &Shared, ids: &[String]) -> Result<Option<String>, Trou
 pub(super) fn objection(
     shared: &Shared,
     mark: &str,
-    trailer: &Trailer,
+    last_page: Seq,
+    held: &Held<'_>,
     positions: &Positions,
-) -> Result<Option<String>, Trouble> {
+) -> Result<Option<Objection>, Trouble> {
     let databases = &shared.databases;
     for (which, at) in [(Which::Local, &positions.local), (Which::Records, &positions.records)] {
         if databases.mark(which)?.as_deref() != Some(mark) {
-            return Ok(Some("it is a copy of databases that were others".to_owned()));
+            let why = "it is a copy of databases that were others";
+            return Ok(Some(Objection::Other(why.to_owned())));
         }
         if !databases.has_reached(which, at)? {
-            return Ok(Some("it is newer than the databases".to_owned()));
+            return Ok(Some(Objection::Other("it is newer than the databases".to_owned())));
         }
     }
-    let last = databases.page(trailer.last_page)?;
-    Ok(match last {
-        Some(page) if page.last() == trailer.covered => None,
-        _ => Some(format!("`{}` is not what it was", journal::id(trailer.last_page))),
-    })
+    let last = databases.page(last_page)?;
+    let same = |page: &Page| page.last() == held.covered && held.agrees_on_loss(page);
+    Ok((!last.as_ref().is_some_and(same)).then(|| Objection::Changed(journal::id(last_page))))
 }
 
 #[cfg(test)]
@@ -188,8 +247,12 @@ mod tests {
 
     #[test]
     fn pages_that_a_snapshot_holds_have_to_stay() {
+        let (lost, lost_pages) = (BTreeSet::new(), BTreeSet::new());
+        let held = Held { fresh: 7, covered: 10, lost: &lost, lost_pages: &lost_pages };
         for (id, revision, deleted, expected) in [
-            (journal::id(5), "1-x", false, Verdict::Fine),
+            (journal::id(8), "1-x", false, Verdict::Fine),
+            (journal::id(8), "2-x", false, Verdict::Look),
+            (journal::id(5), "1-x", false, Verdict::Look),
             (journal::id(5), "2-x", false, Verdict::Look),
             (journal::id(5), "2-x", true, Verdict::Gone),
             (journal::id(10), "3-x", true, Verdict::Gone),
@@ -199,7 +262,7 @@ mod tests {
             ("page:x".to_owned(), "2-x", true, Verdict::Fine),
         ] {
             let change = change(&id, revision, deleted);
-            assert_eq!(judge_page(&change, 10), expected, "{change:?}");
+            assert_eq!(judge_page(&change, &held), expected, "{change:?}");
         }
     }
 
@@ -216,6 +279,7 @@ mod tests {
             (name(1), "2-y".to_owned(), true, Verdict::Gone),
             (name(2), "2-y".to_owned(), true, Verdict::Fine),
             (name(3), "2-y".to_owned(), true, Verdict::Fine),
+            (name(3), "3-y".to_owned(), false, Verdict::LookIfBack),
             ("file:x".to_owned(), "2-y".to_owned(), true, Verdict::Fine),
         ] {
             let change = change(&id, &revision, deleted);

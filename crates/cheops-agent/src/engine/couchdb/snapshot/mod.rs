@@ -22,7 +22,7 @@ use std::{
 use cheops_core::{id::ResourceId, replica::Durable};
 
 use self::{
-    compare::Positions,
+    compare::{Held, Objection, Positions},
     file::{End, Writer},
 };
 pub(super) use self::{
@@ -69,22 +69,30 @@ pub(super) struct Loaded {
     path: PathBuf,
     mark: String,
     end: End,
-    /// Documents that it knows to be lost.
-    lost: BTreeSet<String>,
+    losses: Losses,
     /// Resources that were forgotten, and of which nothing is left in the databases, by the number of that.
     scrubbed: BTreeMap<ResourceId, Seq>,
+}
+
+/// What a snapshot says is lost.
+#[derive(Debug, Clone, Default)]
+struct Losses {
+    documents: BTreeSet<String>,
+    /// Pages that stand for lost ones, by their first numbers.
+    pages: BTreeSet<Seq>,
 }
 
 /// Reads the snapshot in a data directory, if there is one of these databases. What it says of resources goes into an
 /// index.
 pub(super) fn load(data: &Path, databases: &str) -> Option<(Loaded, Index)> {
     let path = path(data);
-    let (mut index, mut lost, mut scrubbed) = (Index::default(), BTreeSet::new(), BTreeMap::new());
+    let (mut index, mut losses, mut scrubbed) =
+        (Index::default(), Losses::default(), BTreeMap::new());
     let mut names = Names::default();
     let scanned = file::scan(&path, databases, |frame| match frame {
         Frame::Part(runs) => {
             for run in runs {
-                enter(&mut index, run, &mut lost, &mut names);
+                enter(&mut index, run, &mut losses, &mut names);
             }
         }
         Frame::Scrubbed { resource, forgotten } => {
@@ -98,7 +106,7 @@ pub(super) fn load(data: &Path, databases: &str) -> Option<(Loaded, Index)> {
     match scanned {
         Ok(found) => {
             let (mark, end) = found?;
-            Some((Loaded { path, mark, end, lost, scrubbed }, index))
+            Some((Loaded { path, mark, end, losses, scrubbed }, index))
         }
         Err(failure) => {
             tracing::warn!(path = %path.display(), "failed to read the snapshot: {failure}");
@@ -108,7 +116,10 @@ pub(super) fn load(data: &Path, databases: &str) -> Option<(Loaded, Index)> {
 }
 
 /// Takes note of what a run says of resources.
-fn enter(index: &mut Index, run: &Run<'_>, lost: &mut BTreeSet<String>, names: &mut Names) {
+fn enter(index: &mut Index, run: &Run<'_>, losses: &mut Losses, names: &mut Names) {
+    if run.lost.is_some() {
+        losses.pages.insert(run.page);
+    }
     for (seq, item) in (run.from..).zip(&run.items) {
         match item {
             Item::Gone => {}
@@ -130,7 +141,7 @@ fn enter(index: &mut Index, run: &Run<'_>, lost: &mut BTreeSet<String>, names: &
                 } else if let Some(resource) = resource {
                     index.enter_local(run.page, resource);
                 }
-                lost.extend(document.map(ToOwned::to_owned));
+                losses.documents.extend(document.map(ToOwned::to_owned));
             }
         }
     }
@@ -157,10 +168,20 @@ impl Loaded {
         let Some(mut positions) = Positions::of(trailer).filter(|_| trailer.covered <= last) else {
             return Ok(Some("it is newer than the databases".to_owned()));
         };
-        if let Some(objection) = compare::objection(shared, &self.mark, trailer, &positions)? {
-            return Ok(Some(objection));
+        let held = self.losses.held(trailer.covered, trailer.covered);
+        let mut objection =
+            compare::objection(shared, &self.mark, trailer.last_page, &held, &positions)?;
+        if objection.is_none() {
+            objection = compare::compare(shared, &held, &mut positions)?;
         }
-        compare::compare(shared, trailer.covered, &self.lost, &mut positions)
+        Ok(objection.map(|objection| objection.to_string()))
+    }
+}
+
+impl Losses {
+    /// What a snapshot holds up to a number, of which pages after another were just read.
+    fn held(&self, fresh: Seq, covered: Seq) -> Held<'_> {
+        Held { fresh, covered, lost: &self.documents, lost_pages: &self.pages }
     }
 }
 
@@ -180,7 +201,7 @@ pub(super) struct Keeper {
     mark: String,
     trailer: Trailer,
     positions: Positions,
-    lost: BTreeSet<String>,
+    losses: Losses,
     scrubbed: BTreeMap<ResourceId, Seq>,
 }
 
@@ -196,12 +217,15 @@ pub(super) enum Unkept {
     /// The snapshot is removed.
     #[error("{0}: the next start reads all documents")]
     Doubtful(String),
+    /// The snapshot is removed, and another is begun.
+    #[error("{0}: another snapshot is made")]
+    Outdated(String),
 }
 
 impl Keeper {
     /// Goes on with a snapshot.
     pub(super) fn go_on(loaded: &Loaded, databases: &str) -> Result<Self, Unkept> {
-        let Loaded { path, mark, end, lost, scrubbed } = loaded;
+        let Loaded { path, mark, end, losses, scrubbed } = loaded;
         let positions = Positions::of(&end.trailer);
         let positions =
             positions.ok_or(Unkept::Doubtful("its positions can't be read".to_owned()))?;
@@ -211,7 +235,7 @@ impl Keeper {
             mark: mark.clone(),
             trailer: end.trailer.clone(),
             positions,
-            lost: lost.clone(),
+            losses: losses.clone(),
             scrubbed: scrubbed.clone(),
         })
     }
@@ -227,8 +251,8 @@ impl Keeper {
         shared.databases.set_mark(&mark)?;
         let trailer =
             Trailer { covered: 0, last_page: 0, local: String::new(), records: String::new() };
-        let (databases, lost, scrubbed) = (name.to_owned(), BTreeSet::new(), BTreeMap::new());
-        Ok(Self { writer, databases, mark, trailer, positions, lost, scrubbed })
+        let (databases, losses, scrubbed) = (name.to_owned(), Losses::default(), BTreeMap::new());
+        Ok(Self { writer, databases, mark, trailer, positions, losses, scrubbed })
     }
 
     /// Up to where it goes.
@@ -245,14 +269,19 @@ impl Keeper {
         over: &Mutex<bool>,
     ) -> Result<(), Unkept> {
         let lost = opened.iter().flat_map(|opened| &opened.found).filter_map(|(_, it)| it.lost());
-        self.lost.extend(lost.map(ToOwned::to_owned));
+        self.losses.documents.extend(lost.map(ToOwned::to_owned));
+        let in_place = opened.iter().filter(|opened| opened.page.lost.is_some());
+        self.losses.pages.extend(in_place.map(|opened| opened.page.first));
         let (covered, last_page) = match opened.last() {
             Some(OpenPage { page, .. }) => (page.last(), page.first),
             None => (self.covered(), self.trailer.last_page),
         };
         let mut positions = self.positions.clone();
-        if let Some(doubt) = compare::compare(shared, covered, &self.lost, &mut positions)? {
-            return Err(Unkept::Doubtful(doubt));
+        let held = self.losses.held(self.covered(), covered);
+        match compare::compare(shared, &held, &mut positions)? {
+            None => {}
+            Some(back @ Objection::Back(_)) => return Err(Unkept::Outdated(back.to_string())),
+            Some(doubt) => return Err(Unkept::Doubtful(doubt.to_string())),
         }
         let (local, records) = (positions.local.to_string(), positions.records.to_string());
         let trailer = Trailer { covered, last_page, local, records };
@@ -471,7 +500,7 @@ mod tests {
             mark: "mark".to_owned(),
             trailer: Trailer { covered: 4, last_page: 1, local, records },
             positions: Positions { local: json!(7), records: json!(7) },
-            lost: BTreeSet::new(),
+            losses: Losses::default(),
             scrubbed: BTreeMap::new(),
         }
     }
