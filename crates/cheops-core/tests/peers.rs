@@ -1,146 +1,18 @@
 //! What a peer may say that is wrong, early, late or a lie, and what a site makes of it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
-use std::{collections::VecDeque, sync::Arc};
+mod support;
 
 use cheops_core::{
-    id::{OpId, ResourceId, SiteId, Sites},
-    operation::{Action, Declaration, HttpBody, HttpRequest, Names, Operation},
-    plan::Outcome,
-    replica::{
-        self, Durable, Effect, Event, Input, Message, Record, Replica, Reply, Report, Sent,
-        Settings, State, Submission, Ticket, Version,
-    },
-    time::{Millis, Now, Timestamp},
+    id::OpId,
+    operation::{Action, HttpBody, HttpRequest, Names, Operation},
+    replica::{self, Effect, Input, Message, Replica, Settings, State},
+    time::{Millis, Timestamp},
 };
-
-fn site(name: &str) -> SiteId {
-    name.parse().unwrap()
-}
-
-fn sites(names: &[&str]) -> Sites {
-    Sites::new(names.iter().map(|name| site(name))).unwrap()
-}
-
-fn resource(id: &str) -> ResourceId {
-    id.parse().unwrap()
-}
-
-fn replica(name: &str) -> Replica {
-    Replica::new(site(name), Settings::default())
-}
-
-fn now(seconds: u64) -> Now {
-    let millis = Millis(seconds * 1000);
-    Now { wall: millis, steady: millis }
-}
-
-/// An operation on resource `r`; on `declares` it is the first of the resource.
-fn operation(id: &str, at: u64, parents: &[&str], declares: Option<&[&str]>) -> Operation {
-    Operation {
-        id: id.parse().unwrap(),
-        resource: resource("r"),
-        kind: "inc".parse().unwrap(),
-        author: "someone".parse().unwrap(),
-        at: Timestamp::from_bits(at),
-        parents: parents.iter().map(|id| id.parse().unwrap()).collect(),
-        action: Action::command("inc 1"),
-        reset: false,
-        keep_going: false,
-        key: None,
-        declares: declares.map(|names| {
-            Box::new(Declaration {
-                sites: sites(names),
-                config: Arc::default(),
-                base: Version::new(),
-            })
-        }),
-    }
-}
-
-fn records(from: &str, after: u64, op: Operation) -> Input {
-    let records = vec![Sent { after, record: Record::Operation(Arc::new(op)), seal: None }];
-    let message = Message::Records { resource: resource("r"), records, more: false };
-    Input::Received { from: site(from), message }
-}
-
-fn submission(id: &str, names: &[&str]) -> Input {
-    Input::Submit(Box::new(Submission {
-        ticket: Ticket(1),
-        resource: resource(id),
-        sites: Some(sites(names)),
-        config: None,
-        kind: "inc".parse().unwrap(),
-        author: "someone".parse().unwrap(),
-        action: Action::command("inc 1"),
-        force: false,
-        keep_going: false,
-        key: None,
-        wait: Millis(10),
-    }))
-}
-
-fn refusals(effects: &[Effect]) -> Vec<&'static str> {
-    let refused = effects.iter().filter_map(|effect| match effect {
-        Effect::Tell(Event::Refused { why, .. }) => Some(*why),
-        _ => None,
-    });
-    refused.collect()
-}
-
-fn known(replica: &Replica) -> usize {
-    replica.resource(&resource("r")).map_or(0, |found| found.log().len())
-}
-
-/// Gives a site an input and lets what it runs succeed. What it wrote down, and what it sent.
-fn serve(replica: &mut Replica, input: Input, at: Now) -> (Vec<Durable>, Vec<(SiteId, Message)>) {
-    let (mut written, mut sent) = (Vec::new(), Vec::new());
-    let mut inputs = VecDeque::from([input]);
-    while let Some(input) = inputs.pop_front() {
-        for effect in replica.handle(input, at) {
-            match effect {
-                Effect::Persist(durable) => written.push(durable),
-                Effect::Send { to, message } => sent.push((to, message)),
-                Effect::Run { run, .. } => {
-                    let report = Report {
-                        outcome: Outcome::Ok,
-                        took: Millis(1),
-                        output: Box::default(),
-                        made: None,
-                    };
-                    inputs.push_back(Input::Ran { run, report });
-                }
-                _ => {}
-            }
-        }
-    }
-    (written, sent)
-}
-
-/// Connects two sites and lets them talk until both are silent. All that was refused.
-fn talk(a: &mut Replica, b: &mut Replica) -> Vec<&'static str> {
-    let names = [a.here().clone(), b.here().clone()];
-    let mut queue = VecDeque::new();
-    let mut refused = Vec::new();
-    for n in 0..2 {
-        let up = Input::PeerUp(names[1 - n].clone());
-        queue.push_back((n, up));
-    }
-    let mut talked = 0;
-    while let Some((n, input)) = queue.pop_front() {
-        talked += 1;
-        assert!(talked < 200, "they never stop");
-        let replica = if n == 0 { &mut *a } else { &mut *b };
-        let effects = replica.handle(input, now(100));
-        refused.extend(refusals(&effects));
-        for effect in effects {
-            if let Effect::Send { message, .. } = effect {
-                queue.push_back((1 - n, Input::Received { from: names[n].clone(), message }));
-            }
-        }
-    }
-    refused
-}
+use support::pair::{
+    known, now, operation, records, refusals, replica, reply, resource, serve, site, sites,
+    submission, talk,
+};
 
 #[test]
 fn a_first_operation_is_checked_like_any_other() {
@@ -227,31 +99,15 @@ fn a_site_that_dates_an_operation_long_before_its_earlier_ones_is_refused() {
 fn a_record_that_comes_again_changes_nothing_and_another_under_its_number_is_refused() {
     let mut a = replica("a");
     let first = operation("b:1", 5, &[], Some(&["a", "b"]));
-    let reply = |output: &str| {
-        let reply = Reply {
-            id: "b:2".parse().unwrap(),
-            resource: resource("r"),
-            op: "b:1".parse().unwrap(),
-            attempt: 1,
-            outcome: Outcome::Ok,
-            era: 1,
-            took: Millis(1),
-            output: output.into(),
-            made: None,
-        };
-        let records = vec![Sent { after: 1, record: Record::Reply(Arc::new(reply)), seal: None }];
-        let message = Message::Records { resource: resource("r"), records, more: false };
-        Input::Received { from: site("b"), message }
-    };
     a.handle(records("b", 0, first.clone()), now(0));
-    a.handle(reply("done"), now(0));
+    a.handle(reply("b:2", "done"), now(0));
     let before = a.clone();
-    for again in [records("b", 0, first.clone()), reply("done")] {
+    for again in [records("b", 0, first.clone()), reply("b:2", "done")] {
         assert_eq!(a.handle(again, now(1)), vec![]);
     }
     assert_eq!(a, before);
     let other = Operation { action: Action::command("inc 2"), ..first };
-    for (other, what) in [(records("b", 0, other), "operation"), (reply("not"), "reply")] {
+    for (other, what) in [(records("b", 0, other), "operation"), (reply("b:2", "not"), "reply")] {
         let refused = refusals(&a.handle(other, now(2)));
         let why = format!("its number stands for another {what}: was the site");
         assert!(refused.len() == 1 && refused[0].starts_with(&why), "{refused:?}");
@@ -265,23 +121,6 @@ fn a_record_that_comes_again_changes_nothing_and_another_under_its_number_is_ref
 /// What the application holds at that site, nobody knows.
 #[test]
 fn a_resource_is_not_settled_once_a_number_was_used_twice() {
-    let reply = |id: &str, output: &str| {
-        let reply = Reply {
-            id: id.parse().unwrap(),
-            resource: resource("r"),
-            op: "b:1".parse().unwrap(),
-            attempt: 1,
-            outcome: Outcome::Ok,
-            era: 1,
-            took: Millis(1),
-            output: output.into(),
-            made: None,
-        };
-        let after = reply.id.number - 1;
-        let records = vec![Sent { after, record: Record::Reply(Arc::new(reply)), seal: None }];
-        let message = Message::Records { resource: resource("r"), records, more: false };
-        Input::Received { from: site("b"), message }
-    };
     let state = |a: &Replica| a.resource(&resource("r")).unwrap().state();
     let first = operation("b:1", 5, &[], Some(&["a", "b"]));
     let other = Operation { action: Action::command("inc 2"), ..first.clone() };

@@ -23,7 +23,9 @@ use cheops_core::{
     id::{OpId, ResourceId, SiteId, Sites},
     matrix::Config,
     operation::Action,
-    replica::{Answer, Held, Input, Replica, Resource, Settings, State, Submission, Ticket},
+    replica::{
+        Answer, Durable, Held, Input, Replica, Resource, Settings, State, Submission, Ticket,
+    },
     time::Millis,
 };
 use invariants::{Sky, agree, held, kept, truth};
@@ -349,6 +351,8 @@ struct Storm {
     submitted: u64,
     /// Resources are deleted now and then, and the line is drawn by all.
     deletes: bool,
+    /// Sites lose what they wrote last, now and then.
+    loses: bool,
 }
 
 impl Storm {
@@ -383,7 +387,24 @@ impl Storm {
             (format!("r{n}").parse().unwrap(), Sites::new(sites).unwrap())
         });
         let ids = ids.collect();
-        Self { world, ids, submitted: 0, deletes: seed.is_multiple_of(2) }
+        Self { world, ids, submitted: 0, deletes: seed.is_multiple_of(2), loses: seed % 4 == 1 }
+    }
+
+    /// A site loses what it wrote last about a resource; but not where a line was drawn, which is kept
+    /// with the roster.
+    fn lose(&mut self) {
+        let n = self.world.rng.usize(0..self.world.sites.len());
+        let (id, _) = pick(&mut self.world.rng, &self.ids);
+        let written: Vec<&Durable> =
+            self.world.sites[n].disk.iter().filter(|durable| *durable.resource() == id).collect();
+        let line = |durable: &&Durable| {
+            matches!(durable, Durable::Held { .. } | Durable::Aside(_) | Durable::Decided { .. })
+        };
+        let least = written.iter().rposition(line).map_or(0, |last| last + 1);
+        if least < written.len() {
+            let kept = self.world.rng.usize(least..written.len());
+            self.world.lose(n, &id, kept);
+        }
     }
 
     fn submit(&mut self) {
@@ -403,7 +424,7 @@ impl Storm {
             kind: kind.parse().unwrap(),
             author: "storm".parse().unwrap(),
             action: Action::command(format!("{kind} {}", self.submitted)),
-            force: kind == "set" && rng.u8(0..8) == 0,
+            force: kind == "set" && rng.u8(0..if self.loses { 2 } else { 8 }) == 0,
             keep_going: false,
             key: None,
             wait: Millis(rng.u64(0..5_000)),
@@ -413,7 +434,11 @@ impl Storm {
 
     fn go_on(&mut self, steps: usize) {
         for _ in 0..steps {
-            self.submit();
+            if self.loses && self.world.rng.u8(0..8) == 0 {
+                self.lose();
+            } else {
+                self.submit();
+            }
             let pause = self.world.rng.u64(0..1_500);
             self.world.run_for(pause);
         }

@@ -29,6 +29,8 @@ const SEEDS: u64 = 30_000;
 /// Seeds that once failed: a `Reset` that outlived its agent, a tombstone that was behind those of
 /// other sites, a record that a site had lost of its own stream.
 const FAILED_ONCE: [u64; 3] = [77_660_032, 77_422_625, 77_820_235];
+/// In this one a site deleted a resource again and again, while its commands failed.
+const TRIED_WITHOUT_END: u64 = 3_988;
 /// The seeds are shared out among so many tests, which run side by side.
 const PARTS: u64 = 4;
 
@@ -85,6 +87,18 @@ fn storms_4() {
 fn seeds_that_failed_once_pass() {
     for seed in FAILED_ONCE {
         play(seed, Trace::none());
+    }
+}
+
+/// An application that is down fails each command. Trying again at once, for as long as it is down, would keep
+/// it down.
+#[test]
+fn what_fails_is_not_tried_again_without_a_pause() {
+    for seed in (1..=1_000).chain([TRIED_WITHOUT_END]) {
+        let mut storm = Storm::brew(seed, Trace::none());
+        storm.rage();
+        let (tries, most) = storm.count_vain_tries();
+        assert!(tries <= most, "seed {seed}: {tries} tries in the time of {most} comparisons");
     }
 }
 

@@ -552,7 +552,8 @@ fn an_attempt_that_may_have_been_is_not_made_again_however_late_the_operation_co
     two.lose(kept);
     two.seconds -= 100;
     // What `b` has is not shown; so it is if `b`, too, has lost it, and a third gives it back.
-    let message = Message::Have(Stretch::default(), vec![(resource(), before)], 0);
+    let digest = two.places[0].replica.shared_digest(&site(1));
+    let message = Message::Have(Stretch::default(), vec![(resource(), before)], digest);
     two.input(0, Input::Received { from: site(1), message });
     two.force("set 5");
     two.places[0].ran.clear();
@@ -603,4 +604,60 @@ fn a_lost_record_of_its_own_that_comes_to_light_later_is_asked_for() {
         assert!(found.is_some(), "restarts {restarts}: {lost} is still lost");
         two.agree("the lost operation is back");
     }
+}
+
+/// A site that has lost all of a resource hears the sites that a request names, twice each, before it creates
+/// the resource anew: a record may be on its way from one of them to the other.
+#[test]
+fn each_site_that_a_request_names_is_heard_twice_before_the_resource_begins_anew() {
+    let names = ["a", "b", "c"].map(|name| name.parse::<SiteId>().unwrap());
+    let lost = Durable::Withheld { resource: resource(), floor: 5 };
+    let mut a = Replica::restore(names[0].clone(), Settings::default(), [lost]);
+    let now = Now { wall: Millis(1_000_000), steady: Millis(1_000) };
+    for other in &names[1..] {
+        a.handle(Input::PeerUp(other.clone()), now);
+    }
+    let submit = |a: &mut Replica| {
+        let submission = Submission {
+            ticket: Ticket(1),
+            resource: resource(),
+            sites: Some(Sites::new(names.clone()).unwrap()),
+            config: None,
+            kind: "set".parse().unwrap(),
+            author: "someone".parse().unwrap(),
+            action: Action::command("set 1"),
+            force: true,
+            keep_going: false,
+            key: None,
+            wait: Millis(1_000),
+        };
+        let effects = a.handle(Input::Submit(Box::new(submission)), now);
+        let answer = effects.into_iter().find_map(|effect| match effect {
+            Effect::Answer { answer, .. } => Some(answer),
+            _ => None,
+        });
+        answer.unwrap()
+    };
+    let refused = |unheard: &[SiteId]| {
+        Answer::Refused(Refusal::Withheld(Lost { resource: resource(), unheard: unheard.to_vec() }))
+    };
+    let has_nothing = |a: &mut Replica, from: &SiteId| {
+        let message = Message::Have(Stretch::of(&resource()), Vec::new(), 0);
+        a.handle(Input::Received { from: from.clone(), message }, now)
+    };
+    assert_eq!(submit(&mut a), refused(&names[1..]));
+    has_nothing(&mut a, &names[1]);
+    let asks = has_nothing(&mut a, &names[2]);
+    let asked = asks.iter().filter_map(|effect| match effect {
+        Effect::Send { to, message: Message::Compare(_) } => Some(to.clone()),
+        _ => None,
+    });
+    assert_eq!(asked.collect::<Vec<_>>(), names[1..], "the second round begins");
+    assert_eq!(submit(&mut a), refused(&names[1..]));
+    has_nothing(&mut a, &names[1]);
+    assert_eq!(submit(&mut a), refused(&names[2..]));
+    has_nothing(&mut a, &names[2]);
+    let answer = submit(&mut a);
+    let Answer::Accepted(op, _) = answer else { panic!("{answer:?}") };
+    assert_eq!(op.number, 6);
 }

@@ -157,6 +157,7 @@ impl Resource {
         fresh.reach(&self.version());
         fresh.news.of_all();
         fresh.floor = self.floor;
+        fresh.contradicted = self.contradicted;
         fresh
     }
 
@@ -192,6 +193,7 @@ impl Resource {
         if !self.has_within(version) {
             return self.skip(version);
         }
+        self.order_streams();
         let mut fresh = self.without(version);
         fresh.journal = self.journal_for(&fresh).unwrap_or_else(|| self.journal.anew());
         *self = fresh;
@@ -210,7 +212,8 @@ impl Resource {
     /// Drops what lies within a version but for a delete, which is run again: what others have
     /// forgotten may have changed the state here after the delete was run, in a way that only they
     /// know to be over. The answer is no if there is nothing that could be dropped.
-    fn delete_again(&mut self, here: &SiteId, version: &Version) -> bool {
+    /// `told`: another site has just said that it has forgotten them.
+    fn delete_again(&mut self, here: &SiteId, version: &Version, told: bool) -> bool {
         let (over, left): (Vec<Ix>, Vec<Ix>) =
             self.log.iter().map(|(op, _)| op).partition(|&op| covers(version, &self.log.op(op).id));
         let was_run = |&&op: &&Ix| {
@@ -227,9 +230,9 @@ impl Resource {
         };
         let Some(&delete) = over.iter().filter(was_run).max_by_key(rank) else { return false };
         // A site that is stuck and whose journal knows nothing would come out as it is, and try again
-        // without end.
+        // without end. One whose last try has failed tries again when others compare with it.
         let is_lost = !self.journal.is_sure() && !self.clear_failed;
-        let nothing_to_gain = self.work == Work::Idle || is_lost;
+        let nothing_to_gain = self.work == Work::Idle || is_lost || !told;
         if !self.is_idle() || over == [delete] && nothing_to_gain {
             return false;
         }
@@ -245,11 +248,6 @@ impl Resource {
         true
     }
 
-    /// Whether another site may have forgotten what is still here, or the other way round.
-    pub(super) fn may_be_trimmed(&self) -> bool {
-        !self.log.forgotten().is_empty() || self.log.deletes().next().is_some()
-    }
-
     /// What a site lacks that has this version and is not told of what is forgotten.
     pub(super) fn forgotten_beyond(&self, version: &Version) -> Option<&Version> {
         let forgotten = self.log.forgotten();
@@ -261,7 +259,8 @@ impl Resource {
 
 impl Replica {
     /// Goes on with what can be forgotten of a resource, now that it has changed.
-    pub(super) fn bury(&mut self, id: &ResourceId, now: Now, out: &mut Outbox) {
+    /// `told`: another site has just said what it has forgotten of it.
+    pub(super) fn bury(&mut self, id: &ResourceId, told: bool, now: Now, out: &mut Outbox) {
         let Some(resource) = self.resources.get_mut(id) else { return };
         if let Some(delete) = resource.forgettable(&self.here) {
             return self.forget(id, delete, now, out);
@@ -284,7 +283,7 @@ impl Replica {
             // What contradicted is gone with the life that it was about.
             resource.contradicted = false;
             out.persist(Durable::Trimmed { resource: id.clone(), version: due });
-        } else if !resource.delete_again(&self.here, &due) {
+        } else if !resource.delete_again(&self.here, &due, told) {
             // This site, too, has run the delete that others forgot it by, and knows it no more.
             let last =
                 resource.log.iter().map(|(op, _)| op).max_by_key(|&op| resource.log.op(op).key());
@@ -344,12 +343,17 @@ impl Replica {
     /// not get here before this site forgot are kept by none; without this, a new life that follows
     /// them would wait for them forever.
     fn raise_tomb(&mut self, from: &SiteId, id: &ResourceId, version: &Version, out: &mut Outbox) {
+        // This site knows which numbers it has used, unless it has lost some.
+        let used = self.last_number(id).max(self.floor(id));
+        let forgets = self.withheld.contains_key(id);
         let Some(tomb) = self.tombs.get_mut(id) else { return };
         let known = tomb.version.clone();
         if !known.contains_key(from) {
             return;
         }
-        join(&mut tomb.version, version);
+        let mut version = version.clone();
+        version.retain(|site, number| *site != self.here || *number <= used || forgets);
+        join(&mut tomb.version, &version);
         if tomb.version != known {
             let (version, by, at) = (tomb.version.clone(), tomb.by.clone(), tomb.at);
             out.persist(Durable::Forgotten { resource: id.clone(), version, by, at });
@@ -415,6 +419,6 @@ impl Replica {
             return out.tell(Event::Refused { from, resource, why });
         }
         join(&mut resource.due, version);
-        self.bury(id, now, out);
+        self.bury(id, true, now, out);
     }
 }

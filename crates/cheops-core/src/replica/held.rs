@@ -122,6 +122,7 @@ impl Resource {
         fresh.reach(version);
         fresh.news.of_all();
         fresh.floor = self.floor;
+        fresh.contradicted = self.contradicted;
         fresh.due.clone_from(&self.due);
         fresh.looking = self.looking;
         let took_effect = self.log.iter().any(|(ix, op)| {
@@ -241,6 +242,7 @@ impl Replica {
     fn cut_out(&mut self, id: &ResourceId, site: &SiteId, known: u64, floor: u64) {
         self.raise_floor(id, floor);
         let Some(resource) = self.resources.get_mut(id) else { return };
+        resource.order_streams();
         resource.work = Work::Idle;
         let Cut { stays, own } = resource.cut(&self.here, site, known);
         let hold = self.held.entry(id.clone()).or_default();

@@ -16,6 +16,7 @@
 mod alarm;
 mod effect;
 mod forget;
+mod gap;
 mod held;
 mod made;
 mod message;
@@ -218,6 +219,7 @@ impl Replica {
         }
         for resource in this.resources.values_mut() {
             resource.news = News::default();
+            resource.order_streams();
             resource.refresh();
             for site in resource.sites().iter().filter(|&site| *site != this.here) {
                 let shared = this.shared.entry(site.clone()).or_default();
@@ -280,7 +282,7 @@ impl Replica {
                     if let Some(resource) = self.resources.get_mut(&id) {
                         resource.resume(&self.here, gate, &mut out);
                     }
-                    self.bury(&id, now, &mut out);
+                    self.bury(&id, true, now, &mut out);
                     self.show_later(&id, now);
                 }
             }
@@ -410,6 +412,7 @@ impl Replica {
     fn submit(&mut self, submission: Submission, now: Now, out: &mut Outbox) {
         let (ticket, wait) = (submission.ticket, submission.wait);
         let id = submission.resource.clone();
+        self.hear_for(&submission);
         let declares = match self.asked(&submission) {
             Err(refusal) => {
                 self.ask_unheard(&refusal, out);
@@ -624,7 +627,7 @@ impl Replica {
         if let Some(resource) = self.resources.get_mut(id) {
             resource.advance(&self.here, gate, out);
         }
-        self.bury(id, now, out);
+        self.bury(id, false, now, out);
         self.show_later(id, now);
     }
 }

@@ -22,7 +22,7 @@ use super::{
     run::Work,
     shown::{Look, Shown},
     state::{Glance, tail_of},
-    stream::{Item, Streams, digest, mark},
+    stream::{Item, Streams, digest, mark, mark_reply},
     wait::News,
     waiting::Waiting,
 };
@@ -58,7 +58,7 @@ pub struct Resource {
     pub(super) journal: Journal,
     streams: Streams,
     replies: Replies,
-    rare: Option<Box<Rare>>,
+    pub(super) rare: Option<Box<Rare>>,
     /// What each site made, as its replies tell.
     pub(super) made: BTreeMap<SiteId, Made>,
     /// What each site showed last.
@@ -87,7 +87,7 @@ pub struct Resource {
 
 /// What few resources have.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-struct Rare {
+pub(super) struct Rare {
     /// The operation that named the parts, and how many.
     divided_by: Option<((Timestamp, OpId), usize)>,
     /// The operations whose requesters gave a key. Of several with one key, received apart, the
@@ -95,6 +95,8 @@ struct Rare {
     keys: BTreeMap<Key, Ix>,
     /// Replies to operations that are forgotten: nobody asks for them, but streams have no gaps.
     strays: BTreeMap<OpId, Arc<Reply>>,
+    /// The site that was asked for all that it has, and how far it has answered.
+    pub(super) repair: Option<(SiteId, Version)>,
 }
 
 /// Whether a record can be taken in.
@@ -320,30 +322,12 @@ impl Resource {
     }
 
     /// Whether a record can be taken in now.
-    pub(super) fn fit(&self, sent: &Sent, here: &SiteId) -> Fit {
+    pub(super) fn fit(&self, sent: &Sent) -> Fit {
         let id = sent.record.id();
         let high = self.streams.high(&id.site);
-        let is_lost = id.number <= high && self.is_lost(id, here);
-        if id.number <= high && !is_lost {
-            return match &sent.record {
-                Record::Operation(op)
-                    if self.log.find(id).is_some_and(|ix| self.log.op(ix) != op) =>
-                {
-                    Fit::Contradicts(
-                        "its number stands for another operation: was the site restored from an old backup?",
-                    )
-                }
-                Record::Reply(reply)
-                    if self
-                        .reply(&reply.op, &id.site)
-                        .is_some_and(|known| known.id == *id && *known != **reply) =>
-                {
-                    Fit::Contradicts(
-                        "its number stands for another reply: was the site restored from an old backup?",
-                    )
-                }
-                Record::Operation(_) | Record::Reply(_) | Record::Shown(_) => Fit::Known,
-            };
+        let fills = id.number <= high && self.fills_gap(&sent.record);
+        if id.number <= high && !fills {
+            return self.fit_known(&sent.record);
         }
         if sent.record.resource() != &self.id {
             return Fit::Wrong("a record of another resource");
@@ -358,13 +342,32 @@ impl Resource {
         if sent.after >= id.number {
             return Fit::Wrong("a record that comes after itself");
         }
-        if is_lost {
-            return self.fit_dependencies(&sent.record);
-        }
-        if sent.after > high {
+        if !fills && sent.after > high {
             return Fit::Blocked(OpId { site: id.site.clone(), number: sent.after });
         }
         self.fit_dependencies(&sent.record)
+    }
+
+    /// Whether a record is known whose number is, and is in no gap.
+    fn fit_known(&self, record: &Record) -> Fit {
+        let id = record.id();
+        match record {
+            Record::Operation(op) if self.log.find(id).is_some_and(|ix| self.log.op(ix) != op) => {
+                Fit::Contradicts(
+                    "its number stands for another operation: was the site restored from an old backup?",
+                )
+            }
+            Record::Reply(reply)
+                if self
+                    .reply(&reply.op, &id.site)
+                    .is_some_and(|known| known.id == *id && *known != **reply) =>
+            {
+                Fit::Contradicts(
+                    "its number stands for another reply: was the site restored from an old backup?",
+                )
+            }
+            Record::Operation(_) | Record::Reply(_) | Record::Shown(_) => Fit::Known,
+        }
     }
 
     /// Whether a record can be taken in as far as what it depends on is concerned.
@@ -457,14 +460,19 @@ impl Resource {
             let after = digest(&self.id, &id.site, id.number);
             self.digest = self.digest.wrapping_sub(before).wrapping_add(after);
         } else {
-            let mut streams = mem::take(&mut self.streams);
-            streams.fill(id, item, |site, number, item| self.depends(site, number, item));
-            self.streams = streams;
+            self.streams.fill(id, item);
             self.glance.all_changed();
         }
         if let Record::Operation(op) = record {
             self.digest = self.digest.wrapping_add(mark(op));
         }
+    }
+
+    /// Puts the records in an order again in which others can take them in, after gaps were filled.
+    pub(super) fn order_streams(&mut self) {
+        let mut streams = mem::take(&mut self.streams);
+        streams.order(|site, number, item| self.depends(site, number, item));
+        self.streams = streams;
     }
 
     /// The operations that a record depends on.
@@ -579,11 +587,14 @@ impl Resource {
 
     fn take_reply(&mut self, reply: &Arc<Reply>) -> Option<Ix> {
         let ix = self.log.find(&reply.op)?;
-        let stood = self.shared_reply(ix, &reply.id.site).cloned();
-        let stands =
-            |stood: &Arc<Reply>| (stood.attempt, stood.outcome) < (reply.attempt, reply.outcome);
-        if stood.as_ref().is_none_or(stands) {
+        if self.stands(ix, reply) {
+            let stood = self.shared_reply(ix, &reply.id.site).cloned();
             self.replies.insert(ix, reply.clone());
+            // One to an operation that is forgotten elsewhere counts for none.
+            if !self.log.is_forgotten(&reply.op) {
+                let gone = stood.as_deref().map_or(0, mark_reply);
+                self.digest = self.digest.wrapping_sub(gone).wrapping_add(mark_reply(reply));
+            }
             self.note_made(ix, reply, stood.as_deref());
             self.glance.replied(ix, reply, stood.as_deref());
         }
@@ -598,14 +609,29 @@ impl Resource {
         Some(ix)
     }
 
+    /// Whether a reply is put in the place of the one that is known of its site, if there is one. It does
+    /// not depend on which of them comes first.
+    pub(super) fn stands(&self, ix: Ix, reply: &Reply) -> bool {
+        // One that makes the operation void stands for good: a site that has lost it may run it again.
+        let rank = |reply: &Reply| {
+            (self.makes_void(ix, reply), reply.attempt, reply.outcome, reply.id.number)
+        };
+        self.reply_to(ix, &reply.id.site).is_none_or(|known| rank(known) < rank(reply))
+    }
+
     /// An operation is void if it failed at the site that received it, or was denied there, when it was first run there:
     /// a later run is a replay, of one that had succeeded.
     pub(super) fn is_void(&self, ix: Ix) -> bool {
+        let first = self.reply_to(ix, &self.log.op(ix).id.site);
+        first.is_some_and(|reply| self.makes_void(ix, reply))
+    }
+
+    fn makes_void(&self, ix: Ix, reply: &Reply) -> bool {
         let op = self.log.op(ix);
         !op.keep_going
-            && self
-                .reply_to(ix, &op.id.site)
-                .is_some_and(|reply| reply.attempt == 1 && reply.outcome.is_failure())
+            && reply.id.site == op.id.site
+            && reply.attempt == 1
+            && reply.outcome.is_failure()
     }
 
     /// The record that a number of a stream stands for; nothing if a later one stands for it.

@@ -2,12 +2,12 @@
 //!
 //! What must stay true: a stream is known from its start to its `high` mark without gaps, save for
 //! what a later record stands for (a reply to the same operation, a newer print), for what was
-//! forgotten with an earlier life of the resource, and for what a site has lost of its own stream. Such
-//! a record can come back and fill its gap.
+//! forgotten with an earlier life of the resource, and for what a site has lost of its own stream or a
+//! fence has cut out of it. What was lost can come back and fill its gap: see [`super::gap`].
 
 use alloc::{collections::BTreeSet, vec::Vec};
 
-use super::message::Version;
+use super::message::{Reply, Version};
 use crate::{
     few::push,
     id::{BySite, OpId, ResourceId, SiteId},
@@ -65,19 +65,21 @@ impl Stream {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Streams {
-    streams: BySite<Stream>,
+    by_site: BySite<Stream>,
     arrivals: u32,
+    /// A gap was filled since the arrivals were last numbered.
+    unordered: bool,
 }
 
 impl Streams {
     /// The greatest number that is known of a site's stream; 0 if there is none.
     pub(super) fn high(&self, site: &SiteId) -> u64 {
-        self.streams.get(site).map_or(0, |stream| stream.high)
+        self.by_site.get(site).map_or(0, |stream| stream.high)
     }
 
     pub(super) fn push(&mut self, site: &SiteId, number: u64, item: Item) {
         self.arrivals += 1;
-        let stream = self.streams.entry(site);
+        let stream = self.by_site.entry(site);
         stream.high = number;
         match item {
             Item::Operation(op) => stream.last_operation = Some(op),
@@ -89,36 +91,35 @@ impl Streams {
 
     /// Whether a record is here, or was until a later one stood for it.
     pub(super) fn contains(&self, id: &OpId) -> bool {
-        self.streams.get(&id.site).is_some_and(|stream| stream.find(id.number).is_ok())
+        self.by_site.get(&id.site).is_some_and(|stream| stream.find(id.number).is_ok())
     }
 
     /// The number of the record before this one in its stream; 0 if there is none here.
     pub(super) fn before(&self, id: &OpId) -> u64 {
-        let Some(stream) = self.streams.get(&id.site) else { return 0 };
+        let Some(stream) = self.by_site.get(&id.site) else { return 0 };
         let place = stream.find(id.number).unwrap_or_else(|place| place);
         stream.entries[..place].last().map_or(0, |entry| entry.number)
     }
 
-    /// Puts a record into a gap of a stream. `depends` names what an item depends on.
-    pub(super) fn fill(
-        &mut self,
-        id: &OpId,
-        item: Item,
-        depends: impl Fn(&SiteId, u64, Item) -> Vec<OpId>,
-    ) {
+    /// Puts a record into a gap of a stream. The arrivals have to be put in order after that.
+    pub(super) fn fill(&mut self, id: &OpId, item: Item) {
         self.arrivals += 1;
         let arrival = self.arrivals;
-        let stream = self.streams.entry(&id.site);
+        let stream = self.by_site.entry(&id.site);
         if let Err(place) = stream.find(id.number) {
             stream.entries.insert(place, Entry { number: id.number, arrival, item });
             stream.find_last();
-            self.order(depends);
+            self.unordered = true;
         }
     }
 
-    /// Numbers the arrivals anew, so that each record comes after the one before it in its stream and
-    /// after what it depends on, and as early as it came so far otherwise.
-    fn order(&mut self, depends: impl Fn(&SiteId, u64, Item) -> Vec<OpId>) {
+    /// Numbers the arrivals anew if a gap was filled, so that each record comes after the one before it
+    /// in its stream and after what it depends on, and as early as it came so far otherwise. `depends`
+    /// names what an item depends on.
+    pub(super) fn order(&mut self, depends: impl Fn(&SiteId, u64, Item) -> Vec<OpId>) {
+        if !core::mem::take(&mut self.unordered) {
+            return;
+        }
         let everything = Version::new();
         let mut order: Vec<OpId> = Vec::new();
         let mut met = BTreeSet::new();
@@ -143,7 +144,7 @@ impl Streams {
         let mut ordered = BTreeSet::new();
         order.retain(|id| ordered.insert(id.clone()));
         for (id, arrival) in order.iter().zip(1..) {
-            let stream = self.streams.entry(&id.site);
+            let stream = self.by_site.entry(&id.site);
             if let Ok(place) = stream.find(id.number) {
                 stream.entries[place].arrival = arrival;
             }
@@ -151,20 +152,20 @@ impl Streams {
     }
 
     fn item(&self, id: &OpId) -> Option<Item> {
-        let stream = self.streams.get(&id.site)?;
+        let stream = self.by_site.get(&id.site)?;
         stream.find(id.number).ok().map(|place| stream.entries[place].item)
     }
 
     /// Counts records up to these numbers as known, though they are not here.
     pub(super) fn skip(&mut self, version: &Version) {
         for (site, &number) in version.iter().filter(|&(_, &number)| number > 0) {
-            let stream = self.streams.entry(site);
+            let stream = self.by_site.entry(site);
             stream.high = number.max(stream.high);
         }
     }
 
     pub(super) fn version(&self) -> Version {
-        self.streams.iter().map(|(site, stream)| (site.clone(), stream.high)).collect()
+        self.by_site.iter().map(|(site, stream)| (site.clone(), stream.high)).collect()
     }
 
     /// The operations that a site has replied to, its last reply first, with the replies' numbers.
@@ -212,17 +213,17 @@ impl Streams {
     }
 
     fn entries(&self, site: &SiteId) -> &[Entry] {
-        self.streams.get(site).map_or(&[][..], |stream| &stream.entries)
+        self.by_site.get(site).map_or(&[][..], |stream| &stream.entries)
     }
 
     /// The number of a site's last reply; 0 if there is none.
     pub(super) fn last_reply(&self, site: &SiteId) -> u64 {
-        self.streams.get(site).map_or(0, |stream| stream.last_reply)
+        self.by_site.get(site).map_or(0, |stream| stream.last_reply)
     }
 
     /// The last operation of a site.
     pub(super) fn last_operation(&self, site: &SiteId) -> Option<Ix> {
-        self.streams.get(site)?.last_operation
+        self.by_site.get(site)?.last_operation
     }
 
     /// Whether all that a version covers is known here.
@@ -232,8 +233,9 @@ impl Streams {
 
     /// What is known here beyond a version, in the order of arrival.
     pub(super) fn beyond(&self, version: &Version) -> Vec<(&SiteId, u64, Item)> {
+        debug_assert!(!self.unordered, "a gap was filled, and the arrivals are not in order");
         let mut found: Vec<(u32, &SiteId, u64, Item)> = Vec::new();
-        for (site, stream) in self.streams.iter() {
+        for (site, stream) in self.by_site.iter() {
             let known = version.get(site).copied().unwrap_or(0);
             let from = stream.entries.partition_point(|entry| entry.number <= known);
             let entries = stream.entries[from..].iter();
@@ -261,6 +263,12 @@ pub(super) fn digest(resource: &ResourceId, site: &SiteId, high: u64) -> u64 {
 /// an old backup and counts on from there, differ in their times.
 pub(super) fn mark(op: &Operation) -> u64 {
     hash(&op.resource, &op.id.site, &[op.id.number, op.at.to_bits()])
+}
+
+/// What a reply adds to the digest while it stands.
+pub(super) fn mark_reply(reply: &Reply) -> u64 {
+    let Reply { id, resource, attempt, outcome, .. } = reply;
+    hash(resource, &id.site, &[id.number, u64::from(*attempt), *outcome as u64])
 }
 
 fn hash(resource: &ResourceId, site: &SiteId, numbers: &[u64]) -> u64 {

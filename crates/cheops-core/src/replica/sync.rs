@@ -60,8 +60,9 @@ impl Replica {
             }
             Message::Have(stretch, versions, digest) => {
                 let theirs: BTreeMap<ResourceId, Version> = versions.into_iter().collect();
-                self.have(from, &stretch, &theirs, digest, out);
-                self.heard(from, &stretch, &theirs, now, out);
+                if self.have(from, &stretch, &theirs, digest, out) {
+                    self.heard(from, &stretch, &theirs, now, out);
+                }
             }
             Message::Want(versions) => {
                 for (id, version) in versions {
@@ -70,11 +71,14 @@ impl Replica {
                 }
             }
             Message::Records { resource, records, more } => {
-                // Nothing new is no reason to ask for more: the same would come again.
-                match self.take_records(from, &resource, records, now, out) {
-                    true if more => self.want(from, &resource, out),
-                    true => self.ask_if_all(from, &resource, out),
-                    false => {}
+                let answered = self.answered(from, &resource, &records).filter(|_| more);
+                let changed = self.take_records(from, &resource, records, now, out);
+                match answered {
+                    Some(version) => out.send(from, Message::Want(vec![(resource, version)])),
+                    None if changed && more => self.want(from, &resource, out),
+                    None if changed => self.ask_if_all(from, &resource, out),
+                    // Nothing new is no reason to ask for more: the same would come again.
+                    None => {}
                 }
             }
             Message::Forgotten(versions) => {
@@ -86,7 +90,7 @@ impl Replica {
     }
 
     /// The resources of a stretch that are shared with a site.
-    fn shared_with<'a>(
+    pub(super) fn shared_with<'a>(
         &'a self,
         site: &'a SiteId,
         stretch: &'a Stretch,
@@ -129,6 +133,8 @@ impl Replica {
         }
     }
 
+    /// Hears what a site has of a stretch, and sends and asks for what differs. Whether that shows all
+    /// that the site has.
     fn have(
         &mut self,
         from: &SiteId,
@@ -136,7 +142,7 @@ impl Replica {
         theirs: &BTreeMap<ResourceId, Version>,
         digest: u64,
         out: &mut Outbox,
-    ) {
+    ) -> bool {
         let nothing = Version::new();
         let mut wanted = Vec::new();
         let mut same = true;
@@ -145,7 +151,7 @@ impl Replica {
             same &= resource.version() == *version;
             self.send_missing(from, resource.id(), version, out);
             if !resource.streams().covers(version) {
-                wanted.push((resource.id().clone(), resource.wanted(&self.here)));
+                wanted.push((resource.id().clone(), resource.wanted()));
             }
         }
         // What we don't know, or don't know to be theirs: two that were created apart, and met at a
@@ -170,37 +176,20 @@ impl Replica {
         if !wanted.is_empty() {
             out.send(from, Message::Want(wanted));
         } else if same && digest != self.digest(from, stretch) {
-            self.contradicted(from, stretch, out);
+            return !self.ask_for_all(from, stretch, out);
         }
+        true
     }
 
-    /// Two sites have the same versions and know different things: somewhere a number was used
-    /// twice. Finds the resource, and says so.
-    fn contradicted(&mut self, from: &SiteId, stretch: &Stretch, out: &mut Outbox) {
+    /// Compares the resources of a stretch one by one with those of another site.
+    pub(super) fn compare_each(&self, from: &SiteId, stretch: &Stretch, out: &mut Outbox) {
         let shared: Vec<&Resource> = self.shared_with(from, stretch).collect();
-        if let [resource] = *shared
-            && resource.may_be_trimmed()
-        {
-            if let Some(forgotten) = resource.forgotten_beyond(&Version::new()) {
-                let forgotten = vec![(resource.id().clone(), forgotten.clone())];
-                out.send(from, Message::Forgotten(forgotten));
-            }
-        } else if let [resource] = *shared {
-            let (from, id) = (from.clone(), resource.id().clone());
-            // Not written down: each comparison with a site that differs finds it again.
-            if let Some(resource) = self.resources.get_mut(&id) {
-                resource.contradicted = true;
-            }
-            let why = "it knows another operation by the same number: was a site restored from an old backup?";
-            out.tell(Event::Refused { from, resource: id, why });
-        } else {
-            out.send(from, Message::Compare(split(stretch, &shared, shared.len())));
-        }
+        out.send(from, Message::Compare(split(stretch, &shared, shared.len())));
     }
 
     /// Asks a site for what we lack of a resource.
     fn want(&self, from: &SiteId, id: &ResourceId, out: &mut Outbox) {
-        let wanted = self.resources.get(id).map(|resource| resource.wanted(&self.here));
+        let wanted = self.resources.get(id).map(|resource| resource.wanted());
         let wanted = wanted.unwrap_or_else(|| self.version(id));
         out.send(from, Message::Want(vec![(id.clone(), wanted)]));
     }
@@ -298,8 +287,8 @@ impl Replica {
         todo.reverse();
         while let Some(sent) = todo.pop() {
             let fit = match (self.resources.get(id), self.declared(&sent)) {
-                (Some(resource), _) => resource.fit(&sent, &self.here),
-                (None, Some(declared)) => self.begun(id, declared).fit(&sent, &self.here),
+                (Some(resource), _) => resource.fit(&sent),
+                (None, Some(declared)) => self.begun(id, declared).fit(&sent),
                 (None, None) if self.tomb(id).is_some_and(|tomb| is_over(tomb, &sent)) => continue,
                 (None, None) if self.tomb(id).is_some() => {
                     // It is about a new life, whose first operation has yet to come. What waited
@@ -348,6 +337,9 @@ impl Replica {
                     out.tell(Event::Refused { from: from.clone(), resource: id.clone(), why });
                 }
             }
+        }
+        if let Some(resource) = self.resources.get_mut(id) {
+            resource.order_streams();
         }
         changed
     }

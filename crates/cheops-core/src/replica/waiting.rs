@@ -35,13 +35,9 @@ impl Waiting {
         self.0.as_ref().map_or(0, |kept| kept.records.len())
     }
 
-    /// The records of a site that others wait for.
-    pub(super) fn missing(&self, site: &SiteId) -> impl Iterator<Item = &OpId> {
-        let first = OpId { site: site.clone(), number: 0 };
-        let last = OpId { site: site.clone(), number: u64::MAX };
-        let kept = self.0.iter();
-        kept.flat_map(move |kept| kept.blocked.range(first.clone()..=last.clone()))
-            .map(|(id, _)| id)
+    /// The records that others wait for.
+    pub(super) fn missing(&self) -> impl Iterator<Item = &OpId> {
+        self.0.iter().flat_map(|kept| kept.blocked.keys())
     }
 
     /// Keeps a record until what it depends on has come.

@@ -12,7 +12,7 @@
 //!   here before would not be told from what was not. Each site shows it twice, the second time after
 //!   all have shown it once: a record may move from one that was not heard yet to one that was, and
 //!   then be lost where it came from;
-//! - a record of this site that comes to light later all the same is asked for and taken in;
+//! - a record of this site that comes to light later all the same is asked for and taken in (see `gap`);
 //! - nothing is run but what makes the state anew, and only after somebody has reset the resource.
 //!   When that has succeeded here, and not before, nothing is withheld any more.
 
@@ -28,7 +28,7 @@ use super::{
     resource::LAST_ATTEMPT, run::Work,
 };
 use crate::{
-    id::{OpId, ResourceId, SiteId, Sites},
+    id::{ResourceId, SiteId, Sites},
     log::Ix,
     time::{Millis, Now},
 };
@@ -42,6 +42,8 @@ pub(super) struct Loss {
     again: bool,
     /// All have: what still lacks is gone for good.
     whole: bool,
+    /// The sites that a request has named, if the resource is not here.
+    asked: Option<Sites>,
 }
 
 /// Something is lost, and nobody knows of which resources.
@@ -115,27 +117,6 @@ impl Resource {
         spent.min(LAST_ATTEMPT >> 1)
     }
 
-    /// Whether a record of this site was lost here, and has not come back.
-    pub(super) fn is_lost(&self, id: &OpId, here: &SiteId) -> bool {
-        id.site == *here
-            && self.floor.is_some_and(|floor| id.number <= floor)
-            && !self.log.is_forgotten(id)
-            && !self.streams().contains(id)
-    }
-
-    /// What to ask others for: all beyond what is known here. Where something waits for a record that
-    /// this site has lost, that is asked for too, with all that may have been lost around it.
-    pub(super) fn wanted(&self, here: &SiteId) -> Version {
-        let mut version = self.version();
-        let high = self.streams().high(here);
-        let lost = |id: &&OpId| id.number <= high && self.is_lost(id, here);
-        if let Some(id) = self.waiting.missing(here).find(lost) {
-            let forgotten = self.log.forgotten().get(here).copied().unwrap_or(0);
-            version.insert(here.clone(), self.streams().before(id).max(forgotten));
-        }
-        version
-    }
-
     /// Whether the block has been reset, and the state follows from that.
     pub(super) fn is_reset(&self) -> bool {
         let from = self.resolution.last_replacing();
@@ -200,7 +181,9 @@ impl Replica {
 
     /// The sites of a withheld resource that this site has yet to hear of, what they have of it.
     pub fn unheard(&self, id: &ResourceId) -> Vec<SiteId> {
-        self.resources.get(id).map(|r| self.unheard_of(id, r.sites())).unwrap_or_default()
+        let asked = || self.withheld.get(id)?.asked.as_ref();
+        let sites = self.resources.get(id).map(|resource| resource.sites()).or_else(asked);
+        sites.map(|sites| self.unheard_of(id, sites)).unwrap_or_default()
     }
 
     fn unheard_of(&self, id: &ResourceId, sites: &Sites) -> Vec<SiteId> {
@@ -251,6 +234,23 @@ impl Replica {
         refused.then(|| Refusal::Withheld(Lost { resource: id.clone(), unheard }))
     }
 
+    /// Takes note of the sites that a resource is to have which is not here: only a request says that, and so
+    /// whether all of them were heard.
+    pub(super) fn hear_for(&mut self, submission: &Submission) {
+        let Submission { resource: id, sites: Some(sites), force: true, .. } = submission else {
+            return;
+        };
+        if self.resources.contains_key(id) {
+            return;
+        }
+        if let Some(loss) =
+            self.withheld.get_mut(id).filter(|loss| loss.asked.as_ref() != Some(sites))
+        {
+            (loss.asked, loss.again) = (Some(sites.clone()), false);
+            self.made_whole(id);
+        }
+    }
+
     /// Asks the sites that a request has to wait for what they have.
     pub(super) fn ask_unheard(&self, refusal: &Refusal, out: &mut Outbox) {
         let Refusal::Withheld(Lost { resource, unheard }) = refusal else { return };
@@ -293,22 +293,26 @@ impl Replica {
 
     /// Whether a loss has just become one of which all sites were heard, in both rounds.
     pub(super) fn made_whole(&mut self, id: &ResourceId) -> bool {
-        let (Some(loss), Some(resource)) = (self.withheld.get_mut(id), self.resources.get(id))
-        else {
+        let resource = self.resources.get(id);
+        let Some(loss) = self.withheld.get_mut(id).filter(|loss| !loss.whole) else { return false };
+        let Some(sites) = resource.map(|found| found.sites()).or(loss.asked.as_ref()) else {
             return false;
         };
-        let heard = |site: &SiteId| *site == self.here || loss.heard.contains(site);
-        if loss.whole || !resource.present().all(heard) {
+        let heard = |site: &SiteId| {
+            *site == self.here || loss.heard.contains(site) || self.removed.contains(site)
+        };
+        if !sites.iter().all(heard) {
             return false;
         }
         // With one other site, there is no third that a record could have moved to.
-        if !loss.again && resource.sites().len() > 2 {
+        if !loss.again && sites.len() > 2 {
             loss.again = true;
             loss.heard.clear();
             return false;
         }
-        loss.whole = true;
-        true
+        // Another request may name other sites, as long as there is no resource.
+        loss.whole = resource.is_some();
+        loss.whole
     }
 
     /// Takes note that a site has nothing that is not known here, of the resources of a stretch.

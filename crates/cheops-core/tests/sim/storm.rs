@@ -24,6 +24,9 @@ use crate::{
 const DELAY: u64 = 300;
 /// The longest that an agent stays down.
 const DOWN: u64 = 2_000;
+/// Each so many steps, what a look at the resources shows is compared with a walk over their logs, which
+/// takes longer than all the rest of a step.
+const GLANCES: usize = 4;
 /// The longest that a requester waits.
 const PATIENCE: u64 = 15_000;
 
@@ -116,7 +119,7 @@ impl Storm {
 
     pub fn rage(&mut self) {
         let steps = self.world.rng.usize(5..40);
-        for _ in 0..steps {
+        for step in 0..steps {
             if self.world.rng.u8(0..3) > 0 {
                 self.submit();
             } else {
@@ -125,7 +128,7 @@ impl Storm {
             let pause = pick(&mut self.world.rng, &[0, 100, 1_000, 4_000]);
             let pause = self.world.rng.u64(0..=pause);
             self.world.run_for(pause);
-            self.compare_all();
+            self.compare_all(step % GLANCES == 0);
         }
     }
 
@@ -228,10 +231,12 @@ impl Storm {
         }
     }
 
-    fn compare_all(&mut self) {
+    fn compare_all(&mut self, glances: bool) {
         for planned in &self.resources {
             let held = held(&self.world, &planned.id);
-            glance::check(&held);
+            if glances {
+                glance::check(&held);
+            }
             self.agreed += agree::check(&held);
         }
     }
@@ -333,6 +338,20 @@ impl Storm {
         calm
     }
 
+    /// Heals everything but the applications, whose commands go on failing. How many commands a site starts
+    /// for a resource while nothing else happens, and how often others compare what they know with it.
+    pub fn count_vain_tries(&mut self) -> (u64, u64) {
+        self.world.weather.crash = 0;
+        self.world.weather.loss = 0;
+        self.world.mishaps = Mishaps { run: 1, reset: 1 };
+        self.world.heal_all();
+        self.world.run_for(60_000);
+        let before = self.world.watch.quiet.started.clone();
+        let rounds = 10;
+        self.world.run_for(rounds * self.settings.compare_every.0);
+        (self.commands_since(&before), rounds * self.names.len() as u64)
+    }
+
     /// Declares the state of all that is withheld somewhere: then nothing is any more.
     fn declare_states(&mut self) {
         let withheld = |site: &Site<Register>| {
@@ -391,7 +410,7 @@ impl Storm {
     }
 
     fn examine(&mut self) -> Calm {
-        self.compare_all();
+        self.compare_all(true);
         let world = &self.world;
         world.watch.answered.check();
         kept::check(world, world.watch.answered.accepted());

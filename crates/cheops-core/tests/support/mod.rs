@@ -8,6 +8,7 @@
 )]
 
 pub mod history;
+pub mod pair;
 pub mod reference;
 pub mod world;
 
