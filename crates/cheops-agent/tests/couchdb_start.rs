@@ -12,13 +12,15 @@ use std::{
     collections::BTreeMap,
     fs,
     path::PathBuf,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use cheops_agent::engine::{Engine as _, EngineError, Opened, Seq, couchdb::CouchDb};
 use cheops_core::{
     id::{OpId, ResourceId, SiteId},
-    replica::Durable,
+    operation::Action,
+    replica::{Durable, Record},
     time::{Millis, Timestamp},
 };
 use couch::{Couch, memory::Memory};
@@ -535,4 +537,65 @@ fn a_lost_document_that_is_back_is_read_though_a_snapshot_says_that_it_is_lost()
             assert_eq!(engine.damage(), []);
         }
     }
+}
+
+/// How long answers may be that hold several documents, about.
+const PART: usize = 10 << 20;
+
+/// Operations that are long: 60 of half a MiB each, each in a batch of its own.
+fn long() -> Vec<Durable> {
+    let lengthen = |durable: Durable| {
+        let Durable::Record(Record::Operation(op), seal) = durable else { panic!("an operation") };
+        let mut op = (*op).clone();
+        op.action = Action::command("x".repeat(512 << 10).as_str());
+        Durable::Record(Record::Operation(Arc::new(op)), seal)
+    };
+    own(1..=60).into_iter().map(lengthen).collect()
+}
+
+#[test]
+fn long_documents_are_asked_for_in_parts_of_few_bytes() {
+    let (place, values) = (Place::new(), long());
+    let mut engine = place.open();
+    for value in &values {
+        engine.append(std::slice::from_ref(value)).unwrap();
+    }
+    place.server.longest_answer();
+    engine.snapshot().unwrap();
+    let longest = place.server.longest_answer();
+    assert!(longest < PART, "{longest} bytes for the snapshot");
+    assert_eq!(engine.reader().after(0, 100).unwrap().len(), 60);
+    let longest = place.server.longest_answer();
+    assert!(longest < PART, "{longest} bytes for a reader");
+    drop(engine);
+    fs::remove_file(place.file()).unwrap();
+    assert_eq!(place.start().1, values);
+    let longest = place.server.longest_answer();
+    assert!(longest < PART, "{longest} bytes for a start");
+}
+
+#[test]
+fn long_pages_are_asked_for_in_parts_and_all_of_them_are_read_and_purged() {
+    let (place, gone) = (Place::new(), resource(1));
+    let mut engine = place.open();
+    let values = own(1..=21);
+    for value in &values {
+        engine.append(std::slice::from_ref(value)).unwrap();
+    }
+    // As pages are that hold copies of long records.
+    let local = place.couch.config.local();
+    for first in 1..=21 {
+        let mut page = place.server.document(&local, &format!("page:{first:020}"));
+        page["Padding"] = "x".repeat(4 << 20).into();
+        place.server.replace(&local, page, "2-ff");
+    }
+    drop(engine);
+    let (mut engine, read) = place.start();
+    assert_eq!(read, values);
+    engine.append(&[forgotten(&gone, 21)]).unwrap();
+    eventually("no page names it", || {
+        !place.server.text(&local, "page:").contains(&format!("record:{gone}:"))
+    });
+    let cut = place.server.cut_off();
+    assert!(cut > 0, "no answer was too long");
 }

@@ -7,7 +7,10 @@ use std::{
     fmt::Write as _,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -30,6 +33,10 @@ struct State {
     purge: Mutex<Duration>,
     /// How many requests of each sort were answered, by the last part of their paths.
     counts: Mutex<BTreeMap<String, usize>>,
+    /// How long the longest answer was since this was last asked, in bytes.
+    longest: AtomicUsize,
+    /// How many answers were not read to their end.
+    cut_off: AtomicUsize,
 }
 
 #[derive(Clone, Default)]
@@ -148,6 +155,16 @@ impl Memory {
         databases.get_mut(database).unwrap().store(id.to_owned(), revision, &document);
     }
 
+    /// How long the longest answer was since this was last asked, in bytes.
+    pub(crate) fn longest_answer(&self) -> usize {
+        self.state.longest.swap(0, Ordering::Relaxed)
+    }
+
+    /// How many answers were not read to their end.
+    pub(crate) fn cut_off(&self) -> usize {
+        self.state.cut_off.load(Ordering::Relaxed)
+    }
+
     /// How many requests of a sort were answered.
     pub(crate) fn count(&self, sort: &str) -> usize {
         lock(&self.state.counts).get(sort).copied().unwrap_or(0)
@@ -180,6 +197,7 @@ fn serve(client: &TcpStream, state: &State) {
     let mut reader = BufReader::with_capacity(64 << 10, client);
     while let Some((method, target, body)) = request(&mut reader) {
         let (status, body) = answer(state, &method, &target, &body);
+        state.longest.fetch_max(body.len(), Ordering::Relaxed);
         let head = format!(
             "HTTP/1.1 {status} x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
@@ -190,6 +208,7 @@ fn serve(client: &TcpStream, state: &State) {
             .and_then(|()| client.write_all(body.as_bytes()))
             .is_err()
         {
+            state.cut_off.fetch_add(1, Ordering::Relaxed);
             return;
         }
     }

@@ -95,7 +95,7 @@ impl CouchDb {
     /// Writes the documents of the last batch before this engine, if an agent ended after its pages were written.
     fn document_last_batch(&mut self) -> Result<(), Failed> {
         let Some(numbers) = self.undocumented.clone() else { return Ok(()) };
-        let pages = self.shared.databases.pages(numbers, usize::from(u16::MAX))?;
+        let pages = self.shared.databases.all_pages(numbers)?;
         let mut names = Names::default();
         let copies: Vec<Durable> = {
             let index = self.shared.index();

@@ -19,7 +19,7 @@ use std::{
 use cheops_core::id::ResourceId;
 
 use super::{
-    Shared, chance,
+    Shared, chance, journal,
     purge::{Progress, Purge},
     server::Trouble,
     snapshot::{Keeper, Loaded, Unkept},
@@ -33,8 +33,9 @@ const LAG: Seq = 2_000;
 const IDLE: Duration = Duration::from_secs(10);
 /// How long the thread waits after a failure.
 const PAUSE: Duration = Duration::from_secs(10);
-/// How many pages are read at once to extend the snapshot.
+/// How many pages are read at once to extend the snapshot, and how many of their entries are copied at once.
 const PAGES: usize = 50;
+const PART: usize = 10_000;
 /// How long the values of a purged resource stay in the snapshot file, at most.
 const REWRITE: Duration = Duration::from_hours(1);
 
@@ -267,8 +268,10 @@ impl Caretaker {
             if pages.is_empty() {
                 return Ok(());
             }
-            let opened = self.shared.open_pages(pages, &mut names)?;
-            keeper.extend(&self.shared, &opened, &self.over)?;
+            for part in journal::parts(pages, PART) {
+                let opened = self.shared.open_pages(part, &mut names)?;
+                keeper.extend(&self.shared, &opened, &self.over)?;
+            }
         }
         Ok(())
     }

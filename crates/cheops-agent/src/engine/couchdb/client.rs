@@ -10,7 +10,7 @@ use hyper::{Method, StatusCode};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::runtime::{Builder, Runtime};
 
-use super::server::{Server, Trouble, read};
+use super::server::{LONGEST, Server, Trouble, read};
 use crate::config::CouchDb;
 
 /// One server.
@@ -53,6 +53,17 @@ impl Client {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<(StatusCode, Bytes), Trouble> {
+        self.answer_within(method, path, body, LONGEST)
+    }
+
+    /// The same, with an answer of so many bytes at most.
+    pub(super) fn answer_within(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+        most: usize,
+    ) -> Result<(StatusCode, Bytes), Trouble> {
         let odd = |error: serde_json::Error| Trouble::Odd(error.to_string());
         let body = body.map(serde_json::to_vec).transpose().map_err(odd)?;
         let (server, path) = (self.server.clone(), path.to_owned());
@@ -62,7 +73,7 @@ impl Client {
         runtime.spawn(async move {
             let body = Bytes::from(body.unwrap_or_default());
             // Whoever asked may be gone.
-            let _ = tell.send(server.answer(&method, &path, body).await);
+            let _ = tell.send(server.answer_within(&method, &path, body, most).await);
         });
         told.recv().unwrap_or_else(|_| Err(gone()))
     }

@@ -6,9 +6,7 @@
 //! - a page is only ever made, never changed by making it again: who finds it there is told.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
-    fmt::Write as _,
-    ops::RangeInclusive,
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -16,28 +14,26 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use cheops_core::id::ResourceId;
 use hyper::{Method, StatusCode};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
     client::Client,
     dialect::Dialect,
     document::{self, Document},
-    journal::{self, Page},
+    fetch::Pace,
+    journal::Page,
     lease,
     owner::{About, Owner},
     quorum::generation,
     server::{Server, Trouble, encoded, is_clustered, lasting, read, refused, said},
 };
-use crate::{config::CouchDb, engine::Seq};
+use crate::config::CouchDb;
 
 /// What the ids of documents of one sort end before.
 const END: char = '\u{fff0}';
-/// How many documents are asked for at once, at most: fewer if they are long.
-const AT_ONCE: usize = 1_000;
 /// How many documents CouchDB purges at once.
 const PURGED: usize = 100;
 
@@ -54,6 +50,7 @@ pub(super) struct Databases {
     pub(super) term: AtomicU64,
     /// Whether documents can be purged, as far as that is known.
     purges: AtomicBool,
+    pub(super) pace: Pace,
 }
 
 /// Up to where the changes of the database of records are dealt with.
@@ -76,14 +73,6 @@ impl Checkpoint {
 #[derive(Deserialize)]
 pub(super) struct Rows<R> {
     pub(super) rows: Vec<R>,
-}
-
-#[derive(Deserialize)]
-struct Row<T> {
-    #[serde(default)]
-    id: String,
-    /// None where there is nothing of that name, or nothing any more.
-    doc: Option<T>,
 }
 
 /// The id of a document, and a revision of it.
@@ -134,7 +123,8 @@ impl Databases {
         let place = format!("{}{records}", url.trim_end_matches('/'));
         let (clustered, purges) = (AtomicBool::new(false), AtomicBool::new(true));
         let term = AtomicU64::new(0);
-        Ok(Self { client, records, local, place, dialect, clustered, term, purges })
+        let pace = Pace::default();
+        Ok(Self { client, records, local, place, dialect, clustered, term, purges, pace })
     }
 
     /// Makes a database, unless it is there.
@@ -278,138 +268,6 @@ impl Databases {
         lasting(self.client.answer(Method::POST, &path, Some(body))?)
     }
 
-    /// The pages of a range, from the one that begins it on, about so many. Of a cluster one node answers for each part
-    /// of them, which may lack some: those are asked for by their ids, for which as many answer as make a page last.
-    pub(super) fn pages(
-        &self,
-        range: RangeInclusive<Seq>,
-        most: usize,
-    ) -> Result<Vec<Page>, Trouble> {
-        let (from, upto) = range.into_inner();
-        if from > upto {
-            return Ok(Vec::new());
-        }
-        let (first, end, mut most) = (journal::id(from), journal::id(upto), most);
-        let found = loop {
-            match self.range(&[("startkey", &first), ("endkey", &end)], most, false) {
-                Err(Trouble::Long) if most > 1 => most /= 2,
-                found => break found?,
-            }
-        };
-        let (mut pages, mut expected) = (Vec::<Page>::with_capacity(found.len() + 1), from);
-        for page in found {
-            while page.first > expected
-                && let Some(missing) = self.page(expected)?
-            {
-                expected = missing.last() + 1;
-                pages.push(missing);
-            }
-            if pages.last().is_some_and(|before| page.is_left_over_beside(before)) {
-                continue;
-            }
-            expected = page.last() + 1;
-            pages.push(page);
-        }
-        if pages.len() < most && expected <= upto {
-            pages.extend(self.page(expected)?);
-        }
-        Ok(pages)
-    }
-
-    /// The page that begins with a number.
-    pub(super) fn page(&self, first: Seq) -> Result<Option<Page>, Trouble> {
-        let path = format!("{}/{}?conflicts=true", self.local, journal::id(first));
-        self.counting(self.client.find(&path)?)
-    }
-
-    /// The last page that begins with a number or before it.
-    pub(super) fn page_before(&self, upto: Seq) -> Result<Option<Page>, Trouble> {
-        let (first, end) = (journal::id(upto), journal::PREFIX);
-        let pages = self.range(&[("startkey", &first), ("endkey", end)], 1, true)?;
-        Ok(pages.into_iter().next())
-    }
-
-    /// The last page. One that makes no sense is a failure: it alone says where the journal ends.
-    pub(super) fn last_page(&self) -> Result<Option<Page>, Trouble> {
-        let (first, end) = (journal::id(Seq::MAX), journal::PREFIX);
-        let rows = self.rows(&self.local, &[("startkey", &first), ("endkey", end)], 1, true)?;
-        let mut last = match rows.into_iter().next() {
-            None => None,
-            Some(row) => Some(self.counting(row.doc)?.ok_or(Trouble::Spoilt(row.id))?),
-        };
-        // There may be more that the node lacks which has answered.
-        while let Some(next) = self.page(last.as_ref().map_or(1, |last| last.last() + 1))? {
-            last = Some(next);
-        }
-        Ok(last)
-    }
-
-    fn range(
-        &self,
-        keys: &[(&str, &str)],
-        most: usize,
-        descending: bool,
-    ) -> Result<Vec<Page>, Trouble> {
-        let rows = self.rows(&self.local, keys, most, descending)?;
-        // One that makes no sense is as good as none: what it held is found to be missing.
-        let pages = rows.into_iter().map(|row| self.counting(row.doc));
-        pages.filter_map(Result::transpose).collect()
-    }
-
-    fn rows(
-        &self,
-        database: &str,
-        keys: &[(&str, &str)],
-        most: usize,
-        descending: bool,
-    ) -> Result<Vec<Row<Value>>, Trouble> {
-        let mut path = format!(
-            "{database}/_all_docs?include_docs=true&conflicts=true&limit={most}&descending={descending}"
-        );
-        for (name, key) in keys {
-            let key = encoded(&Value::from(*key).to_string());
-            let _ = write!(path, "&{name}={key}");
-        }
-        let rows: Rows<Row<Value>> = self.client.ask(Method::GET, &path, None::<&()>)?;
-        Ok(rows.rows)
-    }
-
-    /// Pages by their ids.
-    pub(super) fn pages_named(&self, ids: &[String]) -> Result<Vec<Page>, Trouble> {
-        let pages = self.named(&self.local, ids)?.into_iter().map(|page| self.counting(page));
-        pages.filter_map(Result::transpose).collect()
-    }
-
-    /// The documents of records by their ids, those that are there.
-    pub(super) fn documents(&self, ids: &[String]) -> Result<BTreeMap<String, Document>, Trouble> {
-        let found = self.named::<Document>(&self.records, ids)?.into_iter().flatten();
-        Ok(found.map(|document| (document.id.clone(), document)).collect())
-    }
-
-    fn named<T: DeserializeOwned>(
-        &self,
-        database: &str,
-        ids: &[String],
-    ) -> Result<Vec<Option<T>>, Trouble> {
-        let mut found = Vec::with_capacity(ids.len());
-        let path = format!("{database}/_all_docs?include_docs=true&conflicts=true");
-        let mut parts: VecDeque<&[String]> = ids.chunks(AT_ONCE).collect();
-        while let Some(ids) = parts.pop_front() {
-            let answer = match self.client.answer(Method::POST, &path, Some(&json!({"keys": ids})))
-            {
-                Err(Trouble::Long) if ids.len() > 1 => {
-                    let (some, others) = ids.split_at(ids.len() / 2);
-                    parts.push_front(others);
-                    parts.push_front(some);
-                    continue;
-                }
-                answer => answer?,
-            };
-            found.extend(documents_in::<T>(&answer)?);
-        }
-        Ok(found)
-    }
-
     /// Up to where changes are dealt with; from the start, if that is not known or further than there are any,
     /// as in a database that was put back from a backup.
     pub(super) fn checkpoint(&self) -> Result<Checkpoint, Trouble> {
@@ -511,22 +369,6 @@ impl Databases {
         let path = format!("{}/_all_docs?limit={most}&startkey={first}&endkey={end}", self.records);
         Ok(revisions_in(self.client.ask(Method::GET, &path, None::<&()>)?))
     }
-}
-
-/// The documents of an answer, in its order. One that makes no sense is as good as none: it says nothing that could be
-/// used.
-fn documents_in<T: DeserializeOwned>(
-    (status, bytes): &(StatusCode, Bytes),
-) -> Result<Vec<Option<T>>, Trouble> {
-    // Nearly always all of them make sense: then none is read twice.
-    if status.is_success()
-        && let Ok(Rows { rows }) = serde_json::from_slice::<Rows<Row<T>>>(bytes)
-    {
-        return Ok(rows.into_iter().map(|row| row.doc).collect());
-    }
-    let Rows { rows }: Rows<Row<Value>> = read(*status, bytes)?;
-    let read = |row: Row<Value>| serde_json::from_value(row.doc?).ok();
-    Ok(rows.into_iter().map(read).collect())
 }
 
 /// The rows of an answer that name a document which is there.

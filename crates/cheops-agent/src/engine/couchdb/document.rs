@@ -163,6 +163,12 @@ impl Document {
         })
     }
 
+    /// About how many bytes it has as JSON.
+    pub(crate) fn weight(&self) -> u64 {
+        let fields = self.id.len() + self.record.len() + self.seal.as_ref().map_or(0, String::len);
+        (fields + SHOWN) as u64
+    }
+
     /// The record that it is of, with its seal.
     pub(crate) fn read(&self, names: &mut Names) -> Result<Durable, String> {
         let bytes = |text: &str| BASE64_STANDARD.decode(text).map_err(|error| error.to_string());

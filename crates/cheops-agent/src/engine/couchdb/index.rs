@@ -235,6 +235,7 @@ mod tests {
             first,
             batch,
             entries,
+            bytes: 0,
             lost: None,
             upto: None,
         }

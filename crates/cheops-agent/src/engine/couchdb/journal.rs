@@ -42,12 +42,21 @@ pub(super) struct Page {
     pub(super) batch: (Seq, Seq),
     #[serde(rename = "Entries")]
     pub(super) entries: Vec<Entry>,
+    /// About how many bytes the documents have that it names, and of which it holds no copies. Pages of earlier versions
+    /// do not say.
+    #[serde(rename = "Bytes", default, skip_serializing_if = "is_zero")]
+    pub(super) bytes: u64,
     /// It stands for pages that were lost, which was found at this time: milliseconds since 1970.
     #[serde(rename = "Lost", default, skip_serializing_if = "Option::is_none")]
     pub(super) lost: Option<u64>,
     /// The last number of the lost ones: there can be any number of them.
     #[serde(rename = "Upto", default, skip_serializing_if = "Option::is_none")]
     pub(super) upto: Option<Seq>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// One thing that was written.
@@ -157,10 +166,12 @@ pub(super) fn pages_with(
     for (n, (durable, document)) in batch.iter().enumerate() {
         let copy = document.as_ref().is_some_and(&copies);
         let entry = Entry::of(durable, document.as_ref(), copy).map_err(|error| (n, error))?;
+        let fetched = document.as_ref().filter(|_| !copy).map_or(0, Document::weight);
         bytes += entry.weight();
         let fits = |page: &Page| page.entries.len() < MOST && bytes <= MOST_BYTES;
         if let Some(page) = pages.last_mut().filter(|page| fits(page)) {
             page.entries.push(entry);
+            page.bytes += fetched;
             continue;
         }
         bytes = entry.weight();
@@ -171,11 +182,34 @@ pub(super) fn pages_with(
             first: first_of_page,
             batch: (first, last),
             entries: vec![entry],
+            bytes: fetched,
             lost: None,
             upto: None,
         });
     }
     Ok(pages)
+}
+
+/// About how many bytes the documents have, at most, that pages name which are dealt with at once. One page can have
+/// more.
+const PART_BYTES: u64 = 8 << 20;
+
+/// Pages in parts that are dealt with at once, in their order. A part has so many entries at most, and few bytes of
+/// documents; or it is one page.
+pub(super) fn parts(pages: Vec<Page>, most: usize) -> Vec<Vec<Page>> {
+    let (mut parts, mut entries, mut bytes) = (Vec::<Vec<Page>>::new(), 0, 0);
+    for page in pages {
+        entries += page.entries.len();
+        bytes += page.bytes;
+        match parts.last_mut() {
+            Some(part) if entries <= most && bytes <= PART_BYTES => part.push(page),
+            _ => {
+                (entries, bytes) = (page.entries.len(), page.bytes);
+                parts.push(vec![page]);
+            }
+        }
+    }
+    parts
 }
 
 /// The page that stands for lost ones, of these numbers.
@@ -187,6 +221,7 @@ pub(super) fn in_place_of(numbers: &RangeInclusive<Seq>, found: u64) -> Page {
         first,
         batch: (first, last),
         entries: Vec::new(),
+        bytes: 0,
         lost: Some(found),
         upto: Some(last),
     }
@@ -197,6 +232,11 @@ impl Page {
     pub(super) fn last(&self) -> Seq {
         let last = self.first.saturating_add(self.entries.len() as Seq).saturating_sub(1);
         self.upto.unwrap_or(last)
+    }
+
+    /// About how many bytes it has itself.
+    pub(super) fn weight(&self) -> u64 {
+        self.entries.iter().map(Entry::weight).sum::<usize>() as u64
     }
 
     /// Its entries with their numbers.
@@ -241,6 +281,27 @@ mod tests {
             assert!(pages.iter().all(|page| page.batch == (5, 4 + count as Seq)));
             assert_eq!(pages[0].first, 5);
             assert_eq!(pages.last().unwrap().last(), 4 + count as Seq);
+        }
+    }
+
+    #[test]
+    fn pages_are_dealt_with_in_parts_of_few_entries_and_few_bytes() {
+        let page = |entries: usize, bytes: u64| {
+            let clearing = clearing("r");
+            let pages = pages(1, &vec![(&clearing, None); entries]).unwrap();
+            Page { bytes, ..pages[0].clone() }
+        };
+        for (sizes, expected) in [
+            (vec![], vec![]),
+            (vec![(1, 0), (1, 0)], vec![2]),
+            (vec![(500, 0), (1, 0)], vec![1, 1]),
+            (vec![(499, 0), (1, 0), (1, 0)], vec![2, 1]),
+            (vec![(1, PART_BYTES), (1, 1), (1, 1)], vec![1, 2]),
+            (vec![(1, 3 * PART_BYTES), (1, 3 * PART_BYTES)], vec![1, 1]),
+        ] {
+            let pages = sizes.iter().map(|(entries, bytes)| page(*entries, *bytes)).collect();
+            let parts: Vec<usize> = parts(pages, 500).iter().map(Vec::len).collect();
+            assert_eq!(parts, expected, "{sizes:?}");
         }
     }
 

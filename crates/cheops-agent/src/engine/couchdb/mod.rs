@@ -16,6 +16,7 @@ mod databases;
 mod dialect;
 mod document;
 mod feed;
+mod fetch;
 mod follow;
 mod index;
 mod journal;
@@ -189,10 +190,14 @@ impl Shared {
             }
             _ => return Ok(Vec::new()),
         };
-        let (pages, mut names) = (self.databases.pages_named(&pages)?, Names::default());
-        let entries = pages.iter().flat_map(|page| &page.entries);
-        let lost = entries.filter(|entry| entry.document().is_some_and(|id| lost.contains(id)));
-        Ok(lost.filter_map(|entry| entry.local(&mut names)?.ok()).collect())
+        let (mut copies, mut names) = (Vec::new(), Names::default());
+        self.databases.each_page_named(&pages, |page| {
+            let is_lost =
+                |entry: &&journal::Entry| entry.document().is_some_and(|id| lost.contains(id));
+            let found = page.entries.iter().filter(is_lost);
+            copies.extend(found.filter_map(|entry| entry.local(&mut names)?.ok()));
+        })?;
+        Ok(copies)
     }
 
     fn check_end(&self) -> Result<(), Trouble> {

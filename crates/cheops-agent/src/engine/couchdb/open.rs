@@ -247,8 +247,7 @@ fn end_of_journal(databases: &Databases) -> Result<End, Trouble> {
 
 /// The pages of the batch that a page is the last one of.
 fn batch_of(databases: &Databases, last: &Page) -> Result<Vec<Page>, Trouble> {
-    let numbers = last.batch.0..=last.last();
-    let pages = databases.pages(numbers, usize::from(u16::MAX))?;
+    let pages = databases.all_pages(last.batch.0..=last.last())?;
     Ok(pages.into_iter().filter(|page| page.batch == last.batch).collect())
 }
 
@@ -298,8 +297,8 @@ mod tests {
     fn a_last_page_counts_if_its_batch_is_whole_and_has_its_numbers() {
         let page = |first: Seq, last: Seq, batch: (Seq, Seq)| {
             let entries = (first..=last).map(|_| Entry::Gone(())).collect();
-            let (id, revision, lost, upto) = (journal::id(first), None, None, None);
-            Page { id, revision, first, batch, entries, lost, upto }
+            let (id, revision, bytes, lost, upto) = (journal::id(first), None, 0, None, None);
+            Page { id, revision, first, batch, entries, bytes, lost, upto }
         };
         for (last, beginning, expected) in [
             (page(4, 6, (4, 6)), None, LastPage::Counts),

@@ -1,14 +1,14 @@
 //! Reads all that a site has written, from the snapshot and then from the databases, side by side and in its order.
 //!
 //! One thread reads parts of the snapshot and pages of the journal. Several decode them, and fetch the documents that
-//! pages name, each for itself. What must stay true: results come in the order of the journal, and no more of them than
-//! [`AHEAD`] wait in memory.
+//! pages name, each for itself. What must stay true: results come in the order of the journal, and what is under way or
+//! waits to be used has about [`MOST_BYTES`] in memory, or is one part.
 
 use std::{
     collections::BTreeMap,
     io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Condvar, Mutex, PoisonError,
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread,
@@ -16,7 +16,7 @@ use std::{
 
 use super::{
     Shared,
-    journal::Page,
+    journal::{self, Page},
     server::Trouble,
     snapshot::{self, Copied, Stretch},
 };
@@ -28,11 +28,49 @@ const PAGES: usize = 1_000;
 const ENTRIES: usize = 500;
 /// How many such requests are under way at the same time.
 const WORKERS: usize = 4;
-/// How many results wait until they are used.
+/// How many results wait until they are used, and about how many bytes they and the jobs under way have.
 const AHEAD: usize = 16;
+const MOST_BYTES: usize = 64 << 20;
 
 /// What one job found.
-type Done = Result<Vec<Copied>, Trouble>;
+pub(super) type Found = Result<Vec<Copied>, Trouble>;
+
+/// The same, with the room that it takes until it is used.
+struct Done {
+    found: Found,
+    _room: Option<Room>,
+}
+
+/// How many bytes are in use by all jobs.
+#[derive(Default)]
+struct Budget {
+    used: Mutex<usize>,
+    freed: Condvar,
+}
+
+/// A part of the budget, for as long as it is held.
+struct Room {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Budget {
+    /// Waits until there is room for so many bytes. What is longer than the budget gets it alone.
+    fn take(self: &Arc<Self>, bytes: usize) -> Room {
+        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = |used: &mut usize| *used > 0 && used.saturating_add(bytes) > MOST_BYTES;
+        let waited = self.freed.wait_while(used, full);
+        *waited.unwrap_or_else(PoisonError::into_inner) += bytes;
+        Room { budget: self.clone(), bytes }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        *self.budget.used.lock().unwrap_or_else(PoisonError::into_inner) -= self.bytes;
+        self.budget.freed.notify_one();
+    }
+}
 
 enum Work {
     /// A part of the snapshot.
@@ -41,8 +79,22 @@ enum Work {
     Pages(Vec<Page>),
 }
 
+impl Work {
+    /// About how many bytes it takes.
+    fn weight(&self) -> usize {
+        match self {
+            Self::Part(bytes) => bytes.len(),
+            Self::Pages(pages) => {
+                let bytes: u64 = pages.iter().map(|page| page.bytes + page.weight()).sum();
+                usize::try_from(bytes).unwrap_or(usize::MAX)
+            }
+        }
+    }
+}
+
 struct Job {
     work: Work,
+    room: Room,
     done: SyncSender<Done>,
 }
 
@@ -68,11 +120,11 @@ impl Pipeline {
             let work = move || work(&shared, &taken, &forgotten);
             thread::Builder::new().name("couchdb-read".to_owned()).spawn(work)?;
         }
-        let (shared, hand) = (shared.clone(), Hand { jobs, order });
+        let (shared, hand) = (shared.clone(), Hand { jobs, order, budget: Arc::default() });
         let read = move || {
             if let Err(trouble) = read(&shared, snapshot, last, &hand) {
                 let (done, result) = sync_channel(1);
-                let _ = done.send(Err(trouble));
+                let _ = done.send(Done { found: Err(trouble), _room: None });
                 let _ = hand.order.send(result);
             }
         };
@@ -81,10 +133,10 @@ impl Pipeline {
     }
 
     /// What comes next; nothing at the end.
-    pub(super) fn next(&self) -> Option<Done> {
+    pub(super) fn next(&self) -> Option<Found> {
         let result = self.0.recv().ok()?;
         let stopped = || Err(Trouble::Odd("a part of the journal was not read".to_owned()));
-        Some(result.recv().unwrap_or_else(|_| stopped()))
+        Some(result.recv().map_or_else(|_| stopped(), |done| done.found))
     }
 }
 
@@ -92,13 +144,15 @@ impl Pipeline {
 struct Hand {
     jobs: SyncSender<Job>,
     order: SyncSender<Receiver<Done>>,
+    budget: Arc<Budget>,
 }
 
 impl Hand {
     /// Whether somebody still wants results.
     fn give(&self, work: Work) -> bool {
         let (done, result) = sync_channel(1);
-        self.order.send(result).is_ok() && self.jobs.send(Job { work, done }).is_ok()
+        let room = self.budget.take(work.weight());
+        self.order.send(result).is_ok() && self.jobs.send(Job { work, room, done }).is_ok()
     }
 }
 
@@ -128,22 +182,15 @@ fn read(shared: &Shared, snapshot: Option<Stretch>, last: Seq, hand: &Hand) -> R
         if pages.is_empty() {
             break;
         }
-        let (mut some, mut entries) = (Vec::new(), 0);
-        for page in pages {
+        for page in &pages {
             if page.first >= expected {
                 expected = page.last() + 1;
             }
-            entries += page.entries.len();
-            some.push(page);
-            if entries >= ENTRIES {
-                entries = 0;
-                if !hand.give(Work::Pages(std::mem::take(&mut some))) {
-                    return Ok(());
-                }
-            }
         }
-        if !some.is_empty() && !hand.give(Work::Pages(some)) {
-            return Ok(());
+        for part in journal::parts(pages, ENTRIES) {
+            if !hand.give(Work::Pages(part)) {
+                return Ok(());
+            }
         }
     }
     Ok(())
@@ -153,8 +200,8 @@ fn read(shared: &Shared, snapshot: Option<Stretch>, last: Seq, hand: &Hand) -> R
 fn work(shared: &Shared, jobs: &Mutex<Receiver<Job>>, forgotten: &BTreeMap<String, Seq>) {
     let mut names = Names::default();
     let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-    while let Ok(Job { work, done }) = next() {
-        let result = match work {
+    while let Ok(Job { work, room, done }) = next() {
+        let found = match work {
             Work::Part(bytes) => {
                 let is_forgotten =
                     |resource: &str, seq| forgotten.get(resource).is_some_and(|at| seq < *at);
@@ -171,6 +218,32 @@ fn work(shared: &Shared, jobs: &Mutex<Receiver<Job>>, forgotten: &BTreeMap<Strin
             }),
         };
         // Whoever has wanted it may be gone.
-        let _ = done.send(result);
+        let _ = done.send(Done { found, _room: Some(room) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_waits_until_there_is_room_for_its_bytes() {
+        let budget = Arc::new(Budget::default());
+        let some = budget.take(MOST_BYTES / 2);
+        let (tell, told) = sync_channel(1);
+        let (taken, waiting) = (budget.clone(), tell.clone());
+        let waits = thread::spawn(move || {
+            let room = taken.take(MOST_BYTES);
+            waiting.send("taken").unwrap();
+            drop(room);
+        });
+        let others = budget.take(MOST_BYTES / 2);
+        tell.send("given back").unwrap();
+        drop((some, others));
+        assert_eq!([told.recv(), told.recv()], [Ok("given back"), Ok("taken")]);
+        waits.join().unwrap();
+        // One that is longer than all gets it alone.
+        drop(budget.take(MOST_BYTES * 2));
+        assert_eq!(*budget.used.lock().unwrap(), 0);
     }
 }

@@ -96,13 +96,15 @@ impl Shared {
     /// Removes what some pages hold of a resource from before it was forgotten, with the documents that they name.
     fn purge_pages(&self, resource: &ResourceId) -> Result<Progress, Trouble> {
         let Self { databases, .. } = self;
-        let (firsts, forgotten) = match self.index().of(resource) {
+        let (mut firsts, forgotten) = match self.index().of(resource) {
             None => return Ok(Progress::Done(0)),
             Some(known) => (known.unscrubbed().take(PAGES).collect::<Vec<_>>(), known.forgotten),
         };
         let ids: Vec<String> = firsts.iter().copied().map(journal::id).collect();
         let (mut changed, mut named) = (Vec::new(), Vec::new());
-        for mut page in databases.pages_named(&ids)? {
+        let (pages, looked_at) = databases.some_pages_named(&ids)?;
+        firsts.truncate(looked_at);
+        for mut page in pages {
             let first = page.first;
             let mut touched = false;
             for (seq, entry) in (first..).zip(&mut page.entries) {

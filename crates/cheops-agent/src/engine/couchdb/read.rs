@@ -20,6 +20,9 @@ use crate::{
     wire::Names,
 };
 
+/// How many entries of pages a reader opens at once.
+const PART: usize = 500;
+
 /// What stands under a number.
 pub(super) enum Found {
     Written(Durable),
@@ -96,15 +99,20 @@ impl Shared {
             let pages = self.databases.pages(from..=self.last_number(), PAGES)?;
             let Some(last) = pages.last() else { break };
             from = last.last() + 1;
-            let opened = self.open_pages(pages, &mut names)?;
-            for (number, found) in opened.into_iter().flat_map(|opened| opened.found) {
-                if let Found::Written(durable) = found
-                    && number > reached
-                    && number <= self.last_number()
-                    && read.len() < most
-                {
-                    reached = number;
-                    read.push((number, durable));
+            for part in journal::parts(pages, PART) {
+                if read.len() >= most {
+                    break;
+                }
+                let opened = self.open_pages(part, &mut names)?;
+                for (number, found) in opened.into_iter().flat_map(|opened| opened.found) {
+                    if let Found::Written(durable) = found
+                        && number > reached
+                        && number <= self.last_number()
+                        && read.len() < most
+                    {
+                        reached = number;
+                        read.push((number, durable));
+                    }
                 }
             }
         }

@@ -93,9 +93,13 @@ impl Databases {
 
     /// Those of some documents that are not there, or that are no records.
     fn unreadable(&self, ids: Vec<String>) -> Result<BTreeSet<String>, Trouble> {
-        let (found, mut names) = (self.documents(&ids)?, Names::default());
-        let mut whole = |id: &String| found.get(id).is_some_and(|it| it.read(&mut names).is_ok());
-        Ok(ids.into_iter().filter(|id| !whole(id)).collect())
+        let (mut whole, mut names) = (BTreeSet::new(), Names::default());
+        self.each_document(&ids, |document| {
+            if document.read(&mut names).is_ok() {
+                whole.insert(document.id);
+            }
+        })?;
+        Ok(ids.into_iter().filter(|id| !whole.contains(id)).collect())
     }
 
     /// The revision of a document, with all that it follows.

@@ -48,7 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a TLS handshake may take. CouchDB never answers one on a port for plain HTTP.
 const HANDSHAKE: Duration = Duration::from_secs(4);
 /// The longest answer that is read, in bytes.
-const LONGEST: usize = 256 << 20;
+pub(super) const LONGEST: usize = 256 << 20;
 /// How much of a file is read at once.
 const UPLOADED: usize = 64 << 10;
 /// How many connections are kept for later.
@@ -287,8 +287,19 @@ impl Server {
         path: &str,
         body: Bytes,
     ) -> Result<(StatusCode, Bytes), Trouble> {
+        self.answer_within(method, path, body, LONGEST).await
+    }
+
+    /// The same, with an answer of so many bytes at most.
+    pub(crate) async fn answer_within(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Bytes,
+        most: usize,
+    ) -> Result<(StatusCode, Bytes), Trouble> {
         let late = || Trouble::Silent(format!("no answer within {} s", PATIENCE.as_secs()));
-        let asked = timeout(PATIENCE, self.exchange(method, path, body)).await;
+        let asked = timeout(PATIENCE, self.exchange(method, path, body, most)).await;
         let answer = asked.unwrap_or_else(|_| Err(late()));
         let silent = matches!(answer, Err(Trouble::Silent(_) | Trouble::NoTls));
         self.silent.store(silent, Ordering::Relaxed);
@@ -353,6 +364,7 @@ impl Server {
         method: &Method,
         path: &str,
         body: Bytes,
+        most: usize,
     ) -> Result<(StatusCode, Bytes), Trouble> {
         loop {
             let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -368,7 +380,7 @@ impl Server {
                 Err(error) => return Err(silent(&error)),
             };
             let status = response.status();
-            let body = Limited::new(response.into_body(), LONGEST).collect().await;
+            let body = Limited::new(response.into_body(), most).collect().await;
             let body = body.map_err(|error| {
                 if error.is::<LengthLimitError>() { Trouble::Long } else { silent(&error) }
             });

@@ -179,11 +179,13 @@ fn spoilt_page(
     held: &Held<'_>,
     ids: &[String],
 ) -> Result<Option<String>, Trouble> {
-    let pages = shared.databases.pages_named(ids)?;
-    let index = shared.index();
-    let sound =
-        |id: &&String| pages.iter().any(|page| page.id == **id && agrees(&index, held, page));
-    Ok(ids.iter().find(|id| !sound(id)).cloned())
+    let mut sound = BTreeSet::new();
+    shared.databases.each_page_named(ids, |page| {
+        if agrees(&shared.index(), held, &page) {
+            sound.insert(page.id);
+        }
+    })?;
+    Ok(ids.iter().find(|id| !sound.contains(*id)).cloned())
 }
 
 /// Whether a page that was changed says what the snapshot says, save for what is forgotten.
@@ -205,12 +207,13 @@ impl Held<'_> {
 
 /// Those of some documents that are records.
 fn readable(shared: &Shared, ids: &[String]) -> Result<BTreeSet<String>, Trouble> {
-    if ids.is_empty() {
-        return Ok(BTreeSet::new());
-    }
-    let (documents, mut names) = (shared.databases.documents(ids)?, Names::default());
-    let read = documents.into_iter().filter(|(_, it)| it.read(&mut names).is_ok());
-    Ok(read.map(|(id, _)| id).collect())
+    let (mut readable, mut names) = (BTreeSet::new(), Names::default());
+    shared.databases.each_document(ids, |document| {
+        if document.read(&mut names).is_ok() {
+            readable.insert(document.id);
+        }
+    })?;
+    Ok(readable)
 }
 
 /// Why a snapshot with this mark is not one of the databases as they are, if it is not: they were filled anew, or set
