@@ -2,7 +2,7 @@
 //!
 //! The server is one in memory that answers at once: what is measured is the engine, and the replica that is made of
 //! what it reads. `cargo bench -p cheops-agent --bench couchdb`; with `-- 1000000` as the number of operations (100,000
-//! otherwise).
+//! otherwise), and with `-- 1000000 replies` if each of them has a reply.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -14,6 +14,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    ops::RangeInclusive,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -25,10 +26,12 @@ use cheops_agent::{
     wire::{self, Names},
 };
 use cheops_core::{
-    id::{OpId, SiteId, Sites},
+    id::{OpId, ResourceId, SiteId, Sites},
     matrix::Config,
     operation::Declaration,
-    replica::{Durable, Record, Replica, Settings},
+    plan::Outcome,
+    replica::{Durable, Record, Replica, Reply, Settings},
+    time::Millis,
 };
 
 use rustix::time::{ClockId, clock_gettime};
@@ -45,23 +48,26 @@ const RESOURCES: u64 = 1_000;
 const BATCH: u64 = 500;
 
 fn main() {
-    let count = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(100_000);
+    let operations = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(100_000);
+    let history =
+        History { operations, replies: std::env::args().skip(1).any(|word| word == "replies") };
     let server = Memory::start();
     let couch = couch::Couch::at_address(server.address);
     let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let written = fill(&couch.config, data.path(), count);
+    let written = fill(&couch.config, data.path(), history);
     server.follow(&couch.config.database, &couch.config.local());
+    let replies = if history.replies { ", each with a reply" } else { "" };
     println!(
-        "{count} operations of 500 bytes, {RESOURCES} resources, one site: time, and processor time"
+        "{operations} operations of 500 bytes{replies}, {RESOURCES} resources, one site: time, and processor time"
     );
     row("written", written);
-    parts(count);
+    parts(history);
     let snapshot = data.path().join("couchdb/snapshot");
     for round in 1..=3 {
         // There may be none yet.
         let _ = fs::remove_file(&snapshot);
         println!("start {round} without a snapshot");
-        start(&couch.config, data.path(), count);
+        start(&couch.config, data.path(), history);
     }
     let begin = Begin::now();
     CouchDb::open(&couch.config, here(), data.path()).unwrap().snapshot().unwrap();
@@ -70,7 +76,7 @@ fn main() {
     println!("  {:<44} {:>8.0} MB", "its length", length as f64 / 1e6);
     let starts = (1..=3).map(|round| {
         println!("start {round} with a snapshot");
-        start(&couch.config, data.path(), count)
+        start(&couch.config, data.path(), history)
     });
     let best = starts.min_by_key(|span| span.took).unwrap();
     row("the best of them (limit: 2 s for 1,000,000)", best);
@@ -112,9 +118,9 @@ fn here() -> SiteId {
 }
 
 /// What no engine can do without: to decode the values, and to make the replica of them.
-fn parts(count: u64) {
+fn parts(history: History) {
     let encoded: Vec<Vec<u8>> =
-        (1..=count).map(|n| wire::encode_durable(&operation(n)).unwrap()).collect();
+        history.values().map(|n| wire::encode_durable(&history.value(n)).unwrap()).collect();
     let begin = Begin::now();
     let mut names = Names::default();
     let decoded: Vec<Durable> =
@@ -123,15 +129,17 @@ fn parts(count: u64) {
     let begin = Begin::now();
     let replica = Replica::restore(here(), Settings::default(), decoded);
     row("Replica::restore alone", begin.elapsed());
-    assert_eq!(replica.resources().count() as u64, RESOURCES.min(count));
+    assert_eq!(replica.resources().count() as u64, RESOURCES.min(history.operations));
 }
 
-fn fill(config: &config::CouchDb, data: &Path, count: u64) -> Span {
+fn fill(config: &config::CouchDb, data: &Path, history: History) -> Span {
+    let count = *history.values().end();
     let begin = Begin::now();
     let mut engine = CouchDb::open(config, here(), data).unwrap();
     let mut next = 1;
     while next <= count {
-        let batch: Vec<_> = (next..=count.min(next + BATCH - 1)).map(operation).collect();
+        let batch: Vec<_> =
+            (next..=count.min(next + BATCH - 1)).map(|n| history.value(n)).collect();
         next = engine.append(&batch).unwrap() + 1;
     }
     engine.tend().unwrap();
@@ -140,7 +148,7 @@ fn fill(config: &config::CouchDb, data: &Path, count: u64) -> Span {
     written
 }
 
-fn start(config: &config::CouchDb, data: &Path, count: u64) -> Span {
+fn start(config: &config::CouchDb, data: &Path, history: History) -> Span {
     let (all, begin) = (Begin::now(), Begin::now());
     let mut engine = CouchDb::open(config, here(), data).unwrap();
     row("the databases opened", begin.elapsed());
@@ -154,16 +162,43 @@ fn start(config: &config::CouchDb, data: &Path, count: u64) -> Span {
     row("all read, and the replica made", begin.elapsed());
     let restored = all.elapsed();
     row("in all", restored);
-    assert_eq!((read, strays.len()), (count, 0));
-    assert_eq!(replica.resources().count() as u64, RESOURCES.min(count));
+    assert_eq!((read, strays.len()), (*history.values().end(), 0));
+    assert_eq!(replica.resources().count() as u64, RESOURCES.min(history.operations));
     restored
 }
 
-/// Each operation is of this site; the first of a resource declares it.
-fn operation(number: u64) -> Durable {
-    let resource = format!("resource-{}", number % RESOURCES).parse().unwrap();
-    let own = (number - 1) / RESOURCES + 1;
-    let durable = storage::operation_of(own, "here", &resource);
+/// What a site has written.
+#[derive(Clone, Copy)]
+struct History {
+    operations: u64,
+    /// Whether each operation has a reply, which is written right after it.
+    replies: bool,
+}
+
+impl History {
+    /// The numbers of all values.
+    fn values(self) -> RangeInclusive<u64> {
+        1..=self.operations * if self.replies { 2 } else { 1 }
+    }
+
+    /// A value by its number.
+    fn value(self, number: u64) -> Durable {
+        if !self.replies {
+            return operation(number, number.div_ceil(RESOURCES));
+        }
+        let n = number.div_ceil(2);
+        let own = 2 * n.div_ceil(RESOURCES);
+        if number.is_multiple_of(2) { reply(n, own) } else { operation(n, own - 1) }
+    }
+}
+
+fn resource(n: u64) -> ResourceId {
+    format!("resource-{}", n % RESOURCES).parse().unwrap()
+}
+
+/// An operation, with the number of its record. Each is of this site; the first of a resource declares it.
+fn operation(n: u64, own: u64) -> Durable {
+    let durable = storage::operation_of(own, "here", &resource(n));
     let Durable::Record(Record::Operation(op), seal) = durable else { panic!("an operation") };
     let mut op = (*op).clone();
     if own == 1 {
@@ -174,4 +209,20 @@ fn operation(number: u64) -> Durable {
         op.parents = [OpId { site: here(), number: own - 1 }].into();
     }
     Durable::Record(Record::Operation(Arc::new(op)), seal)
+}
+
+/// The reply to an operation, with the number of its record.
+fn reply(n: u64, own: u64) -> Durable {
+    let reply = Reply {
+        id: OpId { site: here(), number: own },
+        resource: resource(n),
+        op: OpId { site: here(), number: own - 1 },
+        attempt: 1,
+        outcome: Outcome::Ok,
+        era: 0,
+        took: Millis(3),
+        output: "done".into(),
+        made: None,
+    };
+    Durable::Record(Record::Reply(Arc::new(reply)), None)
 }

@@ -18,6 +18,9 @@ use field::{
     submit,
 };
 
+/// The setting of an agent that accepts operations while CouchDB is down.
+const LOCAL_JOURNAL: &str = "local_journal = 1048576\n";
+
 /// Settings of an agent whose commands run in a directory of their own.
 pub(crate) fn in_work(settings: &str) -> String {
     format!("work = 'work'\n{settings}")
@@ -37,12 +40,47 @@ fn operations(agent: &Agent) -> usize {
     agent.resource("lines").map_or(0, |resource| resource.operations.len())
 }
 
+/// Starts an agent alone on databases, with more settings. Its directory is dropped after it.
+pub(crate) fn alone_on(couch: &Couch, more: &str) -> (tempfile::TempDir, Agent) {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = in_work(&couch.settings(directory.path()));
+    let agent = Agent::alone_with(directory.path(), &format!("{settings}{more}"));
+    (directory, agent)
+}
+
+/// An agent alone on databases, with a way to their server that can be cut.
+struct Relayed {
+    directory: tempfile::TempDir,
+    couch: Couch,
+    relay: Relay,
+    agent: Agent,
+}
+
+impl Relayed {
+    /// Starts it, with more settings.
+    fn start(more: &str) -> Self {
+        let couch = Couch::get();
+        let relay = Relay::to(couch.config.place());
+        let directory = tempfile::tempdir().unwrap();
+        let relayed = format!("127.0.0.1:{}", relay.port);
+        let settings = in_work(&couch.settings_at(&relayed, directory.path()));
+        let agent = Agent::alone_with(directory.path(), &format!("{settings}{more}"));
+        Self { directory, couch, relay, agent }
+    }
+}
+
+/// The documents of attached files.
+fn attached_files(couch: &Couch) -> Vec<serde_json::Value> {
+    let path = format!("/{}/_all_docs?include_docs=true", couch.config.database);
+    let rows = couch.look(&path)["rows"].as_array().cloned().unwrap_or_default();
+    let documents = rows.into_iter().map(|row| row["doc"].clone());
+    documents.filter(|document| document["Type"] == "FILE").collect()
+}
+
 #[test]
 fn an_agent_that_is_killed_has_all_that_it_accepted_and_runs_nothing_twice() {
     let couch = Couch::get();
-    let directory = tempfile::tempdir().unwrap();
-    let mut agent =
-        Agent::alone_with(directory.path(), &in_work(&couch.settings(directory.path())));
+    let (_directory, mut agent) = alone_on(&couch, "");
     let mut accepted = 0;
     for round in 1..=3 {
         for _ in 0..5 {
@@ -62,12 +100,7 @@ fn an_agent_that_is_killed_has_all_that_it_accepted_and_runs_nothing_twice() {
 
 #[test]
 fn while_couchdb_is_down_nothing_is_accepted_and_then_all_goes_on() {
-    let couch = Couch::get();
-    let relay = Relay::to(couch.config.place());
-    let directory = tempfile::tempdir().unwrap();
-    let relayed = format!("127.0.0.1:{}", relay.port);
-    let settings = in_work(&couch.settings_at(&relayed, directory.path()));
-    let mut agent = Agent::alone_with(directory.path(), &settings);
+    let Relayed { directory: _directory, couch: _couch, relay, mut agent } = Relayed::start("");
     agent.exec("lines", &Submit { sites: Some("site1".into()), ..line(1) });
 
     relay.cut();
@@ -143,9 +176,7 @@ fn sites_on_couchdb_and_on_their_disks_work_together() {
 #[test]
 fn attached_files_are_in_the_database_once_and_come_back_from_there() {
     let couch = Couch::get();
-    let directory = tempfile::tempdir().unwrap();
-    let mut agent =
-        Agent::alone_with(directory.path(), &in_work(&couch.settings(directory.path())));
+    let (directory, mut agent) = alone_on(&couch, "");
     let attached = directory.path().join("attached");
     // Longer than what passes through memory at once.
     let content = "0123456789abcdef".repeat(200_000);
@@ -166,14 +197,8 @@ fn attached_files_are_in_the_database_once_and_come_back_from_there() {
             scope.spawn(|| run(&agent, id));
         }
     });
-    let files = || {
-        let path = format!("/{}/_all_docs?include_docs=true", couch.config.database);
-        let found = couch.look(&path);
-        let documents = found["rows"].as_array().cloned().unwrap_or_default();
-        let documents = documents.into_iter().map(|row| row["doc"].clone());
-        documents.filter(|document| document["Type"] == "FILE").collect::<Vec<_>>()
-    };
-    let [file] = &files()[..] else { panic!("{:?}", files()) };
+    let found = attached_files(&couch);
+    let [file] = &found[..] else { panic!("{found:?}") };
     assert_eq!(file["_attachments"]["content"]["length"], content.len(), "{file}");
 
     // Another machine, which has only the database: the API has it, and so have those who run something.
@@ -186,18 +211,12 @@ fn attached_files_are_in_the_database_once_and_come_back_from_there() {
     let (status, served) = agent.ask(&format!("/api/v1/files/{hash}")).unwrap();
     assert_eq!((status, served == content), (200, true));
     run(&agent, "three");
-    assert_eq!(files().len(), 1);
+    assert_eq!(attached_files(&couch).len(), 1);
 }
 
 #[test]
 fn attached_files_that_were_accepted_while_couchdb_was_down_get_there_and_unused_ones_go() {
-    let couch = Couch::get();
-    let relay = Relay::to(couch.config.place());
-    let directory = tempfile::tempdir().unwrap();
-    let relayed = format!("127.0.0.1:{}", relay.port);
-    let settings = in_work(&couch.settings_at(&relayed, directory.path()));
-    let settings = format!("{settings}local_journal = 1048576\n");
-    let mut agent = Agent::alone_with(directory.path(), &settings);
+    let Relayed { directory, couch, relay, mut agent } = Relayed::start(LOCAL_JOURNAL);
     let attached = directory.path().join("attached");
     fs::write(&attached, "attached while it was down").unwrap();
     relay.cut();
@@ -216,15 +235,9 @@ fn attached_files_that_were_accepted_while_couchdb_was_down_get_there_and_unused
 
     // Files are looked through at the start, and every ten minutes.
     agent.restart();
-    let files = || {
-        let path = format!("/{}/_all_docs?include_docs=true", couch.config.database);
-        let rows = couch.look(&path)["rows"].as_array().cloned().unwrap_or_default();
-        let documents = rows.into_iter().map(|row| row["doc"].clone());
-        documents.filter(|document| document["Type"] == "FILE").collect::<Vec<_>>()
-    };
     eventually(
         "the file is in CouchDB, and the unused one is not",
-        || matches!(&files()[..], [file] if file["_attachments"]["content"]["length"] == 26),
+        || matches!(&attached_files(&couch)[..], [file] if file["_attachments"]["content"]["length"] == 26),
     );
 }
 
@@ -292,13 +305,10 @@ fn refusal(couch: &Couch, directory: &Path, more: &str) -> String {
 
 #[test]
 fn one_that_takes_no_turns_goes_on_after_its_machine_was_booted_and_lets_nobody_else_in() {
-    let couch = Couch::get();
-    let [directory, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let journal = "local_journal = 1048576\n";
-    let settings = in_work(&couch.settings(directory.path()));
-    let mut agent = Agent::alone_with(directory.path(), &format!("{settings}{journal}"));
+    let (couch, other) = (Couch::get(), tempfile::tempdir().unwrap());
+    let (_directory, mut agent) = alone_on(&couch, LOCAL_JOURNAL);
     agent.exec("lines", &Submit { sites: Some("site1".into()), ..line(1) });
-    let said = refusal(&couch, other.path(), journal);
+    let said = refusal(&couch, other.path(), LOCAL_JOURNAL);
     assert!(said.contains("takes no turns"), "{said}");
 
     agent.kill();
@@ -306,7 +316,7 @@ fn one_that_takes_no_turns_goes_on_after_its_machine_was_booted_and_lets_nobody_
         assert_eq!(lease["Locked"], true, "{lease}");
         lease["Holder"]["Boot"] = "an earlier one".into();
     });
-    let said = refusal(&couch, other.path(), journal);
+    let said = refusal(&couch, other.path(), LOCAL_JOURNAL);
     assert!(said.contains("takes no turns"), "what it accepted may be nowhere else: {said}");
     agent.start();
     agent.wait_until_ready();
@@ -317,13 +327,12 @@ fn one_that_takes_no_turns_goes_on_after_its_machine_was_booted_and_lets_nobody_
 #[test]
 fn a_site_does_not_go_on_with_other_databases_of_its_name() {
     let (old, new) = (Couch::get(), Couch::get());
-    let [directory, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    for (couch, directory) in [(&old, &other), (&new, &directory)] {
-        let settings = in_work(&couch.settings(directory.path()));
-        let mut agent = Agent::alone_with(directory.path(), &settings);
+    let [_, directory] = [&old, &new].map(|couch| {
+        let (directory, mut agent) = alone_on(couch, "");
         agent.exec("lines", &Submit { sites: Some("site1".into()), ..line(1) });
         agent.kill();
-    }
+        directory
+    });
     let lease = || old.look(&format!("/{}/lease", old.config.local()));
     let before = lease();
     let said = refusal(&old, directory.path(), "");
@@ -340,9 +349,7 @@ fn a_site_does_not_go_on_with_other_databases_of_its_name() {
 #[test]
 fn after_a_hole_in_the_journal_no_number_is_given_twice() {
     let couch = Couch::get();
-    let directory = tempfile::tempdir().unwrap();
-    let settings = in_work(&couch.settings(directory.path()));
-    let mut agent = Agent::alone_with(directory.path(), &settings);
+    let (_directory, mut agent) = alone_on(&couch, "");
     for number in 1..=6 {
         let sites = (number == 1).then(|| "site1".to_owned());
         assert!(all_ok(&agent.exec("lines", &Submit { sites, ..line(number) }), 1));
@@ -373,13 +380,7 @@ fn after_a_hole_in_the_journal_no_number_is_given_twice() {
 #[test]
 fn with_a_local_journal_operations_are_accepted_and_run_while_couchdb_is_down_and_all_are_there_once()
  {
-    let couch = Couch::get();
-    let relay = Relay::to(couch.config.place());
-    let directory = tempfile::tempdir().unwrap();
-    let relayed = format!("127.0.0.1:{}", relay.port);
-    let settings = in_work(&couch.settings_at(&relayed, directory.path()));
-    let settings = format!("{settings}local_journal = 1048576\n");
-    let mut agent = Agent::alone_with(directory.path(), &settings);
+    let Relayed { directory, couch: _couch, relay, mut agent } = Relayed::start(LOCAL_JOURNAL);
     agent.exec("lines", &Submit { sites: Some("site1".into()), ..line(1) });
     let waits = |agent: &Agent| {
         let problems = agent.ask("/api/v1/problems").unwrap().1;

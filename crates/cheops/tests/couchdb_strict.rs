@@ -9,8 +9,8 @@ use std::{fs, sync::Arc};
 
 use cheops_agent::api::model::Submit;
 use couchdb::{
+    alone_on,
     field::{
-        agent::Agent,
         all_ok,
         couch::{
             Couch,
@@ -21,16 +21,14 @@ use couchdb::{
         },
         eventually,
     },
-    in_work, line,
+    line,
 };
 
 #[test]
 fn a_user_without_the_right_to_purge_is_reported_at_the_start_and_all_else_works() {
     let strict = Arc::new(Strict::start(1));
     let couch = Couch::on(strict.clone());
-    let directory = tempfile::tempdir().unwrap();
-    let mut agent =
-        Agent::alone_with(directory.path(), &in_work(&couch.settings(directory.path())));
+    let (directory, mut agent) = alone_on(&couch, "");
     agent.kill();
     let file = directory.path().join("site.toml");
     let config = fs::read_to_string(&file).unwrap();
@@ -54,8 +52,7 @@ fn a_user_without_the_right_to_purge_is_reported_at_the_start_and_all_else_works
 fn a_user_who_is_locked_out_is_reported_as_that() {
     let strict = Arc::new(Strict::start(1));
     let couch = Couch::on(strict.clone());
-    let directory = tempfile::tempdir().unwrap();
-    let agent = Agent::alone_with(directory.path(), &in_work(&couch.settings(directory.path())));
+    let (_directory, agent) = alone_on(&couch, "");
     let made = Submit { sites: Some("site1".into()), ..line(1) };
     assert!(all_ok(&agent.exec("lines", &made), 1));
     strict.lock(SERVER_ADMIN.0);
@@ -72,9 +69,7 @@ fn a_user_who_is_locked_out_is_reported_as_that() {
 fn an_agent_on_a_cluster_keeps_all_that_it_acknowledged_when_the_only_node_that_was_up_is_lost() {
     let strict = Arc::new(Strict::start(3));
     let couch = Couch::on(strict.clone());
-    let directory = tempfile::tempdir().unwrap();
-    let mut agent =
-        Agent::alone_with(directory.path(), &in_work(&couch.settings(directory.path())));
+    let (_directory, mut agent) = alone_on(&couch, "");
     let made = Submit { sites: Some("site1".into()), ..line(1) };
     assert!(all_ok(&agent.exec("lines", &made), 1));
     assert!(all_ok(&agent.exec("lines", &line(2)), 1));

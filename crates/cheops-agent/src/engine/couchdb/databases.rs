@@ -123,8 +123,17 @@ impl Databases {
         let place = format!("{}{records}", url.trim_end_matches('/'));
         let (clustered, purges) = (AtomicBool::new(false), AtomicBool::new(true));
         let term = AtomicU64::new(0);
-        let pace = Pace::default();
-        Ok(Self { client, records, local, place, dialect, clustered, term, purges, pace })
+        Ok(Self {
+            client,
+            records,
+            local,
+            place,
+            dialect,
+            clustered,
+            term,
+            purges,
+            pace: Pace::default(),
+        })
     }
 
     /// Makes a database, unless it is there.
