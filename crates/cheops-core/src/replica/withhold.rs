@@ -181,9 +181,7 @@ impl Replica {
 
     /// The sites of a withheld resource that this site has yet to hear of, what they have of it.
     pub fn unheard(&self, id: &ResourceId) -> Vec<SiteId> {
-        let asked = || self.withheld.get(id)?.asked.as_ref();
-        let sites = self.resources.get(id).map(|resource| resource.sites()).or_else(asked);
-        sites.map(|sites| self.unheard_of(id, sites)).unwrap_or_default()
+        self.resources.get(id).map(|r| self.unheard_of(id, r.sites())).unwrap_or_default()
     }
 
     fn unheard_of(&self, id: &ResourceId, sites: &Sites) -> Vec<SiteId> {
@@ -339,11 +337,19 @@ impl Replica {
             loss.heard.insert(from.clone());
             if self.made_whole(&id) {
                 self.proceed(&id, now, out);
-            } else if first_round && self.withheld.get(&id).is_some_and(|loss| loss.again) {
-                for site in self.unheard(&id).iter().filter(|site| self.up.contains(site)) {
-                    self.ask_what_it_has(site, &id, out);
-                }
+            } else if first_round {
+                self.ask_once_more(&id, out);
             }
+        }
+    }
+
+    /// Asks all sites of a loss to show what they have a second time, if all have shown it once.
+    fn ask_once_more(&self, id: &ResourceId, out: &mut Outbox) {
+        let Some(loss) = self.withheld.get(id).filter(|loss| loss.again) else { return };
+        let known = self.resources.get(id).map(|resource| resource.sites());
+        let Some(sites) = known.or(loss.asked.as_ref()) else { return };
+        for site in self.unheard_of(id, sites).iter().filter(|site| self.up.contains(site)) {
+            self.ask_what_it_has(site, id, out);
         }
     }
 
