@@ -1,13 +1,18 @@
 //! The memory that an agent takes for a resource with one operation: `cargo bench -p cheops-agent --bench
 //! memory`.
 //!
-//! An agent with 15,000 such resources is compared with one that has none, each in a process of its own.
-//! Both are started on a store that was filled before: what is measured is what an agent keeps, not what
-//! it needs while it takes operations in.
+//! An agent with 15,000 such resources is compared with one that has none. Another process fills the store
+//! of each first: what is measured is what an agent keeps, not what it needs while it takes operations in.
+//! The bench fails above the limit.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a bench prints, and fails by panic")]
 #![allow(clippy::cast_precision_loss, reason = "these are measurements")]
 
-use std::{net::SocketAddr, path::Path, process::Command, sync::Arc};
+use std::{
+    net::SocketAddr,
+    path::Path,
+    process::{Command, Stdio},
+    sync::Arc,
+};
 
 use cheops_agent::{
     Agent,
@@ -30,17 +35,18 @@ const RESOURCES: u64 = 15_000;
 const LIMIT: f64 = 2_048.0;
 
 fn main() {
-    let mut words = std::env::args().skip(1);
-    if words.next().as_deref() == Some("agent") {
-        let resources = words.next().unwrap().parse().unwrap();
-        return println!("{}", resident_with(resources));
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["fill", data, resources] => {
+            fill(&Path::new(data).join("store"), resources.parse().unwrap())
+        }
+        ["agent", data] => println!("{}", resident_with(Path::new(data))),
+        _ => compare(),
     }
-    let measured = |resources: u64| {
-        let program = std::env::current_exe().unwrap();
-        let output =
-            Command::new(program).args(["agent", &resources.to_string()]).output().unwrap();
-        String::from_utf8(output.stdout).unwrap().trim().parse::<f64>().unwrap()
-    };
+}
+
+/// Measures an agent without resources and one with many, and fails if each takes more than it may.
+fn compare() {
     let (none, all) = (measured(0), measured(RESOURCES));
     let each = (all - none) / RESOURCES as f64;
     println!("{:<60} {:>10} {:>10}  note", "what", "measured", "limit");
@@ -51,15 +57,33 @@ fn main() {
         format!("{LIMIT:.0} B"),
         none / 1e6,
     );
+    assert!(each <= LIMIT, "a resource takes {each:.0} B: more than {LIMIT:.0} B");
 }
 
 /// The memory of an agent at rest with so many resources, in bytes.
-fn resident_with(resources: u64) -> f64 {
+fn measured(resources: u64) -> f64 {
     let directory = tempfile::tempdir().unwrap();
-    fill(&directory.path().join("store"), resources);
+    let data = directory.path().to_str().unwrap();
+    child(&["fill", data, &resources.to_string()]);
+    child(&["agent", data]).trim().parse().unwrap()
+}
+
+/// Runs this program once more, and gives what it prints.
+fn child(words: &[&str]) -> String {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(words)
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{words:?}: {}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Starts an agent, and gives the memory of this process, in bytes.
+fn resident_with(data: &Path) -> f64 {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let mut config = Config::new("site1".parse().unwrap(), directory.path());
+        let mut config = Config::new("site1".parse().unwrap(), data);
         config.api = SocketAddr::from(([127, 0, 0, 1], 0));
         config.peers = SocketAddr::from(([127, 0, 0, 1], 0));
         let agent = Agent::start(config).await.unwrap();

@@ -1,8 +1,12 @@
-//! A list that often has one element, which then takes no memory of its own.
+//! Collections that are small in almost every resource, and take little memory then: a site has many
+//! resources with one operation.
 //!
-//! What must stay true: two lists with the same elements are equal, however they came to be.
+//! - [`Few`]: a list that often has one element, which needs no allocation.
+//! - [`Rare`]: a collection that is nearly always empty, and takes one word then.
+//!
+//! What must stay true: two collections with the same elements are equal, however they came to be.
 
-use alloc::{vec, vec::Vec};
+use alloc::{boxed::Box, vec, vec::Vec};
 use core::{
     hash::{Hash, Hasher},
     mem,
@@ -13,13 +17,13 @@ use core::{
 #[derive(Debug, Clone)]
 pub(crate) enum Few<T> {
     One(T),
-    /// Any number.
-    Many(Vec<T>),
+    /// Any number. The list is behind a pointer: it takes less room where there is one element.
+    Many(Rare<Vec<T>>),
 }
 
 impl<T> Default for Few<T> {
     fn default() -> Self {
-        Self::Many(Vec::new())
+        Self::Many(Rare::default())
     }
 }
 
@@ -52,21 +56,29 @@ impl<T> DerefMut for Few<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match self {
             Self::One(value) => slice::from_mut(value),
-            Self::Many(values) => values,
+            Self::Many(values) => values.filled_mut().map_or(&mut [], |values| values),
         }
     }
 }
 
 impl<T> Few<T> {
     pub(crate) fn push(&mut self, value: T) {
-        self.insert(self.len(), value);
+        match self {
+            Self::Many(values) if !values.is_empty() => values.make().push(value),
+            _ => self.insert(self.len(), value),
+        }
     }
 
     pub(crate) fn insert(&mut self, at: usize, value: T) {
         match self {
             Self::Many(values) if values.is_empty() => *self = Self::One(value),
-            Self::Many(values) => values.insert(at, value),
-            Self::One(_) => self.many().insert(at, value),
+            Self::Many(values) => values.make().insert(at, value),
+            Self::One(_) => {
+                let values = self.many();
+                // The list may never grow beyond two.
+                values.reserve_exact(1);
+                values.insert(at, value);
+            }
         }
     }
 
@@ -74,11 +86,30 @@ impl<T> Few<T> {
         self.many().remove(at)
     }
 
+    /// Takes out the elements from a place on.
+    pub(crate) fn split_off(&mut self, at: usize) -> Vec<T> {
+        if at == self.len() { Vec::new() } else { self.many().split_off(at) }
+    }
+
+    pub(crate) fn truncate(&mut self, len: usize) {
+        if len < self.len() {
+            self.many().truncate(len);
+        }
+    }
+
+    pub(crate) fn extend(&mut self, values: impl IntoIterator<Item = T>) {
+        values.into_iter().for_each(|value| self.push(value));
+    }
+
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
         match self {
             Self::One(value) if keep(value) => {}
             Self::One(_) => *self = Self::default(),
-            Self::Many(values) => values.retain(keep),
+            Self::Many(values) => {
+                if let Some(values) = values.filled_mut() {
+                    values.retain(keep);
+                }
+            }
         }
     }
 
@@ -87,10 +118,10 @@ impl<T> Few<T> {
         if let Self::One(_) = self
             && let Self::One(value) = mem::take(self)
         {
-            *self = Self::Many(vec![value]);
+            *self = Self::Many(Rare(Some(Box::new(vec![value]))));
         }
         match self {
-            Self::Many(values) => values,
+            Self::Many(values) => values.make(),
             // It was made to be many above.
             Self::One(_) => unreachable!(),
         }
@@ -104,6 +135,62 @@ impl<T: Clone> Few<T> {
             (0, 1) => *self = Self::One(value),
             _ => self.many().resize(len, value),
         }
+    }
+}
+
+/// A collection that is nearly always empty: no memory is allocated before something is put in.
+#[derive(Debug, Clone)]
+pub(crate) struct Rare<T>(Option<Box<T>>);
+
+impl<T> Default for Rare<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: Default> Rare<T> {
+    /// The collection, if something was ever put in.
+    pub(crate) fn filled(&self) -> Option<&T> {
+        self.0.as_deref()
+    }
+
+    /// The same, to take something out.
+    pub(crate) fn filled_mut(&mut self) -> Option<&mut T> {
+        self.0.as_deref_mut()
+    }
+
+    /// The collection, to put something in.
+    pub(crate) fn make(&mut self) -> &mut T {
+        self.0.get_or_insert_default()
+    }
+}
+
+impl<T: PartialEq + Default> PartialEq for Rare<T> {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (None, None) => true,
+            (Some(a), Some(b)) => a == b,
+            (Some(a), None) | (None, Some(a)) => **a == T::default(),
+        }
+    }
+}
+
+impl<T: Eq + Default> Eq for Rare<T> {}
+
+impl<T: Hash + Default> Hash for Rare<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match &self.0 {
+            Some(value) => value.hash(state),
+            None => T::default().hash(state),
+        }
+    }
+}
+
+impl<T> Deref for Rare<Vec<T>> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.0.as_deref().map_or(&[], |values| values)
     }
 }
 
@@ -125,7 +212,7 @@ mod tests {
         for _ in 0..200 {
             let (mut few, mut list) = (Few::default(), Vec::new());
             for n in 0..20_u32 {
-                match rng.u8(..6) {
+                match rng.u8(..8) {
                     0 if !list.is_empty() => {
                         let at = rng.usize(..list.len());
                         assert_eq!(few.remove(at), list.remove(at));
@@ -144,9 +231,18 @@ mod tests {
                         few.insert(at, n);
                         list.insert(at, n);
                     }
+                    4 => {
+                        let at = rng.usize(..=list.len());
+                        assert_eq!(few.split_off(at), list.split_off(at));
+                    }
+                    5 => {
+                        let len = rng.usize(..4);
+                        few.truncate(len);
+                        list.truncate(len);
+                    }
                     _ => {
-                        few.push(n);
-                        list.push(n);
+                        few.extend([n, n + 1]);
+                        list.extend([n, n + 1]);
                     }
                 }
                 assert_eq!(*few, *list);
@@ -157,5 +253,23 @@ mod tests {
                 assert_eq!(few, same);
             }
         }
+    }
+
+    #[test]
+    fn an_emptied_collection_is_one_that_was_never_filled() {
+        let hash = |rare: &Rare<Vec<u32>>| {
+            let mut hasher = siphasher::sip::SipHasher13::new();
+            rare.hash(&mut hasher);
+            hasher.finish()
+        };
+        let never = Rare::<Vec<u32>>::default();
+        let mut emptied = never.clone();
+        emptied.make().push(7);
+        assert_eq!(*emptied, [7]);
+        assert_ne!(emptied, never);
+        emptied.make().clear();
+        assert_eq!(emptied, never);
+        assert_eq!(hash(&emptied), hash(&never));
+        assert!(never.is_empty());
     }
 }

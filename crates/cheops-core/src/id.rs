@@ -3,8 +3,10 @@
 //! Each name has one door, its [`FromStr`]: a value of one of these types is well formed, however
 //! it came in. Names are shared text (`Arc<str>`), so that a clone costs a counter and not a copy.
 
-use alloc::{borrow::ToOwned, collections::BTreeSet, string::String, sync::Arc, vec::Vec};
+use alloc::{borrow::ToOwned, collections::BTreeSet, string::String, sync::Arc};
 use core::{fmt, str::FromStr};
+
+use crate::few::Few;
 
 /// A text that is not a well-formed name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -281,11 +283,11 @@ impl fmt::Display for Sites {
 /// Something for each of a few sites, in the order of their names. It takes no more memory than they
 /// need.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct BySite<T>(Vec<(SiteId, T)>);
+pub(crate) struct BySite<T>(Few<(SiteId, T)>);
 
 impl<T> Default for BySite<T> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self(Few::default())
     }
 }
 
@@ -297,7 +299,6 @@ impl<T: Default> BySite<T> {
     /// What there is for a site; something new if there is nothing.
     pub(crate) fn entry(&mut self, site: &SiteId) -> &mut T {
         let at = self.place(site).unwrap_or_else(|at| {
-            self.0.reserve_exact(1);
             self.0.insert(at, (site.clone(), T::default()));
             at
         });

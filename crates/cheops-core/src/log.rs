@@ -18,7 +18,7 @@
 use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec, vec::Vec};
 
 use crate::{
-    few::{Few, push},
+    few::{Few, Rare, push},
     id::{BySite, OpId, SiteId},
     operation::SharedOperation,
     time::Timestamp,
@@ -90,9 +90,9 @@ pub struct Log {
     heads: Few<Ix>,
     in_time: bool,
     /// The operations that delete the resource.
-    deletes: Vec<Ix>,
+    deletes: Rare<Vec<Ix>>,
     /// What was forgotten with an earlier life of the resource: up to these numbers, of each site.
-    forgotten: BTreeMap<SiteId, u64>,
+    forgotten: Rare<BTreeMap<SiteId, u64>>,
 }
 
 impl Default for Log {
@@ -103,8 +103,8 @@ impl Default for Log {
             origins: BySite::default(),
             heads: Few::default(),
             in_time: true,
-            deletes: Vec::new(),
-            forgotten: BTreeMap::new(),
+            deletes: Rare::default(),
+            forgotten: Rare::default(),
         }
     }
 }
@@ -136,7 +136,7 @@ impl Log {
         self.heads.retain(|head| !parents.contains(head));
         self.heads.push(ix);
         if op.kind.is_delete() {
-            push(&mut self.deletes, ix);
+            self.deletes.make().push(ix);
         }
         push(&mut self.nodes, Node { at: op.at, op, lane, index, past });
         Ok(ix)
@@ -190,19 +190,20 @@ impl Log {
     /// Takes note of what is forgotten: it counts as known, and to follow it is to follow nothing.
     pub(crate) fn forget(&mut self, version: &BTreeMap<SiteId, u64>) {
         for (site, &number) in version {
-            let known = self.forgotten.entry(site.clone()).or_default();
+            let known = self.forgotten.make().entry(site.clone()).or_default();
             *known = number.max(*known);
         }
     }
 
     /// What is forgotten.
     pub(crate) fn forgotten(&self) -> &BTreeMap<SiteId, u64> {
-        &self.forgotten
+        static NOTHING: BTreeMap<SiteId, u64> = BTreeMap::new();
+        self.forgotten.filled().unwrap_or(&NOTHING)
     }
 
     /// Whether a record is forgotten.
     pub(crate) fn is_forgotten(&self, id: &OpId) -> bool {
-        self.forgotten.get(&id.site).is_some_and(|&number| id.number <= number)
+        self.forgotten().get(&id.site).is_some_and(|&number| id.number <= number)
     }
 
     /// Whether an operation follows this one.

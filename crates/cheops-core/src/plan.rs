@@ -21,10 +21,10 @@
 //! needs no state of its own: once the replacing operation has run again, what was run since is a
 //! prefix of the tail.
 
-use alloc::{collections::BTreeSet, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
 
 use crate::{
-    few::Few,
+    few::{Few, Rare},
     log::{Ix, Log},
     resolve::{Fate, Resolution},
     rules::KindIx,
@@ -124,11 +124,11 @@ pub struct Journal {
     /// Nobody knows the state: something that was to replace it may or may not have happened.
     unsure: bool,
     /// Operations that failed here since then.
-    failed: BTreeSet<Ix>,
+    failed: Rare<BTreeSet<Ix>>,
     /// The numbers of failed runs since then whose operations are void, ascending.
-    vain: Vec<u32>,
+    vain: Rare<Vec<u32>>,
     /// What was found when failed runs were last counted, as long as it holds.
-    counted: Option<Counted>,
+    counted: Option<Box<Counted>>,
     /// How much of the block, counted from its start, needs no second look: its tail up to here
     /// was run, in this order or one that amounts to it.
     checked: usize,
@@ -146,8 +146,8 @@ impl Default for Journal {
             base: None,
             era: 0,
             unsure: false,
-            failed: BTreeSet::new(),
-            vain: Vec::new(),
+            failed: Rare::default(),
+            vain: Rare::default(),
             counted: None,
             checked: 0,
             checked_since: 0,
@@ -170,11 +170,11 @@ impl Journal {
         }
         self.last += 1;
         self.runs[op.usize()] = self.last;
-        if self.failed.remove(&op) {
+        if self.failed.filled_mut().is_some_and(|failed| failed.remove(&op)) {
             self.counted = None;
         }
         if outcome.is_failure() {
-            self.failed.insert(op);
+            self.failed.make().insert(op);
             if let Some(counted) = &mut self.counted {
                 counted.more.push(op);
             }
@@ -193,8 +193,8 @@ impl Journal {
         self.base = base;
         self.era += 1;
         self.unsure = false;
-        self.failed.clear();
-        self.vain.clear();
+        self.failed = Rare::default();
+        self.vain = Rare::default();
         self.counted = None;
     }
 
@@ -232,6 +232,16 @@ impl Journal {
         self.runs.get(op.usize()).copied().unwrap_or(0)
     }
 
+    /// The operations that failed here since the state was last made anew.
+    fn failed(&self) -> impl Iterator<Item = Ix> {
+        self.failed.filled().into_iter().flatten().copied()
+    }
+
+    /// Whether an operation is one of them.
+    fn has_failed(&self, op: Ix) -> bool {
+        self.failed.filled().is_some_and(|failed| failed.contains(&op))
+    }
+
     /// Whether an operation was run and the state still depends on that run.
     pub fn counts(&self, op: Ix) -> bool {
         self.run(op) >= self.since
@@ -250,15 +260,12 @@ impl Journal {
         }
         let base = self.base.map(&place);
         let since = if base == Some(None) { self.since + 1 } else { self.since };
-        let mut moved = Self {
-            last: self.last,
-            since,
-            base: base.flatten(),
-            era: self.era,
-            failed: self.failed.iter().filter_map(|&op| place(op)).collect(),
-            vain: self.vain.iter().copied().filter(|&run| run >= since).collect(),
-            ..Self::default()
-        };
+        let mut moved =
+            Self { last: self.last, since, base: base.flatten(), era: self.era, ..Self::default() };
+        for op in self.failed().filter_map(&place) {
+            moved.failed.make().insert(op);
+        }
+        let mut vain: Vec<u32> = self.vain.iter().copied().filter(|&run| run >= since).collect();
         for (op, &run) in self.runs.iter().enumerate() {
             let op = Ix::new(op);
             match place(op) {
@@ -269,12 +276,15 @@ impl Journal {
                     moved.runs[op.usize()] = run;
                 }
                 // A run that failed has changed nothing.
-                None if run >= since && self.failed.contains(&op) => moved.vain.push(run),
+                None if run >= since && self.has_failed(op) => vain.push(run),
                 None if run >= since && !self.vain.contains(&run) => return None,
                 None => {}
             }
         }
-        moved.vain.sort_unstable();
+        if !vain.is_empty() {
+            vain.sort_unstable();
+            *moved.vain.make() = vain;
+        }
         Some(moved)
     }
 
@@ -336,7 +346,7 @@ impl Journal {
         let (from, since) = match resolution.last_replacing() {
             Some(place) => {
                 let first = block[place];
-                let failed = self.failed.contains(&first) && self.counts(first);
+                let failed = self.has_failed(first) && self.counts(first);
                 if failed && self.unsure {
                     return if can_clear { Step::Clear } else { Step::Decide };
                 }
@@ -389,7 +399,7 @@ impl Journal {
         let mut latest: Vec<(KindIx, u32)> = Vec::new();
         let left = self.runs.iter().enumerate().map(|(op, &run)| (Ix::new(op), run));
         let left = left.filter(|&(op, run)| {
-            run >= since && resolution.fate(op) != Fate::Kept && !self.failed.contains(&op)
+            run >= since && resolution.fate(op) != Fate::Kept && !self.has_failed(op)
         });
         // Whatever left the block and was run may have set what these set.
         let left = left.map(|(_, run)| run).max().unwrap_or(0);
@@ -430,8 +440,12 @@ impl Journal {
                 *run = self.last;
             }
         }
-        self.failed.retain(|op| tail.contains(op));
-        self.vain.retain(|&run| run < since);
+        if let Some(failed) = self.failed.filled_mut() {
+            failed.retain(|op| tail.contains(op));
+        }
+        if let Some(vain) = self.vain.filled_mut() {
+            vain.retain(|&run| run < since);
+        }
         self.counted = None;
         self.checked = 0;
     }
@@ -439,13 +453,19 @@ impl Journal {
     /// How many runs since then failed and are of operations that have left the block: they
     /// changed nothing, and nothing is owed for them.
     fn vain(&mut self, resolution: &Resolution, since: u32) -> u32 {
+        if self.failed().next().is_none() && self.vain.is_empty() {
+            return 0;
+        }
         let runs = &self.runs;
         let fallen = |op: &Ix| runs[op.usize()] >= since && resolution.fate(*op) != Fate::Kept;
         let block = resolution.block();
-        let still_holds = |counted: &&mut Counted| {
+        let still_holds = |counted: &&mut Box<Counted>| {
             // One that had left may have come back as the last of the block.
             let appended = &block[counted.block.min(block.len())..];
-            counted.since == since && !appended.iter().any(|op| self.failed.contains(op))
+            counted.since == since
+                && !appended
+                    .iter()
+                    .any(|op| self.failed.filled().is_some_and(|failed| failed.contains(op)))
         };
         if let Some(counted) = self.counted.as_mut().filter(still_holds) {
             let more = counted.more.drain(..).filter(fallen).count();
@@ -455,15 +475,16 @@ impl Journal {
         }
         // Void is for good; the others may come back.
         let is_void = |op: &Ix| resolution.fate(*op) == Fate::Void;
-        for op in self.failed.extract_if(.., is_void) {
+        for op in self.failed.make().extract_if(.., is_void) {
             let run = runs[op.usize()];
             let at = self.vain.partition_point(|&other| other < run);
-            self.vain.insert(at, run);
+            self.vain.make().insert(at, run);
         }
         let void = self.vain.len() - self.vain.partition_point(|&run| run < since);
-        let vain = self.failed.iter().filter(|op| fallen(op)).count() + void;
+        let vain = self.failed().filter(|op| fallen(op)).count() + void;
         let vain = u32::try_from(vain).unwrap_or(u32::MAX);
-        self.counted = Some(Counted { vain, since, block: block.len(), more: Vec::new() });
+        let counted = Counted { vain, since, block: block.len(), more: Vec::new() };
+        self.counted = Some(Box::new(counted));
         vain
     }
 

@@ -29,7 +29,7 @@ use alloc::{
 pub use self::account::{Account, Reset};
 use self::standing::Standing;
 use crate::{
-    few::Few,
+    few::{Few, Rare},
     id::Kind,
     log::{Ix, LaneIx, Log},
     rules::{KindIx, Rules, Verdict, When},
@@ -107,16 +107,16 @@ pub struct Resolution {
     /// For each lane, how many of its operations a reset follows: these are over.
     over: Few<u32>,
     /// For each lane, the places of the resets in it that are not void.
-    resets: Few<Vec<u32>>,
+    resets: Few<Rare<Vec<u32>>>,
     standing: Standing,
     /// For a kept operation, those that were found to fall to it. If it goes, they are asked again.
     /// The receipts are not made from this: who is found first depends on the order of arrival.
-    felled: BTreeMap<Ix, Vec<Ix>>,
-    block: Vec<Ix>,
+    felled: Rare<BTreeMap<Ix, Vec<Ix>>>,
+    block: Few<Ix>,
     /// The places in the block of operations that replace the state.
-    replacing: Vec<usize>,
+    replacing: Few<usize>,
     /// The places in the block where the order that entries ask for could not be kept.
-    forced: Vec<usize>,
+    forced: Rare<Vec<usize>>,
 }
 
 /// Operations whose fate must be decided (again), strongest first.
@@ -136,10 +136,10 @@ impl Resolution {
             states: Few::default(),
             over: Few::default(),
             resets: Few::default(),
-            felled: BTreeMap::new(),
-            block: Vec::new(),
-            replacing: Vec::new(),
-            forced: Vec::new(),
+            felled: Rare::default(),
+            block: Few::default(),
+            replacing: Few::default(),
+            forced: Rare::default(),
         }
     }
 
@@ -192,7 +192,7 @@ impl Resolution {
         let (lane, index) = log.place(ix);
         let resets = &mut self.resets[lane.usize()];
         if let Ok(at) = resets.binary_search(&index) {
-            resets.remove(at);
+            resets.make().remove(at);
             self.revive_past(log, &mut work);
         }
         self.settle(log, work)
@@ -334,7 +334,7 @@ impl Resolution {
         self.states.push(State { fate: Fate::Fallen, kind, listed: false, place: 0 });
         let lanes = log.lanes().count();
         self.over.resize(lanes, 0);
-        self.resets.resize(lanes, Vec::new());
+        self.resets.resize(lanes, Rare::default());
         self.standing.grow(lanes);
     }
 
@@ -342,7 +342,7 @@ impl Resolution {
         let reset = log.op(ix).reset;
         if reset {
             let (lane, index) = log.place(ix);
-            self.resets[lane.usize()].push(index);
+            self.resets[lane.usize()].make().push(index);
         }
         reset
     }
@@ -404,7 +404,8 @@ impl Resolution {
     }
 
     fn ask_felled(&mut self, log: &Log, ix: Ix, work: &mut Work) {
-        for felled in self.felled.remove(&ix).unwrap_or_default() {
+        let felled = self.felled.filled_mut().and_then(|felled| felled.remove(&ix));
+        for felled in felled.unwrap_or_default() {
             if self.fate(felled) == Fate::Fallen {
                 self.ask(log, felled, work);
             }
@@ -442,7 +443,7 @@ impl Resolution {
         match winner {
             Some(winner) => {
                 self.retire(log, ix, Fate::Fallen, work);
-                self.felled.entry(winner).or_default().push(ix);
+                self.felled.make().entry(winner).or_default().push(ix);
             }
             None if before == Fate::Kept => {}
             None => {

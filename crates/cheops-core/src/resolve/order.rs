@@ -15,7 +15,7 @@ use alloc::{vec, vec::Vec};
 
 use super::{Change, Fate, Resolution};
 use crate::{
-    few::push,
+    few::Few,
     log::{Ix, LaneIx, Log},
     rules::{KindIx, When},
 };
@@ -42,9 +42,6 @@ pub(super) fn arrange(this: &mut Resolution, log: &Log, touched: &[Ix]) -> Chang
     } else if let ([new], []) = (&*added, &*removed)
         && let Some(place) = place_of_new(this, log, *new)
     {
-        if this.block.is_empty() {
-            this.block.reserve_exact(1);
-        }
         this.block.insert(place, *new);
         mark(this, log, place, &[]);
         return Change { from: place, moved };
@@ -69,14 +66,17 @@ pub(super) fn arrange(this: &mut Resolution, log: &Log, touched: &[Ix]) -> Chang
 
 /// Notes what stands where, from a place on; `forced` are places counted from there.
 fn mark(this: &mut Resolution, log: &Log, from: usize, forced: &[usize]) {
-    this.forced.truncate(this.forced.partition_point(|&place| place < from));
-    this.forced.extend(forced.iter().map(|&place| from + place));
+    if !this.forced.is_empty() || !forced.is_empty() {
+        let known = this.forced.make();
+        known.truncate(known.partition_point(|&place| place < from));
+        known.extend(forced.iter().map(|&place| from + place));
+    }
     this.replacing.truncate(this.replacing.partition_point(|&place| place < from));
     for place in from..this.block.len() {
         let op = this.block[place];
         this.states[op.usize()].place = u32::try_from(place).unwrap_or(u32::MAX);
         if this.replaces(log, op) {
-            push(&mut this.replacing, place);
+            this.replacing.push(place);
         }
     }
 }
@@ -95,10 +95,11 @@ fn place_of_new(this: &Resolution, log: &Log, new: Ix) -> Option<usize> {
         let ahead = this.rules.ahead(kind).iter();
         ahead.clone().any(|&(k, when)| k == other_kind && when.holds(log, other, new))
     };
-    let (mut place, mut behind_one) = (this.block.len(), false);
-    let mut ready = this.block.len();
+    let block = this.block();
+    let (mut place, mut behind_one) = (block.len(), false);
+    let mut ready = block.len();
     while let Some(before) = ready.checked_sub(1) {
-        let other = this.block[before];
+        let other = block[before];
         if log.precedes(other, new) {
             break;
         }
@@ -124,7 +125,7 @@ fn place_by_time(this: &Resolution, log: &Log, added: &[Ix], removed: &[Ix]) -> 
         return this.block.len();
     };
     // Changes fall near the end; step back from there in strides that double.
-    let block = &this.block;
+    let block = this.block();
     let (mut to, mut stride) = (block.len(), 1);
     while to > 0 {
         let from = to.saturating_sub(stride);
@@ -158,17 +159,18 @@ fn end_of_common_past(this: &Resolution, log: &Log, added: &[Ix], removed: &[Ix]
     };
     // What changed does not precede itself, so it is among those that we count.
     let mut left = this.standing.count_from(&common) - added.len() + removed.len();
-    let mut from = this.block.len();
+    let block = this.block();
+    let mut from = block.len();
     while left > 0 && from > 0 {
         from -= 1;
-        left -= usize::from(!precedes_all(this.block[from]));
+        left -= usize::from(!precedes_all(block[from]));
     }
     from
 }
 
 /// Appends two ordered runs as one.
 fn merge(
-    into: &mut Vec<Ix>,
+    into: &mut Few<Ix>,
     a: impl Iterator<Item = Ix>,
     b: &[Ix],
     earlier: impl Fn(Ix, Ix) -> bool,

@@ -73,7 +73,7 @@ pub struct Options {
 impl Options {
     /// The store of a site, with little memory.
     pub fn of(site: SiteId) -> Self {
-        Self { site, memtable: 8 << 20, cache: 1 << 20 }
+        Self { site, memtable: 2 << 20, cache: 1 << 20 }
     }
 }
 
