@@ -8,9 +8,12 @@
 //!   an application that says 202 goes on with its work. Every request has one, since the agent gives
 //!   it one (see `request_id`).
 //! - A *token* belongs to many requests. It counts only as long as the application has never passed on
-//!   an id: after that, a call without a known id belongs to no request. A token counts for a scope only
-//!   while a request with that scope is being served. It counts for requests without a scope for as long as
-//!   ids do, because one of them may still make the call.
+//!   an id: after that, a call without a known id belongs to no request. An id that an agent has given
+//!   shows that it does, also if the request is forgotten, for example because the agent was restarted.
+//!   The application is all services of this site together: which of them makes a call is not known, and
+//!   a call without an id must not get the scope of a request to a service that makes no calls.
+//!   A token counts for a scope only while a request with that scope is being served. It counts for
+//!   requests without a scope for as long as ids do, because one of them may still make the call.
 //!
 //! [`attribute`] decides, and does nothing else. The rest of this file remembers.
 //!
@@ -35,7 +38,7 @@ use hyper::{HeaderMap, header::HeaderName};
 
 use super::{
     read::Named,
-    request_id::{MEMBER, RequestIds, give, number, random},
+    request_id::{MEMBER, Mark, RequestIds, give, number},
 };
 
 /// Headers that many requests have in common.
@@ -160,7 +163,7 @@ impl Correlation {
 
     /// Gives a request an id where it has none, and says which.
     pub(super) fn give_id(&self, headers: &mut HeaderMap, scoped: bool) -> u128 {
-        let id = if scoped { random() } else { self.ids.unscoped() };
+        let id = self.ids.marked(if scoped { Mark::Scoped } else { Mark::Unscoped });
         give(&self.by, headers, id);
         id
     }
@@ -176,9 +179,10 @@ impl Correlation {
     ) -> Option<Serving> {
         let mut keys: Vec<Key> = Vec::new();
         for (_, key) in self.keys(headers) {
-            // A marked id says by itself that its request has no scope.
-            let marked = || given.map(Key::Uuid) == Some(key) || self.is_marked(key);
-            if keys.contains(&key) || scope.is_none() && marked() {
+            // The id of a request without a scope says so by itself.
+            let says_so =
+                || given.map(Key::Uuid) == Some(key) || self.recognise(key) == Some(Mark::Unscoped);
+            if keys.contains(&key) || scope.is_none() && says_so() {
                 continue;
             }
             self.shard(key).begin(key, scope, now);
@@ -198,22 +202,33 @@ impl Correlation {
 
     /// What a call belongs to.
     pub(super) fn find(&self, headers: &HeaderMap, now: Instant) -> Found {
+        let mut passed_on = false;
         let clue = |(place, key): (usize, Key)| {
             let mut requests = self.shard(key).requests(key, now);
-            if self.is_marked(key) && !requests.contains(&None) {
+            let header = self.by.get(place)?.clone();
+            let id = !key.is_token();
+            let mark = self.recognise(key);
+            // Agents alone write the member of `baggage` that counts as an id.
+            let given = mark.is_some() || id && header == "baggage";
+            passed_on |= given || id && !requests.is_empty();
+            if mark == Some(Mark::Unscoped) && !requests.contains(&None) {
                 requests.push(None);
             }
-            Some(Clue { header: self.by.get(place)?.clone(), id: !key.is_token(), requests })
+            Some(Clue { header, id, requests })
         };
         let clues: Vec<Clue> = self.keys(headers).filter_map(clue).collect();
-        if clues.iter().any(|clue| clue.id && !clue.requests.is_empty()) {
+        if passed_on {
             self.passes_ids.store(true, Ordering::Relaxed);
         }
         attribute(&clues, self.passes_ids.load(Ordering::Relaxed))
     }
 
-    fn is_marked(&self, key: Key) -> bool {
-        matches!(key, Key::Uuid(id) if self.ids.is_unscoped(id))
+    /// What an id says by itself, if this agent has given it.
+    fn recognise(&self, key: Key) -> Option<Mark> {
+        match key {
+            Key::Uuid(id) => self.ids.recognise(id),
+            Key::Id { .. } | Key::Token { .. } => None,
+        }
     }
 
     /// The values of headers that count, and the places of the headers.
@@ -328,7 +343,10 @@ impl Shard {
         let answered = requests.iter().enumerate().filter(|(_, one)| one.serving == 0);
         let oldest = answered.min_by_key(|(_, one)| one.until).map(|(place, _)| place);
         if let Some(oldest) = oldest.filter(|_| requests.len() >= MOST_SCOPES) {
-            requests.swap_remove(oldest);
+            let forgotten = requests.swap_remove(oldest);
+            if key.is_token() && forgotten.scope.is_none() {
+                self.unsure = self.unsure.max(Some(forgotten.until));
+            }
         }
         requests.push(Request { scope: scope.cloned(), serving: 1, until: now });
     }

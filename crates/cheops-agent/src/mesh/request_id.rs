@@ -4,10 +4,13 @@
 //! client has sent one there. All of them hold one UUID, each in the form that applications expect:
 //! OpenStack passes `X-OpenStack-Request-ID` on only if it is `req-` and a UUID in lower case.
 //!
-//! Most requests have no scope. To remember each of them would cost a lock and memory for every request
-//! that only passes through. The id of a request without a scope is therefore marked: a part of it is a
-//! keyed digest of the rest. The agent recognises a marked id without having remembered it, also after
-//! a restart, since its key is derived from the site's own.
+//! Every id is marked: a part of it is a keyed digest of the rest, and one bit of that part says whether
+//! the request has a scope. The agent recognises a marked id without having remembered it, also after a
+//! restart, since its key is derived from the site's own. That serves two purposes:
+//! - most requests have no scope, and to remember each of them would cost a lock and memory for every
+//!   request that only passes through;
+//! - a call with a marked id shows that the application passes ids on, also if the agent has forgotten
+//!   the request.
 //!
 //! What must stay true:
 //! - an id that the client has sent stays as it is;
@@ -31,11 +34,22 @@ const UUID: usize = 36;
 const DASHES: [usize; 4] = [8, 13, 18, 23];
 /// The bits of an id that hold the mark.
 const MARK: u128 = (1 << 48) - 1;
+/// The bit of the mark that is flipped in the id of a request with a scope.
+const SCOPED: u128 = 1;
 /// The bits that make it a random UUID (RFC 9562, version 4), and what stands there.
 const FIXED: u128 = 0xf << 76 | 0b11 << 62;
 const VERSION_4: u128 = 4 << 76 | 0b10 << 62;
 
-/// Makes ids, and recognises those that it has made for requests without a scope.
+/// What a marked id says of its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// It has a scope.
+    Scoped,
+    /// It has none.
+    Unscoped,
+}
+
+/// Makes ids, and recognises those that it has made.
 pub(super) struct RequestIds {
     key: [u8; 32],
 }
@@ -51,18 +65,29 @@ impl RequestIds {
         Self::new(blake3::derive_key(PURPOSE, &identity.sign(PURPOSE.as_bytes())))
     }
 
-    /// A new id for a request without a scope.
-    pub(super) fn unscoped(&self) -> u128 {
+    /// A new id for a request.
+    pub(super) fn marked(&self, mark: Mark) -> u128 {
         let random = random();
-        random & !MARK | self.mark(random)
+        let flipped = match mark {
+            Mark::Scoped => SCOPED,
+            Mark::Unscoped => 0,
+        };
+        random & !MARK | self.digest(random) ^ flipped
     }
 
-    /// Whether this agent has given an id to a request without a scope.
-    pub(super) fn is_unscoped(&self, id: u128) -> bool {
-        id & FIXED == VERSION_4 && id & MARK == self.mark(id)
+    /// What an id says of its request, if this agent has given it.
+    pub(super) fn recognise(&self, id: u128) -> Option<Mark> {
+        if id & FIXED != VERSION_4 {
+            return None;
+        }
+        match id & MARK ^ self.digest(id) {
+            SCOPED => Some(Mark::Scoped),
+            0 => Some(Mark::Unscoped),
+            _ => None,
+        }
     }
 
-    fn mark(&self, id: u128) -> u128 {
+    fn digest(&self, id: u128) -> u128 {
         let digest = blake3::keyed_hash(&self.key, &(id & !MARK).to_le_bytes());
         let (first, _) = digest.as_bytes().split_at(size_of::<u64>());
         let digest = first.iter().fold(0, |all, byte| all << 8 | u128::from(*byte));
@@ -70,7 +95,7 @@ impl RequestIds {
     }
 }
 
-/// A new id for a request with a scope.
+/// A new id without a mark, for an operation of a site that takes no calls itself.
 pub(super) fn random() -> u128 {
     fastrand::u128(..) & !FIXED | VERSION_4
 }
@@ -151,17 +176,17 @@ mod tests {
             .into()
     }
 
-    fn given(ids: &RequestIds, scoped: bool) -> HeaderMap {
+    fn given(ids: &RequestIds, mark: Mark) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        give(&by(), &mut headers, if scoped { random() } else { ids.unscoped() });
+        give(&by(), &mut headers, ids.marked(mark));
         headers
     }
 
     #[test]
     fn a_request_gets_one_id_in_the_form_of_each_header() {
         let ids = RequestIds::new([7; 32]);
-        for scoped in [true, false] {
-            let headers = given(&ids, scoped);
+        for mark in [Mark::Scoped, Mark::Unscoped] {
+            let headers = given(&ids, mark);
             assert_eq!(headers.len(), 3, "{headers:?}");
             let uuid = headers["x-request-id"].to_str().unwrap();
             assert_eq!(headers["x-openstack-request-id"], format!("req-{uuid}"));
@@ -170,9 +195,9 @@ mod tests {
             assert!(matches!(&uuid[19..20], "8" | "9" | "a" | "b"), "{uuid}");
             let id = number(headers["x-openstack-request-id"].as_bytes()).unwrap();
             assert_eq!(number(uuid.as_bytes()), Some(id));
-            assert_eq!(ids.is_unscoped(id), !scoped);
+            assert_eq!(ids.recognise(id), Some(mark));
         }
-        assert_ne!(given(&ids, false), given(&ids, false));
+        assert_ne!(given(&ids, Mark::Unscoped), given(&ids, Mark::Unscoped));
     }
 
     #[test]
@@ -183,7 +208,7 @@ mod tests {
         headers.insert("x-openstack-request-id", sent("req-mine"));
         headers.append("baggage", sent("user=7"));
         headers.append("baggage", sent("a=b"));
-        give(&by(), &mut headers, ids.unscoped());
+        give(&by(), &mut headers, ids.marked(Mark::Unscoped));
         assert_eq!(headers["x-openstack-request-id"], "req-mine");
         assert!(headers.contains_key("x-request-id"));
         let baggage: Vec<_> = headers.get_all("baggage").iter().collect();
@@ -194,16 +219,22 @@ mod tests {
     #[test]
     fn only_ids_that_were_made_with_the_same_key_are_recognised() {
         let (ids, others) = (RequestIds::new([7; 32]), RequestIds::new([8; 32]));
-        for _ in 0..1_000 {
-            let id = number(given(&ids, false)["x-request-id"].as_bytes()).unwrap();
-            assert!(ids.is_unscoped(id) && !others.is_unscoped(id));
-            assert!(!ids.is_unscoped(id ^ 1) && !ids.is_unscoped(id ^ 1 << 100));
-            assert!(!ids.is_unscoped(random()));
-        }
         let identity = |seed: u8| Identity::from_seed(&[seed; 32]).unwrap();
-        let id = number(given(&RequestIds::of(&identity(1)), false)["x-request-id"].as_bytes());
-        assert!(RequestIds::of(&identity(1)).is_unscoped(id.unwrap()), "after a restart");
-        assert!(!RequestIds::of(&identity(2)).is_unscoped(id.unwrap()), "at another site");
+        for mark in [Mark::Scoped, Mark::Unscoped] {
+            for _ in 0..1_000 {
+                let id = number(given(&ids, mark)["x-request-id"].as_bytes()).unwrap();
+                assert_eq!(ids.recognise(id), Some(mark));
+                for unknown in [id ^ 2, id ^ 1 << 100, random()] {
+                    assert_eq!(ids.recognise(unknown), None);
+                }
+                assert_eq!(others.recognise(id), None);
+            }
+            let ids = RequestIds::of(&identity(1));
+            let id = number(given(&ids, mark)["x-request-id"].as_bytes()).unwrap();
+            let restarted = RequestIds::of(&identity(1));
+            assert_eq!(restarted.recognise(id), Some(mark), "after a restart");
+            assert_eq!(RequestIds::of(&identity(2)).recognise(id), None, "at another site");
+        }
     }
 
     #[test]

@@ -165,6 +165,44 @@ fn a_request_without_a_scope_is_recognised_by_the_id_that_it_was_given_without_b
     linked.end(first, now);
 }
 
+/// An agent that was restarted has forgotten the requests, but recognises the ids that it gave them.
+#[test]
+fn an_id_given_before_a_restart_proves_that_the_application_passes_ids_on() {
+    let now = Instant::now();
+    let token = ("x-auth-token", "t");
+    for scoped in [true, false] {
+        let mut before = headers(&[]);
+        correlation(10).give_id(&mut before, scoped);
+        let id = before["x-request-id"].to_str().unwrap();
+        let from_another_site =
+            format!("user=7,cheops=req-{}", "3dccb8c4-08fe-4706-a91d-e843b8fe9ed2");
+        for passed_on in [
+            headers(&[("x-request-id", id), token]),
+            headers(&[("x-openstack-request-id", &format!("req-{id}")), token]),
+            headers(&[("baggage", &format!("cheops=req-{id}")), token]),
+            headers(&[("baggage", &from_another_site), token]),
+        ] {
+            let restarted = correlation(10);
+            let one = scope("image: site1");
+            let serving = restarted.begin(&headers(&[token]), Some(&one), None, now).unwrap();
+            assert_eq!(restarted.find(&passed_on, now), Found::Nothing, "{passed_on:?}");
+            assert_eq!(
+                restarted.find(&headers(&[token]), now),
+                Found::Nothing,
+                "a call with a token only, after {passed_on:?}"
+            );
+            restarted.end(serving, now);
+        }
+        // An id that the agent has not given proves nothing.
+        let restarted = correlation(10);
+        let one = scope("image: site1");
+        let serving = restarted.begin(&headers(&[token]), Some(&one), None, now).unwrap();
+        let unknown = headers(&[("x-request-id", "3dccb8c4-08fe-4706-a91d-e843b8fe9ed2"), token]);
+        assert_eq!(restarted.find(&unknown, now), Found::Scope(one));
+        restarted.end(serving, now);
+    }
+}
+
 #[test]
 fn an_id_of_the_client_is_remembered_for_requests_without_a_scope_too() {
     let (linked, now) = (correlation(10), Instant::now());
@@ -274,6 +312,22 @@ fn the_scopes_of_one_value_are_bounded() {
     // What is being served is never forgotten.
     assert_eq!(linked.find(&id, now + LINGERS), Found::Scope(one));
     linked.end(serving, now);
+}
+
+/// One that makes room for the scopes of others has not been forgotten by its calls.
+#[test]
+fn a_token_of_an_unscoped_request_counts_though_many_scopes_have_it() {
+    let (linked, now) = (correlation(10), Instant::now());
+    let token = headers(&[("x-auth-token", "t")]);
+    let vanilla = linked.begin(&token, None, None, now).unwrap();
+    linked.end(vanilla, now);
+    let scopes: Vec<_> = (0..=MOST_SCOPES).map(|n| scope(&format!("image: site{n}"))).collect();
+    let mut serving: Vec<_> =
+        scopes.iter().map(|scope| linked.begin(&token, Some(scope), None, now).unwrap()).collect();
+    serving.drain(1..).for_each(|one| linked.end(one, now));
+    assert_eq!(linked.find(&token, now), Found::Nothing, "the unscoped one may have made it");
+    assert_eq!(linked.find(&token, now + LINGERS), Found::Scope(scopes[0].clone()));
+    serving.drain(..).for_each(|one| linked.end(one, now));
 }
 
 /// Tokens of requests without a scope that had to be forgotten too early count as used by one of them.
