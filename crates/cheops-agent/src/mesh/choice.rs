@@ -13,10 +13,15 @@ use std::net::IpAddr;
 use cheops_core::{
     id::SiteId,
     pattern::Pattern,
+    route::Access,
     scope::{Catalogue, Node, Place, Scope},
     trust::people::{Grant, Role},
 };
-use hyper::{Method, StatusCode, header::HeaderName};
+use hyper::{
+    Method, StatusCode,
+    header::{HeaderName, UPGRADE},
+    http::request::Parts,
+};
 
 use super::answer::Problem;
 use crate::config::ScopesFrom;
@@ -26,11 +31,18 @@ use crate::config::ScopesFrom;
 pub(super) const TOKEN: HeaderName = HeaderName::from_static("x-cheops-token");
 
 /// What is known of a client that sends a scope.
-pub(super) struct Chooser<'a> {
+pub(super) struct Chooser {
     pub(super) address: IpAddr,
-    pub(super) method: &'a Method,
+    pub(super) access: Access,
     /// What its token was given, or why that does not count; nothing if it has sent none.
     pub(super) token: Option<Result<Grant, String>>,
+}
+
+/// What a request may do with the sites that it chooses. What goes over a connection that changes its
+/// protocol is not seen here: it may write, whatever the method is.
+pub(super) fn access(request: &Parts) -> Access {
+    let tunnels = request.method == Method::CONNECT || request.headers.contains_key(UPGRADE);
+    if request.method.is_safe() && !tunnels { Access::Read } else { Access::Write }
 }
 
 /// Why a client may not choose sites.
@@ -73,7 +85,7 @@ impl NotAllowed {
 /// Whether a client may choose the sites of a scope.
 pub(super) fn may_choose(
     from: &ScopesFrom,
-    chooser: &Chooser<'_>,
+    chooser: &Chooser,
     scope: &Scope,
     catalogue: &Catalogue,
 ) -> Result<(), NotAllowed> {
@@ -86,7 +98,7 @@ pub(super) fn may_choose(
         ScopesFrom::Token => match &chooser.token {
             None => Err(NotAllowed::NoToken),
             Some(Err(why)) => Err(NotAllowed::BadToken(why.clone())),
-            Some(Ok(grant)) => granted(grant, chooser.method, scope, catalogue),
+            Some(Ok(grant)) => granted(grant, chooser.access, scope, catalogue),
         },
     }
 }
@@ -95,14 +107,14 @@ pub(super) fn may_choose(
 /// kinds are about operations, which have names that requests of the application do not have.
 fn granted(
     grant: &Grant,
-    method: &Method,
+    access: Access,
     scope: &Scope,
     catalogue: &Catalogue,
 ) -> Result<(), NotAllowed> {
     let name = || grant.name.as_str().to_owned();
     let reach = match &grant.role {
         Role::Admin => return Ok(()),
-        Role::Viewer if method.is_safe() => return Ok(()),
+        Role::Viewer if access == Access::Read => return Ok(()),
         Role::Viewer => return Err(NotAllowed::OnlyViews(name())),
         Role::Operator(reach) => reach,
     };
@@ -156,45 +168,64 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_changes_the_protocol_counts_as_a_write() {
+        for (method, upgrade, expected) in [
+            (Method::GET, None, Access::Read),
+            (Method::HEAD, None, Access::Read),
+            (Method::POST, None, Access::Write),
+            (Method::GET, Some("websocket"), Access::Write),
+            (Method::OPTIONS, Some("h2c"), Access::Write),
+            (Method::CONNECT, None, Access::Write),
+        ] {
+            let mut request = hyper::Request::builder().method(&method);
+            if let Some(upgrade) = upgrade {
+                request = request.header(UPGRADE, upgrade);
+            }
+            let (request, ()) = request.body(()).unwrap().into_parts();
+            assert_eq!(access(&request), expected, "{method} {upgrade:?}");
+        }
+    }
+
+    #[test]
     fn who_may_choose_sites() {
         let networks = || {
             let texts = ["10.0.0.0/8", "127.0.0.1"];
             ScopesFrom::Networks(texts.map(|text| text.parse().unwrap()).into())
         };
-        let (get, post) = (Method::GET, Method::POST);
+        let (read, write) = (Access::Read, Access::Write);
         let catalogue = Catalogue::new(["a", "b", "c"].map(|site| site.parse().unwrap()));
         let bad = || Some(Err("it has expired".to_owned()));
-        for (from, address, method, token, scope, refused) in [
-            (ScopesFrom::Everyone, "192.0.2.1", &post, None, "x: a & b", None),
-            (networks(), "10.1.2.3", &post, None, "x: a & b", None),
-            (networks(), "::ffff:10.1.2.3", &post, None, "x: a & b", None),
-            (networks(), "127.0.0.2", &get, None, "x: a", Some("clients at 127.0.0.2")),
+        for (from, address, access, token, scope, refused) in [
+            (ScopesFrom::Everyone, "192.0.2.1", write, None, "x: a & b", None),
+            (networks(), "10.1.2.3", write, None, "x: a & b", None),
+            (networks(), "::ffff:10.1.2.3", write, None, "x: a & b", None),
+            (networks(), "127.0.0.2", read, None, "x: a", Some("clients at 127.0.0.2")),
             // A token does not help where networks are named.
             (
                 networks(),
                 "192.0.2.1",
-                &get,
+                read,
                 Some(Ok(grant(Role::Admin))),
                 "x: a",
                 Some("192.0.2.1"),
             ),
-            (ScopesFrom::Token, "127.0.0.1", &get, None, "x: a", Some("it has no token")),
-            (ScopesFrom::Token, "127.0.0.1", &get, bad(), "x: a", Some("it has expired")),
-            (ScopesFrom::Token, "192.0.2.1", &post, Some(Ok(grant(Role::Admin))), "x: a & b", None),
-            (ScopesFrom::Token, "192.0.2.1", &get, Some(Ok(grant(Role::Viewer))), "x: a % b", None),
+            (ScopesFrom::Token, "127.0.0.1", read, None, "x: a", Some("it has no token")),
+            (ScopesFrom::Token, "127.0.0.1", read, bad(), "x: a", Some("it has expired")),
+            (ScopesFrom::Token, "192.0.2.1", write, Some(Ok(grant(Role::Admin))), "x: a & b", None),
+            (ScopesFrom::Token, "192.0.2.1", read, Some(Ok(grant(Role::Viewer))), "x: a % b", None),
             (
                 ScopesFrom::Token,
                 "192.0.2.1",
-                &post,
+                write,
                 Some(Ok(grant(Role::Viewer))),
                 "x: a",
                 Some("the role viewer"),
             ),
-            (ScopesFrom::Token, "192.0.2.1", &post, Some(Ok(operator(&[]))), "x: *", None),
+            (ScopesFrom::Token, "192.0.2.1", write, Some(Ok(operator(&[]))), "x: *", None),
             (
                 ScopesFrom::Token,
                 "192.0.2.1",
-                &post,
+                write,
                 Some(Ok(operator(&["a", "b"]))),
                 "x: a & b, y: a",
                 None,
@@ -202,7 +233,7 @@ mod tests {
             (
                 ScopesFrom::Token,
                 "192.0.2.1",
-                &post,
+                write,
                 Some(Ok(operator(&["a"]))),
                 "x: a, y: a ; b",
                 Some("`b`"),
@@ -210,7 +241,7 @@ mod tests {
             (
                 ScopesFrom::Token,
                 "192.0.2.1",
-                &post,
+                write,
                 Some(Ok(operator(&["a"]))),
                 "x: none(b)",
                 Some("`b`"),
@@ -218,7 +249,7 @@ mod tests {
             (
                 ScopesFrom::Token,
                 "192.0.2.1",
-                &post,
+                write,
                 Some(Ok(operator(&["a", "b"]))),
                 "x: *",
                 Some("`c`"),
@@ -226,13 +257,13 @@ mod tests {
             (
                 ScopesFrom::Token,
                 "192.0.2.1",
-                &post,
+                write,
                 Some(Ok(operator(&["a"]))),
                 "x: around(a, 1ms)",
                 Some("`b`"),
             ),
         ] {
-            let chooser = Chooser { address: address.parse().unwrap(), method, token };
+            let chooser = Chooser { address: address.parse().unwrap(), access, token };
             let decided = may_choose(&from, &chooser, &parse(scope).unwrap(), &catalogue);
             match (decided, refused) {
                 (Ok(()), None) => {}

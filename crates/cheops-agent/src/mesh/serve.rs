@@ -29,7 +29,7 @@ use super::{
     answer::{Problem, UNSOUND},
     attempt::Came,
     body::Body,
-    choice::{Chooser, TOKEN, may_choose},
+    choice::{self, Chooser, TOKEN, may_choose},
     correlation::Found,
     forward::{Nothing, path},
     headers::{CAME, Client, PLACE, Unsound, forwarded, from_outside, sound},
@@ -166,7 +166,7 @@ impl Shared {
             return Ok(Some(named));
         }
         let (Asks::Client(client) | Asks::Application(client)) = asks;
-        let chooser = Chooser { address: client.address, method: &parts.method, token };
+        let chooser = Chooser { address: client.address, access: choice::access(parts), token };
         let Err(refused) = may_choose(from, &chooser, &named.scope, &self.catalogue()) else {
             return Ok(Some(named));
         };

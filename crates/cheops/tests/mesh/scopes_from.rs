@@ -70,6 +70,12 @@ fn with_token_only_clients_that_have_one_choose_sites() {
     let write = world.image(0, "POST", "/v2/images").json(&json!({ "name": "x" }));
     let write = write.scope("image: site2").header("X-Cheops-Token", &viewer).send();
     write.problem(403, "scope-not-allowed");
+    // What goes over a connection that changes its protocol may write.
+    let upgrade = world.image(0, "GET", "/v2/images").header("Connection", "Upgrade");
+    let upgrade = upgrade.header("Upgrade", "websocket").scope("image: site2");
+    let problem =
+        upgrade.header("X-Cheops-Token", &viewer).send().problem(403, "scope-not-allowed");
+    assert!(problem["detail"].as_str().unwrap().contains("the role viewer"), "{problem}");
 
     // The application's calls have the scope of the request, and need no token.
     let booted = world.boot(0, &image).scope(SCOPE).header("X-Cheops-Token", &admin).send();
