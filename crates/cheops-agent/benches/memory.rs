@@ -38,7 +38,7 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["fill", data, resources] => {
-            fill(&Path::new(data).join("store"), resources.parse().unwrap())
+            fill(&Path::new(data).join("store"), resources.parse().unwrap());
         }
         ["agent", data] => println!("{}", resident_with(Path::new(data))),
         _ => compare(),

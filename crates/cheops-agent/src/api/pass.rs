@@ -196,7 +196,7 @@ pub(super) struct Told {
     /// Those that know it, the nearest first.
     pub(super) knowing: Vec<SiteId>,
     /// Those that could not be asked, or did not answer in time.
-    silent: Vec<SiteId>,
+    pub(super) silent: Vec<SiteId>,
 }
 
 /// Asks all other sites at once whether they know a resource.

@@ -14,6 +14,7 @@ use axum::{
 use cheops_core::{
     duration,
     id::{Kind, OpId, ResourceId, SiteId, Sites},
+    matrix::Config,
     replica::{self, Refusal, Replica, Submission},
     trust::people,
 };
@@ -321,14 +322,49 @@ pub(super) async fn may_submit(
 /// Whether somebody may give a resource the commands of the configuration that is asked for. Where the
 /// resource is not known, it counts as one without commands; the site that the request is passed on to
 /// looks again.
+///
+/// The latest configuration counts at all sites, and may remove commands that only another site knows. So
+/// an operator that is held to kinds may give one only while all sites that may have given another can be
+/// asked.
 async fn may_configure(context: &Context, who: &Who, submission: &Submission) -> ApiResult<()> {
     // One that names parts alone leaves the commands of a resource as they are.
     let config = submission.config.as_ref().filter(|config| config.says_more_than_parts());
     let Some(config) = config.filter(|_| who.is_held_to_kinds()) else { return Ok(()) };
     let id = submission.resource.clone();
-    let look = move |replica: &Replica| replica.resource(&id).map(|known| known.config().clone());
-    let known = context.node.read(look).await?.unwrap_or_default();
-    who.may(&people::Asked::Commands { fields: &config.changed_commands(&known) })
+    let look = move |replica: &Replica| {
+        let known = replica.resource(&id)?;
+        let others = known.present().filter(|site| *site != replica.here());
+        Some((known.config().clone(), others.cloned().collect::<Vec<SiteId>>()))
+    };
+    let known = context.node.read(look).await?;
+    let (known, unasked) = match known {
+        Some((config, others)) => {
+            let reachable = context.reachable(&others);
+            (config, others.into_iter().filter(|site| !reachable.contains(site)).collect())
+        }
+        // It is not created here: whoever knows it looks.
+        None if submission.sites.is_none() => (Config::default(), Vec::new()),
+        None => {
+            let told = pass::who_knows(context, &submission.resource, CREATING).await;
+            let unasked = if told.knowing.is_empty() { told.silent } else { Vec::new() };
+            (Config::default(), unasked)
+        }
+    };
+    who.may(&people::Asked::Commands { fields: &config.changed_commands(&known) })?;
+    if unasked.is_empty() { Ok(()) } else { Err(unasked_for_commands(submission, &unasked)) }
+}
+
+/// It is not known whether a configuration removes commands.
+fn unasked_for_commands(submission: &Submission, unasked: &[SiteId]) -> ApiError {
+    let (id, sites) = (&submission.resource, view::names(unasked).join(", "));
+    ApiError::new(
+        StatusCode::BAD_GATEWAY,
+        "unreachable",
+        format!(
+            "this operator may not change `Show`, `Reset` or `Check` of `{id}`, and whether this configuration does can't be checked: no answer from {sites}"
+        ),
+        "send the operation without the configuration, or try again when the link is back",
+    )
 }
 
 /// The sites that know a resource which a request would create here or at the sites that it names.
