@@ -52,6 +52,18 @@ fn incremental(
     (log, resolution)
 }
 
+/// The same, of a log that has more operations than the resolution knows of.
+fn behind(matrix: &Matrix, log: &Log, void: &BTreeSet<OpId>) -> Resolution {
+    let mut resolution = Resolution::new(Rules::new(matrix));
+    for (ix, op) in log.iter() {
+        resolution.add(log, ix);
+        if void.contains(&op.id) {
+            resolution.void(log, ix);
+        }
+    }
+    resolution
+}
+
 fn ids(log: &Log, ops: &[Ix]) -> Vec<OpId> {
     ops.iter().map(|&ix| log.op(ix).id.clone()).collect()
 }
@@ -86,6 +98,7 @@ fn check(matrix: &Matrix, ops: &[Operation], void: &BTreeSet<OpId>, picks: &[usi
     let whole = Resolution::of(Rules::new(matrix), &log, |ix| void.contains(&log.op(ix).id));
     assert_eq!(whole.block(), resolution.block(), "at once or one by one");
     assert_eq!(whole.last_replacing(), resolution.last_replacing());
+    assert_eq!(behind(matrix, &log, void).block(), resolution.block(), "behind the log");
     let one_by_one: BTreeMap<Ix, Receipt> =
         log.iter().filter_map(|(ix, _)| Some((ix, resolution.receipt(&log, ix)?))).collect();
     assert_eq!(whole.receipts(&log), one_by_one, "receipts at once or one by one");

@@ -171,7 +171,7 @@ impl Resolution {
         this
     }
 
-    /// Takes in an operation that was just added to the log.
+    /// Takes in the next operation of a log, which may have more of them already.
     pub fn add(&mut self, log: &Log, ix: Ix) -> Change {
         let mut work = Work::default();
         self.admit(log, ix);

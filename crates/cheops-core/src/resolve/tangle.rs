@@ -101,6 +101,10 @@ fn group(this: &Resolution, log: &Log, seeds: Vec<Ix>) -> Vec<Ix> {
         for lane in log.lanes() {
             for place in concurrent_range(log, ix, lane) {
                 let other = log.lane(lane)[place as usize];
+                // The log may have operations that are not taken in yet.
+                if other.usize() >= this.len() {
+                    continue;
+                }
                 let opposed = this.fells(log, ix, other) || this.fells(log, other, ix);
                 if opposed && live(other) && seen.insert(other) {
                     open.push(other);
