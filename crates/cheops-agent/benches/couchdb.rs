@@ -43,6 +43,11 @@ mod storage;
 
 use couch::memory::Memory;
 
+/// The one of an agent.
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 const RESOURCES: u64 = 1_000;
 /// How many operations a batch has.
 const BATCH: u64 = 500;
@@ -51,17 +56,16 @@ fn main() {
     let operations = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(100_000);
     let history =
         History { operations, replies: std::env::args().skip(1).any(|word| word == "replies") };
-    let server = Memory::start();
-    let couch = couch::Couch::at_address(server.address);
-    let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let written = fill(&couch.config, data.path(), history);
-    server.follow(&couch.config.database, &couch.config.local());
     let replies = if history.replies { ", each with a reply" } else { "" };
     println!(
         "{operations} operations of 500 bytes{replies}, {RESOURCES} resources, one site: time, and processor time"
     );
-    row("written", written);
     parts(history);
+    let server = Memory::start();
+    let couch = couch::Couch::at_address(server.address);
+    let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    row("written", fill(&couch.config, data.path(), history));
+    server.follow(&couch.config.database, &couch.config.local());
     let snapshot = data.path().join("couchdb/snapshot");
     for round in 1..=3 {
         // There may be none yet.
@@ -129,7 +133,7 @@ fn parts(history: History) {
     let begin = Begin::now();
     let replica = Replica::restore(here(), Settings::default(), decoded);
     row("Replica::restore alone", begin.elapsed());
-    assert_eq!(replica.resources().count() as u64, RESOURCES.min(history.operations));
+    history.assert_is(&replica);
 }
 
 fn fill(config: &config::CouchDb, data: &Path, history: History) -> Span {
@@ -163,7 +167,7 @@ fn start(config: &config::CouchDb, data: &Path, history: History) -> Span {
     let restored = all.elapsed();
     row("in all", restored);
     assert_eq!((read, strays.len()), (*history.values().end(), 0));
-    assert_eq!(replica.resources().count() as u64, RESOURCES.min(history.operations));
+    history.assert_is(&replica);
     restored
 }
 
@@ -181,14 +185,25 @@ impl History {
         1..=self.operations * if self.replies { 2 } else { 1 }
     }
 
+    /// Checks that a replica has all of it.
+    fn assert_is(self, replica: &Replica) {
+        let (mut operations, mut waiting) = (0, 0);
+        for resource in replica.resources() {
+            operations += resource.log().len() as u64;
+            waiting += resource.waiting();
+        }
+        assert_eq!((operations, waiting), (self.operations, 0));
+        assert_eq!(replica.resources().count() as u64, RESOURCES.min(self.operations));
+    }
+
     /// A value by its number.
     fn value(self, number: u64) -> Durable {
         if !self.replies {
-            return operation(number, number.div_ceil(RESOURCES));
+            return operation(number, number.div_ceil(RESOURCES), 1);
         }
         let n = number.div_ceil(2);
         let own = 2 * n.div_ceil(RESOURCES);
-        if number.is_multiple_of(2) { reply(n, own) } else { operation(n, own - 1) }
+        if number.is_multiple_of(2) { reply(n, own) } else { operation(n, own - 1, 2) }
     }
 }
 
@@ -196,8 +211,9 @@ fn resource(n: u64) -> ResourceId {
     format!("resource-{}", n % RESOURCES).parse().unwrap()
 }
 
-/// An operation, with the number of its record. Each is of this site; the first of a resource declares it.
-fn operation(n: u64, own: u64) -> Durable {
+/// An operation, with the number of its record, and how much lower that of the operation before it is. Each is of this
+/// site; the first of a resource declares it.
+fn operation(n: u64, own: u64, apart: u64) -> Durable {
     let durable = storage::operation_of(own, "here", &resource(n));
     let Durable::Record(Record::Operation(op), seal) = durable else { panic!("an operation") };
     let mut op = (*op).clone();
@@ -206,7 +222,7 @@ fn operation(n: u64, own: u64) -> Durable {
         let (config, base) = (Config::default(), BTreeMap::new());
         op.declares = Some(Box::new(Declaration { sites, config: config.into(), base }));
     } else {
-        op.parents = [OpId { site: here(), number: own - 1 }].into();
+        op.parents = [OpId { site: here(), number: own - apart }].into();
     }
     Durable::Record(Record::Operation(Arc::new(op)), seal)
 }

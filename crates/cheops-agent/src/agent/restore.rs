@@ -2,7 +2,7 @@
 //!
 //! What must stay true: what is lost is said, and the resources that it is of are withheld, before anything runs.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use cheops_core::{
     id::ResourceId,
@@ -67,8 +67,11 @@ fn read(
         if let Durable::Record(record, _) = durable
             && record.id().site == config.site
         {
-            let last = given.entry(record.resource().clone()).or_default();
-            *last = record.id().number.max(*last);
+            let (resource, number) = (record.resource(), record.id().number);
+            match given.get_mut(resource) {
+                Some(last) => *last = number.max(*last),
+                None => drop(given.insert(resource.clone(), number)),
+            }
         }
     });
     let mut replica = Replica::restore(config.site.clone(), settings(config), written);
@@ -105,7 +108,7 @@ fn read(
 
 /// The last number of this site's own records that was found, of each resource. The replica does not know those after
 /// a gap.
-type Given = BTreeMap<ResourceId, u64>;
+type Given = HashMap<ResourceId, u64>;
 
 /// What is withheld because of a loss: the resource, or all of them if it is not known which.
 fn marked(replica: &Replica, given: &Given, damage: &Damage) -> Vec<Durable> {

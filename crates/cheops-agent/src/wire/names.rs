@@ -40,18 +40,29 @@ const NEW: usize = 1 << 16;
 /// nobody asked for meanwhile are gone.
 #[derive(Debug)]
 pub(super) struct Shelf<T> {
+    /// The last one that was asked for: most records name the sites, kinds and authors that the one before named.
+    last: Option<T>,
     new: HashSet<ByText<T>>,
     old: HashSet<ByText<T>>,
 }
 
 impl<T> Default for Shelf<T> {
     fn default() -> Self {
-        Self { new: HashSet::new(), old: HashSet::new() }
+        Self { last: None, new: HashSet::new(), old: HashSet::new() }
     }
 }
 
 impl<T: Name> Shelf<T> {
     fn get(&mut self, text: &str) -> Result<T, NameError> {
+        if let Some(name) = self.last.as_ref().filter(|last| last.text() == text) {
+            return Ok(name.clone());
+        }
+        let name = self.find(text)?;
+        self.last = Some(name.clone());
+        Ok(name)
+    }
+
+    fn find(&mut self, text: &str) -> Result<T, NameError> {
         if let Some(ByText(name)) = self.new.get(text) {
             return Ok(name.clone());
         }

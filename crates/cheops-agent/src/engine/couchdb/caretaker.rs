@@ -81,7 +81,7 @@ impl Caretaker {
             let index = shared.index();
             let may_purge = shared.databases.may_purge();
             let left = index.forgotten().filter(|(_, known)| may_purge && known.is_unscrubbed());
-            left.map(|(id, _)| Purge::of(id.clone())).collect()
+            left.filter_map(|(id, _)| id.parse().ok()).map(Purge::of).collect()
         };
         let covered = AtomicU64::new(snapshot.as_ref().map_or(0, Loaded::covered));
         let keeping = snapshot.map_or(Keeping::None, |found| Keeping::Found(Box::new(found)));

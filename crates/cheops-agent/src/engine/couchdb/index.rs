@@ -3,7 +3,7 @@
 //! In memory, made from the journal at the start. What must stay true: it is as far as the journal, never behind;
 //! the numbers of this site's own records are known even after they are forgotten.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use cheops_core::{
     id::{OpId, ResourceId, SiteId},
@@ -21,7 +21,8 @@ use crate::{
 
 #[derive(Default)]
 pub(super) struct Index {
-    resources: BTreeMap<ResourceId, Known>,
+    /// By the names of resources, which are looked up a million times at a start.
+    resources: HashMap<Box<str>, Known>,
 }
 
 /// What is known of one resource.
@@ -104,7 +105,16 @@ impl Known {
 
 impl Index {
     pub(super) fn of(&self, resource: &ResourceId) -> Option<&Known> {
-        self.resources.get(resource)
+        self.resources.get(resource.as_str())
+    }
+
+    /// What is known of a resource, from now on; nothing if no resource can have this name.
+    fn enter(&mut self, resource: &str) -> Option<&mut Known> {
+        if !self.resources.contains_key(resource) {
+            resource.parse::<ResourceId>().ok()?;
+            self.resources.insert(resource.into(), Known::default());
+        }
+        self.resources.get_mut(resource)
     }
 
     /// Whether what was written under a number is forgotten.
@@ -113,24 +123,29 @@ impl Index {
     }
 
     /// Those of which something is forgotten.
-    pub(super) fn forgotten(&self) -> impl Iterator<Item = (&ResourceId, &Known)> {
-        self.resources.iter().filter(|(_, known)| known.forgotten > 0)
+    pub(super) fn forgotten(&self) -> impl Iterator<Item = (&str, &Known)> {
+        let known = self.resources.iter().map(|(resource, known)| (&**resource, known));
+        known.filter(|(_, known)| known.forgotten > 0)
+    }
+
+    /// Whether something declares a resource: few do, and only those are taken note of.
+    pub(super) fn is_declared_by(durable: &Durable) -> bool {
+        matches!(durable, Durable::Record(Record::Operation(op), _) if op.declares.is_some())
     }
 
     /// Takes note of what a record declares.
     pub(super) fn declare(&mut self, durable: &Durable) {
         if let Durable::Record(Record::Operation(op), _) = durable
             && let Some(declared) = &op.declares
+            && let Some(known) = self.enter(op.resource.as_str())
         {
-            let known = self.resources.entry(op.resource.clone()).or_default();
             known.sites.extend(declared.sites.iter().cloned());
         }
     }
 
     /// Takes note of the document of a record that a page names.
     pub(super) fn enter_record(&mut self, page: Seq, name: &Name<'_>, copied: bool) {
-        let Ok(resource) = name.resource.parse() else { return };
-        let known = self.resources.entry(resource).or_default();
+        let Some(known) = self.enter(name.resource) else { return };
         known.pages.insert(page);
         known.copied |= copied;
         known.note(name);
@@ -138,37 +153,38 @@ impl Index {
 
     /// Takes note that the document of a record can't be read.
     pub(super) fn lose(&mut self, name: &Name<'_>) {
-        let Ok(resource) = name.resource.parse::<ResourceId>() else { return };
-        if let Some(known) = self.resources.get_mut(&resource) {
+        if let Some(known) = self.resources.get_mut(name.resource) {
             known.lost.insert(name.hash);
         }
     }
 
     /// Whether the document of a record could not be read, and was not written since.
     pub(super) fn lacks(&self, name: &Name<'_>) -> bool {
-        let resource = name.resource.parse::<ResourceId>().ok();
-        let known = resource.and_then(|resource| self.of(&resource));
+        let known = self.resources.get(name.resource);
         known.is_some_and(|known| known.lost.contains(&name.hash))
     }
 
     /// Takes note that a page holds something else of a resource.
     pub(super) fn enter_local(&mut self, page: Seq, resource: &str) {
-        let Ok(resource) = resource.parse() else { return };
-        self.resources.entry(resource).or_default().pages.insert(page);
+        if let Some(known) = self.enter(resource) {
+            known.pages.insert(page);
+        }
     }
 
     /// Takes note that a page says, under a number, that a resource is forgotten.
     pub(super) fn forget(&mut self, page: Seq, seq: Seq, durable: &Durable) {
-        if let Some(resource) = meaning::forgets(durable) {
-            self.resources.entry(resource.clone()).or_default().forget(page, seq, durable);
+        if let Some(resource) = meaning::forgets(durable)
+            && let Some(known) = self.enter(resource.as_str())
+        {
+            known.forget(page, seq, durable);
         }
     }
 
     /// Takes note of a page that was written.
     pub(super) fn turn(&mut self, page: &Page, names: &mut Names) {
         for (seq, entry) in page.numbered() {
-            let Some(resource) = entry.resource() else { continue };
-            let known = self.resources.entry(resource).or_default();
+            let resource = entry.resource_name();
+            let Some(known) = resource.and_then(|it| self.enter(it)) else { continue };
             if matches!(entry, Entry::Local { .. })
                 && let Some(Ok(durable)) = entry.local(names)
                 && meaning::forgets(&durable).is_some()
@@ -187,7 +203,7 @@ impl Index {
     /// Takes note that pages hold nothing of a resource but that it was forgotten under a number. Nothing is noted if
     /// it was forgotten again since.
     pub(super) fn scrubbed(&mut self, resource: &ResourceId, forgotten: Seq) {
-        if let Some(known) = self.resources.get_mut(resource)
+        if let Some(known) = self.resources.get_mut(resource.as_str())
             && known.forgotten == forgotten
         {
             let last = known.pages.range(..=forgotten).next_back().copied();
@@ -199,7 +215,7 @@ impl Index {
     /// Takes note that these pages hold nothing of a resource from before it was forgotten under a number. Whether no
     /// others do. Nothing is noted if it was forgotten again since: these pages may hold what was written in between.
     pub(super) fn scrub(&mut self, resource: &ResourceId, pages: &[Seq], forgotten: Seq) -> bool {
-        let Some(known) = self.resources.get_mut(resource) else { return true };
+        let Some(known) = self.resources.get_mut(resource.as_str()) else { return true };
         if known.forgotten != forgotten {
             return false;
         }

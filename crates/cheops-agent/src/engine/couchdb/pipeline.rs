@@ -112,7 +112,7 @@ impl Pipeline {
         let taken = Arc::new(Mutex::new(taken));
         let forgotten: Arc<BTreeMap<String, Seq>> = {
             let index = shared.index();
-            let forgotten = index.forgotten().map(|(id, known)| (id.to_string(), known.forgotten));
+            let forgotten = index.forgotten().map(|(id, known)| (id.to_owned(), known.forgotten));
             Arc::new(forgotten.collect())
         };
         for _ in 0..WORKERS {

@@ -10,6 +10,7 @@ use cheops_core::{id::ResourceId, replica::Durable, time::Millis};
 use super::{
     CouchDb, PAGES, Shared,
     document::{Document, Name},
+    index::Index,
     journal::{self, Entry, Page},
     pipeline::Pipeline,
     server::Trouble,
@@ -260,7 +261,9 @@ impl<'a> Written<'a> {
                         self.engine.damage.retain(other);
                     }
                     if !self.withheld.contains(durable.resource()) {
-                        self.engine.shared.index_mut().declare(&durable);
+                        if Index::is_declared_by(&durable) {
+                            self.engine.shared.index_mut().declare(&durable);
+                        }
                         return Ok(Some(durable));
                     }
                 }

@@ -9,12 +9,18 @@ use std::{
     io::{self, BufReader, Read, Write as _},
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
+    sync::mpsc::{Receiver, SyncSender, sync_channel},
+    thread,
 };
 
 use super::format::{self, FORMAT, Frame, HEAD, Trailer};
 
 /// How much is read at once.
 const BUFFER: usize = 1 << 20;
+/// How much room a frame gets before it is read: nearly all fit, and a length that makes no sense costs no more.
+const ROOM: usize = 512 << 10;
+/// How many frames are read ahead.
+const AHEAD: usize = 16;
 
 /// Reads the frames of a file up to a place.
 pub(in super::super) struct Frames<R> {
@@ -45,7 +51,7 @@ impl<R: Read> Frames<R> {
             return Ok(None);
         }
         let Some((length, sum)) = format::head(head) else { return Ok(None) };
-        let mut body = Vec::new();
+        let mut body = Vec::with_capacity(length.min(ROOM));
         // Not more than there is, whatever the length says.
         let read = (&mut self.reader).take(length as u64).read_to_end(&mut body)?;
         if read < length || format::checksum(self.sum, &body) != sum {
@@ -83,7 +89,7 @@ pub(in super::super) fn frames(path: &Path, upto: u64) -> io::Result<Frames<BufR
 pub(in super::super) fn scan(
     path: &Path,
     databases: &str,
-    mut each: impl FnMut(&Frame<'_>),
+    each: impl FnMut(&Frame<'_>),
 ) -> io::Result<Option<(String, End)>> {
     let mut frames = match frames(path, u64::MAX) {
         Err(failure) if failure.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -96,22 +102,56 @@ pub(in super::super) fn scan(
         }
         _ => return Ok(None),
     };
-    // What was written after the last trailer does not count.
-    let (mut waiting, mut end) = (Vec::new(), None);
-    while let Some(bytes) = frames.next()? {
-        match format::decode(&bytes) {
-            Some(Frame::Trailer(trailer)) => {
-                for bytes in waiting.drain(..) {
-                    let bytes: Vec<u8> = bytes;
-                    format::decode(&bytes).iter().for_each(&mut each);
-                }
-                end = Some(End { at: frames.at, sum: frames.sum, trailer });
-            }
-            Some(Frame::Head { .. }) | None => break,
-            Some(_) => waiting.push(bytes),
+    // One thread reads and sums up, while this one decodes.
+    let end = thread::scope(|scope| {
+        let (hand, read) = sync_channel(AHEAD);
+        let reader = thread::Builder::new().name("couchdb-snapshot".to_owned());
+        reader.spawn_scoped(scope, move || read_on(frames, &hand))?;
+        take_in(&read, each)
+    })?;
+    Ok(end.map(|end| (mark, end)))
+}
+
+/// The bytes of a frame, and the end of the file if it ended after it.
+struct ReadFrame {
+    bytes: Vec<u8>,
+    at: u64,
+    sum: u32,
+}
+
+/// Reads frames to the end, or for as long as they are taken.
+fn read_on(mut frames: Frames<BufReader<File>>, hand: &SyncSender<io::Result<ReadFrame>>) {
+    while let Some(read) = frames.next().transpose() {
+        let failed = read.is_err();
+        let (at, sum) = (frames.at, frames.sum);
+        if hand.send(read.map(|bytes| ReadFrame { bytes, at, sum })).is_err() || failed {
+            return;
         }
     }
-    Ok(end.map(|end| (mark, end)))
+}
+
+/// Hands out the frames that count. Says where they end: what was written after the last trailer does not count.
+fn take_in(
+    read: &Receiver<io::Result<ReadFrame>>,
+    mut each: impl FnMut(&Frame<'_>),
+) -> io::Result<Option<End>> {
+    let (mut waiting, mut end) = (Vec::new(), None);
+    for frame in read {
+        let ReadFrame { bytes, at, sum } = frame?;
+        if format::is_content(&bytes) {
+            waiting.push(bytes);
+            continue;
+        }
+        let Some(Frame::Trailer(trailer)) = format::decode(&bytes) else { break };
+        let content: Option<Vec<Frame<'_>>> =
+            waiting.iter().map(|bytes| format::decode(bytes)).collect();
+        let Some(content) = content else { break };
+        content.iter().for_each(&mut each);
+        drop(content);
+        waiting.clear();
+        end = Some(End { at, sum, trailer });
+    }
+    Ok(end)
 }
 
 /// Writes a snapshot.

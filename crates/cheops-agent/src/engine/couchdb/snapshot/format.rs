@@ -106,10 +106,35 @@ pub(in super::super) fn decode(bytes: &[u8]) -> Option<Frame<'_>> {
     postcard::from_bytes(bytes).ok()
 }
 
+/// Whether bytes stand for a part, or for what was scrubbed, by what they begin with: the number of the variant.
+pub(super) fn is_content(bytes: &[u8]) -> bool {
+    matches!(bytes.first(), Some(1 | 2))
+}
+
 pub(super) fn checksum(before: u32, body: &[u8]) -> u32 {
     let mut hash = crc32fast::Hasher::new();
     hash.update(&before.to_le_bytes());
     hash.update(&u64::try_from(body.len()).unwrap_or(u64::MAX).to_le_bytes());
     hash.update(body);
     hash.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_is_known_by_its_first_byte() {
+        let [local, records] = [(); 2].map(|()| "7".to_owned());
+        for (frame, expected) in [
+            (Frame::Head { format: FORMAT, databases: "d", mark: "m" }, false),
+            (Frame::Part(Vec::new()), true),
+            (Frame::Scrubbed { resource: "r", forgotten: 3 }, true),
+            (Frame::Trailer(Trailer { covered: 1, last_page: 1, local, records }), false),
+        ] {
+            let (bytes, _) = encode(&frame, 0).unwrap();
+            assert_eq!(is_content(&bytes[HEAD..]), expected, "{frame:?}");
+        }
+        assert!(!is_content(&[]));
+    }
 }
