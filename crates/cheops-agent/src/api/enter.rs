@@ -1,10 +1,11 @@
-//! Who comes in: what is known of whoever sends a request to this site, from what it brings.
+//! Authenticates API requests: finds out which principal sends a request, and with which role.
 //!
-//! What must stay true:
-//! - a token that does not count is refused, also where none is needed: whoever sends one means to be somebody;
-//! - a session counts as long as its token does, and what it changes has to come from a page of this agent;
-//! - over the Unix socket, the system says who it is; the agent's own user and root could read and change all
-//!   that there is anyway, and need no token even where others do.
+//! Invariants:
+//! - an invalid token is rejected, also where no token is required: a client that sends one expects its role;
+//! - a session is valid as long as its token is, and a request of a session that changes something must come
+//!   from a page of this agent;
+//! - on the Unix socket, the operating system names the user. The agent's own user and root never need a
+//!   token: they can read and change the agent's files anyway.
 
 use std::{path::Path, sync::Arc, time::Instant};
 
@@ -26,28 +27,29 @@ use crate::{
     },
 };
 
-/// Who may do what at this site.
+/// What authentication at this site depends on.
 pub struct Access {
-    /// Who was given a role.
+    /// The tokens, and the role of each.
     pub grants: Arc<dyn Grants>,
     /// The sessions of browsers.
     pub sessions: Sessions,
-    /// The name of their cookie. Cookies do not tell ports apart, and there may be several agents on a machine.
+    /// The name of the session cookie. Browsers send a cookie to all ports of a host, and a machine may have
+    /// several agents.
     pub cookie: String,
-    /// Whether those on this machine need a token, too.
+    /// Whether clients on this machine need a token, too.
     pub required: bool,
-    /// Whether those who come from elsewhere need none.
+    /// Whether clients on other machines need no token.
     pub insecure: bool,
-    /// Whether the API speaks TLS: then no cookie travels without.
+    /// Whether the API uses TLS. Cookies are then sent over TLS only.
     pub secure: bool,
     /// The user that the agent runs as.
     pub user: u32,
 }
 
 impl Access {
-    /// The access to a site that keeps its data in a directory, with what was granted.
+    /// For the site with this name and data directory.
     pub fn new(site: &SiteId, data: &Path, grants: Arc<dyn Grants>, entry: &Entry) -> Self {
-        // Two agents of one name have a directory each.
+        // Two agents of one site have different data directories.
         let data = std::path::absolute(data).unwrap_or_else(|_| data.to_owned());
         let named = format!("{site}\n{}", data.display());
         let hash = blake3::hash(named.as_bytes()).to_hex();
@@ -62,7 +64,7 @@ impl Access {
         }
     }
 
-    /// What somebody with this token was given.
+    /// The grant of the token with this digest.
     pub(super) fn grant_of(&self, digest: &Digest) -> ApiResult<Grant> {
         self.grants.find(digest, now()).map_err(|invalid| {
             let (kind, detail) = match invalid {
@@ -75,13 +77,13 @@ impl Access {
         })
     }
 
-    /// What somebody was given who sends this text as a token.
+    /// The grant of a token, from its text.
     pub(crate) fn grant_of_text(&self, text: &str) -> ApiResult<Grant> {
         let token: Token = text.parse().map_err(token_error)?;
         self.grant_of(&token.digest())
     }
 
-    /// Whoever sends a request through a door. `name` is what the system calls its user.
+    /// Finds out which principal sends a request. `name` is the user name of a client on the Unix socket.
     pub(super) fn identify(
         &self,
         door: Door,
@@ -126,7 +128,7 @@ impl Access {
         ours.find_map(|id| Some((id.session(), self.sessions.find(&id, Instant::now())?)))
     }
 
-    /// Somebody who brings nothing.
+    /// The principal of a request without a token and without a session.
     fn unproved(&self, door: Door, name: Option<&str>) -> Who {
         match door {
             Door::Loopback if !self.required => Who::at(door, "local"),
@@ -140,7 +142,7 @@ impl Access {
     }
 }
 
-/// A text that is no token.
+/// The error for a text that is not a token.
 pub(super) fn token_error(error: TokenError) -> ApiError {
     let hint = match error {
         TokenError::Other => "send `Authorization: Bearer TOKEN`; `cheops access create` makes one",
@@ -158,7 +160,7 @@ fn forged() -> ApiError {
     )
 }
 
-/// What the system calls a user.
+/// The name of a user, from the content of `/etc/passwd`.
 pub(super) fn user_name(users: &str, uid: u32) -> Option<&str> {
     users.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn who_brings_nothing_is_known_by_the_door() {
+    fn a_request_without_a_token_is_authenticated_by_its_entrance() {
         let (secure, insecure) = (Door::Wide { secure: true }, Door::Wide { secure: false });
         let socket = |uid| Door::Socket { uid };
         for (required, anyone, door, expected) in [
@@ -259,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_that_does_not_count_is_refused_even_where_none_is_needed() {
+    async fn an_invalid_token_is_rejected_even_where_none_is_required() {
         let access = access(false, false);
         let good = given(&access, "ada", Millis(u64::MAX)).await.reveal();
         let revoked = given(&access, "bob", Millis(u64::MAX)).await;

@@ -1,19 +1,19 @@
-//! `scopes_from` in `[mesh]`: which clients may choose sites with a scope, and what becomes of the scopes
-//! of the others.
+//! `scopes_from` and `scopes_from_others` in `[mesh]`: which clients may choose sites with a scope, and what
+//! the agent does with scopes of other clients.
 //!
-//! Invariant: a setting that could not do what it seems to say is an error: a network with bits outside its
-//! prefix, a list that lets nobody in, a rule for others where there are none.
+//! Invariant: a setting without effect is an error: a network with bits after its prefix, an empty list of
+//! networks, a rule for other clients where every client may choose sites.
 
 use std::{collections::BTreeSet, fmt, net::IpAddr, str::FromStr};
 
 use serde::Deserialize;
 
-/// Which clients may choose sites, and what becomes of the scopes of the others.
+/// Which clients may choose sites, and what the agent does with scopes of other clients.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Scopes {
     /// The clients that may.
     pub from: ScopesFrom,
-    /// What becomes of the scopes of the others.
+    /// What the agent does with scopes of other clients.
     pub others: OtherScopes,
 }
 
@@ -29,7 +29,7 @@ pub enum ScopesFrom {
     Token,
 }
 
-/// What becomes of the scope of a client that may not choose sites.
+/// What the agent does with the scope of a client that may not choose sites.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OtherScopes {
     /// The request gets 403.
@@ -158,7 +158,7 @@ impl Scopes {
 
 fn networks(texts: &[String]) -> Result<Vec<Network>, String> {
     if texts.is_empty() {
-        return Err("`mesh.scopes_from` is an empty list, so that nobody could choose sites: name a network".to_owned());
+        return Err("`mesh.scopes_from` is an empty list, so that no client could choose sites: name a network".to_owned());
     }
     let mut seen = BTreeSet::new();
     let mut networks = Vec::new();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_rejected() {
+    fn text_that_is_not_a_network_is_rejected() {
         for (text, expected) in [
             ("", "is no network"),
             ("10.0.0.0/", "a number up to 32"),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_choose_sites_is_written_in_one_of_three_ways() {
+    fn scopes_from_is_everyone_token_or_networks() {
         let read = |text: &str| {
             let text = format!("site = 'a'\n[mesh]\n{text}");
             let config = super::super::Config::from_toml(&text, std::path::Path::new("/"));

@@ -3,7 +3,8 @@
 //! What must stay true:
 //! - what this site says comes first; a good answer of another site is told if this one has failed or
 //!   can't be reached;
-//! - a site whose link ends is not waited for any longer: its reply comes when it is back.
+//! - a site whose link ends is not waited for any longer: its reply comes when it is back. If no other site
+//!   is left, and this one has no answer to give, nothing is waited for.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -42,6 +43,10 @@ pub(super) struct Waiting<'a> {
     pub(super) peers: &'a Peers,
     /// Sites that each have a part of the answer.
     pub(super) all: BTreeSet<SiteId>,
+    /// The other sites of the resource: each may have an answer.
+    pub(super) others: BTreeSet<SiteId>,
+    /// One of them has no link, or had none.
+    pub(super) cut: bool,
 }
 
 /// What was heard of an operation.
@@ -70,6 +75,12 @@ impl Heard {
         }
     }
 
+    /// Whether it went well at a site.
+    fn is_ok_at(&self, site: &SiteId) -> bool {
+        let ok = |reply: &Reply| reply.id.site == *site && reply.outcome == Outcome::Ok;
+        self.replies.iter().any(ok)
+    }
+
     fn has(&self, site: &SiteId) -> bool {
         self.replies.iter().any(|reply| reply.id.site == *site)
     }
@@ -94,8 +105,8 @@ impl Waiting<'_> {
         let mut until = self.until;
         let mut expected = self.instance.is_some();
         let peers = self.peers;
-        let elsewhere = self.all.iter().filter(|site| *site != self.here).cloned();
-        let mut losses: FuturesUnordered<_> = elsewhere
+        let others = self.others.iter().cloned();
+        let mut losses: FuturesUnordered<_> = others
             .map(async |site| {
                 peers.lost(&site).await;
                 site
@@ -106,12 +117,14 @@ impl Waiting<'_> {
                 answer = answers.recv() => answer,
                 Some(lost) = losses.next() => {
                     self.all.remove(&lost);
+                    self.others.remove(&lost);
+                    self.cut = true;
                     if self.is_over(&heard, expected) {
                         return heard;
                     }
                     continue;
                 }
-                () = self.gone(), if expected && heard.good.is_some() => None,
+                () = self.gone(), if expected && (heard.good.is_some() || self.is_alone(&heard)) => None,
                 () = sleep_until(until) => None,
             };
             match answer {
@@ -140,9 +153,17 @@ impl Waiting<'_> {
     }
 
     /// Whether there is a good answer, the instance here has replied or can't, and so has each site
-    /// with a part of the answer.
+    /// with a part of the answer; or this site has found nothing to do, and no other can answer.
     fn is_over(&self, heard: &Heard, expected: bool) -> bool {
-        heard.good.is_some() && !expected && self.all.iter().all(|site| heard.has(site))
+        let found_nothing_to_do = heard.is_ok_at(self.here) && self.is_alone(heard);
+        let is_answered = heard.good.is_some() && self.all.iter().all(|site| heard.has(site));
+        !expected && (is_answered || found_nothing_to_do)
+    }
+
+    /// Whether links are gone, and each other site that still has one has replied: none is left that may
+    /// answer.
+    fn is_alone(&self, heard: &Heard) -> bool {
+        self.cut && self.others.iter().all(|site| heard.has(site))
     }
 
     /// Returns when the instance here can't be reached.

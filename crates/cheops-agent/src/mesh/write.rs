@@ -77,7 +77,7 @@ const ON_THE_WAY: [HeaderName; 6] = [
 type Field = (Box<str>, Box<str>);
 
 /// An operation that was taken down, and what is heard of it.
-type Accepted = (OpId, UnboundedReceiver<replica::Answer>);
+type Accepted = (OpId, Sites, UnboundedReceiver<replica::Answer>);
 
 /// What an operation is to do.
 pub(super) struct Wanted {
@@ -253,7 +253,7 @@ impl Shared {
             ..submission.clone()
         });
         let limit = limits.answer + ACCEPT;
-        let (op, mut answers) = match (self.accept(submission, limit).await?, anew) {
+        let (op, sites, mut answers) = match (self.accept(submission, limit).await?, anew) {
             (Err(Refusal::NoSites(_)), Some(anew)) => {
                 self.accept(anew, limit).await?.map_err(unwilling)?
             }
@@ -267,6 +267,8 @@ impl Shared {
             until: Instant::now() + limits.answer,
             peers: &self.peers,
             all: parts.filter(|site| catalogue.is_reachable(site)).cloned().collect(),
+            others: sites.iter().filter(|site| **site != self.here).cloned().collect(),
+            cut: false,
         };
         let heard = waiting.hear(&mut answers).await;
         // Nobody is told of a name that can't be found here yet.
@@ -286,7 +288,7 @@ impl Shared {
         let mut answers =
             self.node.submit(submission).await.map_err(|busy| refused(&busy.into()))?;
         match tokio::time::timeout(limit, answers.recv()).await {
-            Ok(Some(replica::Answer::Accepted(op, _))) => Ok(Ok((op, answers))),
+            Ok(Some(replica::Answer::Accepted(op, sites))) => Ok(Ok((op, sites, answers))),
             Ok(Some(replica::Answer::Refused(refusal))) => Ok(Err(refusal)),
             Ok(Some(_) | None) => {
                 let stalled = self.node.health().stalled();

@@ -204,6 +204,27 @@ fn a_divided_write_goes_on_without_the_part_of_the_other_site() {
     }
 }
 
+/// Neither the instance here nor the other site can answer: the operation is accepted, and the client is
+/// told so at once.
+#[test]
+fn a_replicated_write_without_an_instance_here_does_not_wait_for_the_other_site() {
+    let mut world = slow("");
+    for n in [0, 1] {
+        world.forget();
+        world.mode(1 - n, Service::Image, &json!({ "hold": true, "times": 1 }));
+        world.stop(n, Service::Image);
+        let create = |n: usize| {
+            let call = world.image(n, "POST", "/v2/images").scope("image: site1 & site2");
+            call.json(&json!({ "name": "x" })).send()
+        };
+        let ready = || holds(&world, 1 - n, "POST", 1);
+        let answer = cut_ends(&world, &[n], ready, &create).remove(0);
+        assert_eq!(answer.status, 202, "{}", answer.text());
+        world.start(n, Service::Image);
+        world.wait_until_up(n, Service::Image);
+    }
+}
+
 #[test]
 fn an_api_call_that_another_site_answers_fails() {
     let world = slow("");

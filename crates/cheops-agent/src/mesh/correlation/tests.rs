@@ -345,3 +345,50 @@ fn a_token_that_may_have_been_forgotten_is_not_matched() {
     assert_eq!(linked.find(&token(0), now + LINGERS), Found::Scope(one));
     linked.end(serving, now + LINGERS);
 }
+
+/// What ids cost a request, and a call: `cargo test --release -p cheops-agent --lib cost_of_ids -- --ignored
+/// --nocapture`. The limit is far above what is measured, and far below what a request costs otherwise.
+#[test]
+#[ignore = "it measures: run it in a release build"]
+fn cost_of_ids() {
+    const ROUNDS: u32 = 200_000;
+    let linked = correlation(10_000);
+    let one = scope("image: site1");
+    let sent = headers(&[("host", "image"), ("accept", "*/*"), ("x-auth-token", "t")]);
+    let row = |what: &str, round: &mut dyn FnMut(HeaderMap)| {
+        let started = Instant::now();
+        for _ in 0..ROUNDS {
+            round(sent.clone());
+        }
+        let each = started.elapsed() / ROUNDS;
+        println!("{what:<60} {each:?}");
+        assert!(each < Duration::from_micros(50), "{what}: {each:?}");
+    };
+    row("headers are copied, and nothing else", &mut |headers| drop(std::hint::black_box(headers)));
+    let serve = |scope: Option<&Arc<Named>>, mut headers: HeaderMap| {
+        let given = linked.give_id(&mut headers, scope.is_some());
+        let serving = linked.begin(&headers, scope, Some(given), Instant::now());
+        if let Some(serving) = serving {
+            linked.end(serving, Instant::now());
+        }
+        headers
+    };
+    row("a request without a scope; ids were never passed on", &mut |headers| {
+        serve(None, headers);
+    });
+    let call = serve(Some(&one), sent.clone());
+    assert_eq!(linked.find(&call, Instant::now()), Found::Scope(one.clone()));
+    row("a request without a scope; ids are passed on", &mut |headers| {
+        serve(None, headers);
+    });
+    row("a request with a scope", &mut |headers| {
+        serve(Some(&one), headers);
+    });
+    let unscoped = serve(None, sent.clone());
+    row("a call of a request without a scope", &mut |_| {
+        std::hint::black_box(linked.find(&unscoped, Instant::now()));
+    });
+    row("a call of a request with a scope", &mut |_| {
+        std::hint::black_box(linked.find(&call, Instant::now()));
+    });
+}
