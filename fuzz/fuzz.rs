@@ -105,13 +105,14 @@ target!(
 );
 
 const PEM_WORDS: [&str; 4] = ["-----BEGIN PRIVATE KEY-----\n", "-----END", "=", "\n"];
-const PAGE_WORDS: [&str; 14] = [
+const PAGE_WORDS: [&str; 15] = [
     "18446744073709551615",
     "9223372036854775807",
     "-1",
     "\"First\": ",
     "\"Batch\": [",
     "\"Upto\": ",
+    "\"Bytes\": ",
     "\"Lost\": 1",
     "page:00000000000000000001",
     "record:a:site1:18446744073709551615:ff",

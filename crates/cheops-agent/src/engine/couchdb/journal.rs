@@ -197,10 +197,11 @@ const PART_BYTES: u64 = 8 << 20;
 /// Pages in parts that are dealt with at once, in their order. A part has so many entries at most, and few bytes of
 /// documents; or it is one page.
 pub(super) fn parts(pages: Vec<Page>, most: usize) -> Vec<Vec<Page>> {
-    let (mut parts, mut entries, mut bytes) = (Vec::<Vec<Page>>::new(), 0, 0);
+    let (mut parts, mut entries, mut bytes) = (Vec::<Vec<Page>>::new(), 0, 0_u64);
     for page in pages {
         entries += page.entries.len();
-        bytes += page.bytes;
+        // Anybody may have written any number there.
+        bytes = bytes.saturating_add(page.bytes);
         match parts.last_mut() {
             Some(part) if entries <= most && bytes <= PART_BYTES => part.push(page),
             _ => {
@@ -298,6 +299,7 @@ mod tests {
             (vec![(499, 0), (1, 0), (1, 0)], vec![2, 1]),
             (vec![(1, PART_BYTES), (1, 1), (1, 1)], vec![1, 2]),
             (vec![(1, 3 * PART_BYTES), (1, 3 * PART_BYTES)], vec![1, 1]),
+            (vec![(1, u64::MAX), (1, u64::MAX)], vec![1, 1]),
         ] {
             let pages = sizes.iter().map(|(entries, bytes)| page(*entries, *bytes)).collect();
             let parts: Vec<usize> = parts(pages, 500).iter().map(Vec::len).collect();

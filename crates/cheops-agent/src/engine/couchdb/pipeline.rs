@@ -60,7 +60,10 @@ impl Budget {
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         let full = |used: &mut usize| *used > 0 && used.saturating_add(bytes) > MOST_BYTES;
         let waited = self.freed.wait_while(used, full);
-        *waited.unwrap_or_else(PoisonError::into_inner) += bytes;
+        let mut used = waited.unwrap_or_else(PoisonError::into_inner);
+        // What a page says of itself may be any number.
+        let bytes = bytes.min(2 * MOST_BYTES);
+        *used += bytes;
         Room { budget: self.clone(), bytes }
     }
 }
@@ -85,7 +88,8 @@ impl Work {
         match self {
             Self::Part(bytes) => bytes.len(),
             Self::Pages(pages) => {
-                let bytes: u64 = pages.iter().map(|page| page.bytes + page.weight()).sum();
+                let weight = |page: &Page| page.bytes.saturating_add(page.weight());
+                let bytes = pages.iter().map(weight).fold(0, u64::saturating_add);
                 usize::try_from(bytes).unwrap_or(usize::MAX)
             }
         }
@@ -243,7 +247,7 @@ mod tests {
         assert_eq!([told.recv(), told.recv()], [Ok("given back"), Ok("taken")]);
         waits.join().unwrap();
         // One that is longer than all gets it alone.
-        drop(budget.take(MOST_BYTES * 2));
+        drop(budget.take(usize::MAX));
         assert_eq!(*budget.used.lock().unwrap(), 0);
     }
 }
