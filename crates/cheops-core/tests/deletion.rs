@@ -2,17 +2,17 @@
 //! deletions are in `fixtures`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use cheops_core::{
     id::{OpId, ResourceId, SiteId, Sites},
-    operation::Action,
+    operation::{Action, Declaration, Operation},
     plan::Outcome,
     replica::{
-        Answer, Durable, Effect, Event, Input, Message, Replica, Report, Resource, Settings,
-        Stretch, Submission, Ticket, Version,
+        Answer, Durable, Effect, Event, Input, Message, Record, Replica, Reply, Report, Resource,
+        Sent, Settings, Stretch, Submission, Ticket, Version,
     },
-    time::{Millis, Now},
+    time::{Millis, Now, Timestamp},
 };
 
 /// A site and all that it did.
@@ -434,4 +434,59 @@ fn a_tombstone_at_one_site_alone_is_no_contradiction() {
     two.talk();
     assert_eq!(alarms(&two), []);
     assert!(!two.exists(1), "it was told");
+}
+
+/// A site goes on to reply to what others have forgotten, and then begins a new life of the resource: what
+/// follows those replies is not held up by them.
+#[test]
+fn a_new_life_follows_replies_that_came_too_late() {
+    let mut two = Two::new();
+    two.submit(0, "delete 0");
+    for _ in 0..3 {
+        two.talk();
+    }
+    let known = two.places[0].replica.forgotten(&resource()).unwrap().clone();
+    let last = known[&site(1)];
+    let id = |number| OpId { site: site(1), number };
+    let forgotten = OpId { site: site(0), number: 1 };
+    let late = Reply {
+        id: id(last + 1),
+        resource: resource(),
+        op: forgotten.clone(),
+        attempt: 2,
+        outcome: Outcome::Ok,
+        era: 2,
+        took: Millis(1),
+        output: Box::default(),
+        made: None,
+    };
+    let begins = Operation {
+        id: id(last + 2),
+        resource: resource(),
+        kind: "set".parse().unwrap(),
+        author: "someone".parse().unwrap(),
+        at: Timestamp::at(Millis(2_000_000)),
+        parents: vec![forgotten].into(),
+        action: Action::command("set 7"),
+        reset: true,
+        keep_going: false,
+        key: None,
+        declares: Some(Box::new(Declaration {
+            sites: Sites::new([site(0), site(1)]).unwrap(),
+            config: Arc::default(),
+            base: Version::new(),
+        })),
+    };
+    let sent = |after, record| Sent { after, record, seal: None };
+    let records = vec![
+        sent(last, Record::Reply(Arc::new(late))),
+        sent(last + 1, Record::Operation(Arc::new(begins))),
+    ];
+    let message = Message::Records { resource: resource(), records, more: false };
+    two.input(0, Input::Received { from: site(1), message });
+    let lives = |replica: &Replica| replica.resource(&resource()).map(|found| found.log().len());
+    assert_eq!(lives(&two.places[0].replica), Some(1));
+    let disk = two.places[0].disk.clone();
+    let restored = Replica::restore(site(0), Settings::default(), disk);
+    assert_eq!(lives(&restored), Some(1), "after a restart");
 }

@@ -26,9 +26,23 @@ use storm::{Calm, Storm};
 use trace::Trace;
 
 const SEEDS: u64 = 30_000;
-/// Seeds that once failed: a `Reset` that outlived its agent, a tombstone that was behind those of
-/// other sites, a record that a site had lost of its own stream.
-const FAILED_ONCE: [u64; 3] = [77_660_032, 77_422_625, 77_820_235];
+/// Seeds that once failed.
+const FAILED_ONCE: [u64; 7] = [
+    // A `Reset` that outlived its agent.
+    77_660_032,
+    // A tombstone that was behind those of other sites.
+    77_422_625,
+    // A record that a site had lost of its own stream.
+    77_820_235,
+    // Several operations in one message, after one that failed everywhere, with kinds in a circle.
+    1_000_275_590,
+    // A new life that follows replies to what was forgotten.
+    1_000_428_912,
+    // A delete that others had forgotten, and that failed when it was run again.
+    1_005_123_259,
+    // Sites that a request named for a resource that was not there.
+    1_005_042_989,
+];
 /// In this one a site deleted a resource again and again, while its commands failed.
 const TRIED_WITHOUT_END: u64 = 3_988;
 /// The seeds are shared out among so many tests, which run side by side.

@@ -19,6 +19,8 @@ pub(super) enum Alarm {
     Deadline(Ticket),
     /// Have a resource shown.
     Show(ResourceId),
+    /// Try again to delete what others have forgotten.
+    Bury(ResourceId),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]

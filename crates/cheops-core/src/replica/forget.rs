@@ -21,7 +21,7 @@ use alloc::{borrow::Cow, vec, vec::Vec};
 
 use super::{
     Alarm, Answer, Event, Outbox, Replica, Resource,
-    message::{Durable, Message, Record, Reply, Version},
+    message::{Durable, Message, Record, Reply, Sent, Version},
     resource::LAST_NUMBER,
     run::Work,
     stream::digest,
@@ -212,8 +212,8 @@ impl Resource {
     /// Drops what lies within a version but for a delete, which is run again: what others have
     /// forgotten may have changed the state here after the delete was run, in a way that only they
     /// know to be over. The answer is no if there is nothing that could be dropped.
-    /// `told`: another site has just said that it has forgotten them.
-    fn delete_again(&mut self, here: &SiteId, version: &Version, told: bool) -> bool {
+    /// `retries`: also if that was all that was tried before.
+    fn delete_again(&mut self, here: &SiteId, version: &Version, retries: bool) -> bool {
         let (over, left): (Vec<Ix>, Vec<Ix>) =
             self.log.iter().map(|(op, _)| op).partition(|&op| covers(version, &self.log.op(op).id));
         let was_run = |&&op: &&Ix| {
@@ -230,9 +230,10 @@ impl Resource {
         };
         let Some(&delete) = over.iter().filter(was_run).max_by_key(rank) else { return false };
         // A site that is stuck and whose journal knows nothing would come out as it is, and try again
-        // without end. One whose last try has failed tries again when others compare with it.
-        let is_lost = !self.journal.is_sure() && !self.clear_failed;
-        let nothing_to_gain = self.work == Work::Idle || is_lost || !told;
+        // without end. One whose last try has failed tries again after a while.
+        let failed = self.reply_to(delete, here).is_some_and(|reply| reply.outcome.is_failure());
+        let is_lost = !self.journal.is_sure() && !self.clear_failed && !failed;
+        let nothing_to_gain = self.work == Work::Idle || is_lost || !retries;
         if !self.is_idle() || over == [delete] && nothing_to_gain {
             return false;
         }
@@ -259,8 +260,8 @@ impl Resource {
 
 impl Replica {
     /// Goes on with what can be forgotten of a resource, now that it has changed.
-    /// `told`: another site has just said what it has forgotten of it.
-    pub(super) fn bury(&mut self, id: &ResourceId, told: bool, now: Now, out: &mut Outbox) {
+    /// `retries`: what has failed before may be tried again now.
+    pub(super) fn bury(&mut self, id: &ResourceId, retries: bool, now: Now, out: &mut Outbox) {
         let Some(resource) = self.resources.get_mut(id) else { return };
         if let Some(delete) = resource.forgettable(&self.here) {
             return self.forget(id, delete, now, out);
@@ -283,13 +284,15 @@ impl Replica {
             // What contradicted is gone with the life that it was about.
             resource.contradicted = false;
             out.persist(Durable::Trimmed { resource: id.clone(), version: due });
-        } else if !resource.delete_again(&self.here, &due, told) {
+        } else if !resource.delete_again(&self.here, &due, retries) {
             // This site, too, has run the delete that others forgot it by, and knows it no more.
             let last =
                 resource.log.iter().map(|(op, _)| op).max_by_key(|&op| resource.log.op(op).key());
             if let Some(last) = last.filter(|_| all_over && self.withheld.contains_key(id)) {
                 self.forget(id, last, now, out);
                 self.keep_withheld(id, out);
+            } else if !retries {
+                self.arm(now, self.settings.compare_every, Alarm::Bury(id.clone()));
             }
             return;
         }
@@ -355,12 +358,31 @@ impl Replica {
         version.retain(|site, number| *site != self.here || *number <= used || forgets);
         join(&mut tomb.version, &version);
         if tomb.version != known {
-            let (version, by, at) = (tomb.version.clone(), tomb.by.clone(), tomb.at);
-            out.persist(Durable::Forgotten { resource: id.clone(), version, by, at });
-            // A store drops what was written of the resource before that.
-            self.put_aside(id, out);
-            self.keep_withheld(id, out);
+            self.keep_tomb(id, out);
         }
+    }
+
+    /// Forgets a record that comes after its resource was forgotten, and says nothing that counts since then.
+    /// A new life may follow it. Whether that raises the tombstone.
+    pub(super) fn pass_over(&mut self, sent: &Sent) -> bool {
+        let id = sent.record.id();
+        let Some(tomb) = self.tombs.get_mut(sent.record.resource()) else { return false };
+        let known = tomb.version.get(&id.site).copied().unwrap_or(0);
+        let is_next = sent.after <= known && known < id.number && id.number <= LAST_NUMBER;
+        if is_next {
+            tomb.version.insert(id.site.clone(), id.number);
+        }
+        is_next
+    }
+
+    /// Writes a tombstone down again.
+    pub(super) fn keep_tomb(&mut self, id: &ResourceId, out: &mut Outbox) {
+        let Some(tomb) = self.tombs.get(id) else { return };
+        let (version, by, at) = (tomb.version.clone(), tomb.by.clone(), tomb.at);
+        out.persist(Durable::Forgotten { resource: id.clone(), version, by, at });
+        // A store drops what was written of the resource before that.
+        self.put_aside(id, out);
+        self.keep_withheld(id, out);
     }
 
     /// What is forgotten of a resource that is not here.

@@ -400,6 +400,7 @@ impl Replica {
                 Alarm::Ask(resource, site) => self.ask(&resource, &site, now, out),
                 Alarm::Deadline(ticket) => self.give_up(ticket, out),
                 Alarm::Show(resource) => self.show(&resource, out),
+                Alarm::Bury(resource) => self.bury(&resource, true, now, out),
             }
         }
     }

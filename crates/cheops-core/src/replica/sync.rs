@@ -282,14 +282,17 @@ impl Replica {
         now: Now,
         out: &mut Outbox,
     ) -> bool {
-        let mut changed = false;
+        let (mut changed, mut raised) = (false, false);
         let mut todo: Vec<Sent> = records;
         todo.reverse();
         while let Some(sent) = todo.pop() {
             let fit = match (self.resources.get(id), self.declared(&sent)) {
                 (Some(resource), _) => resource.fit(&sent),
                 (None, Some(declared)) => self.begun(id, declared).fit(&sent),
-                (None, None) if self.tomb(id).is_some_and(|tomb| is_over(tomb, &sent)) => continue,
+                (None, None) if self.tomb(id).is_some_and(|tomb| is_over(tomb, &sent)) => {
+                    raised |= self.pass_over(&sent);
+                    continue;
+                }
                 (None, None) if self.tomb(id).is_some() => {
                     // It is about a new life, whose first operation has yet to come. What waited
                     // here, before the old one was forgotten, came from the site that recorded it.
@@ -314,6 +317,10 @@ impl Replica {
             match fit {
                 Fit::Known => {}
                 Fit::Now => {
+                    // The line of the old life is written down before the new one begins.
+                    if core::mem::take(&mut raised) {
+                        self.keep_tomb(id, out);
+                    }
                     self.suspect(&sent.record, out);
                     self.admit(id, &sent.record, sent.seal.as_ref(), now, out);
                     self.tell_trimmed(&sent.record, out);
@@ -337,6 +344,9 @@ impl Replica {
                     out.tell(Event::Refused { from: from.clone(), resource: id.clone(), why });
                 }
             }
+        }
+        if raised {
+            self.keep_tomb(id, out);
         }
         if let Some(resource) = self.resources.get_mut(id) {
             resource.order_streams();
