@@ -132,9 +132,10 @@ pub struct Journal {
     /// How much of the block, counted from its start, needs no second look: its tail up to here
     /// was run, in this order or one that amounts to it.
     checked: usize,
-    /// The run that the tail began with when that was found. A tail that begins elsewhere needs a
-    /// look of its own.
+    /// The run that the tail began with when that was found, and its place in the block. A tail that
+    /// begins with another run, or earlier in the block, needs a look of its own.
     checked_since: u32,
+    checked_from: u32,
 }
 
 impl Default for Journal {
@@ -151,6 +152,7 @@ impl Default for Journal {
             counted: None,
             checked: 0,
             checked_since: 0,
+            checked_from: 0,
         }
     }
 }
@@ -491,9 +493,11 @@ impl Journal {
     /// Compares the tail with what was run since it began: `runs` operations.
     fn compare(&mut self, resolution: &Resolution, from: usize, since: u32, runs: u32) -> Found {
         let block = resolution.block();
-        if self.checked_since != since {
+        let place = u32::try_from(from).unwrap_or(u32::MAX);
+        if self.checked_since != since || place < self.checked_from {
             (self.checked, self.checked_since) = (0, since);
         }
+        self.checked_from = place;
         self.checked = self.checked.max(from);
         let mut met = u32::try_from(self.checked - from).unwrap_or(u32::MAX);
         let mut missing = None;

@@ -27,7 +27,7 @@ use trace::Trace;
 
 const SEEDS: u64 = 30_000;
 /// Seeds that once failed.
-const FAILED_ONCE: [u64; 7] = [
+const FAILED_ONCE: [u64; 8] = [
     // A `Reset` that outlived its agent.
     77_660_032,
     // A tombstone that was behind those of other sites.
@@ -42,6 +42,8 @@ const FAILED_ONCE: [u64; 7] = [
     1_005_123_259,
     // Sites that a request named for a resource that was not there.
     1_005_042_989,
+    // An operation before a reset that failed and is void.
+    2_005_276_904,
 ];
 /// In this one a site deleted a resource again and again, while its commands failed.
 const TRIED_WITHOUT_END: u64 = 3_988;
