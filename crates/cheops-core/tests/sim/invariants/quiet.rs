@@ -1,5 +1,6 @@
 //! Sites that know the same have nothing to say but one digest now and then, and nothing to do. Where
-//! something was lost for ever, what waits for it may still be asked for.
+//! something was lost for ever, what waits for it may still be asked for, and the answer brings what is
+//! known around it.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,9 @@ impl Quiet {
             let quiet = match effect {
                 Effect::Send { message: Message::Compare(stretches), .. } => stretches.len() == 1,
                 Effect::Answer { .. } => true,
-                Effect::Send { message: Message::Want(_), .. } => self.lost,
+                Effect::Send { message: Message::Want(_) | Message::Records { .. }, .. } => {
+                    self.lost
+                }
                 _ => false,
             };
             assert!(quiet, "{site} does {effect:?}, and nothing has happened");
