@@ -4,10 +4,13 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use cheops_core::{
     id::OpId,
     operation::Operation,
-    replica::{Input, Message, Replica, Settings, State, Version},
+    plan::Outcome,
+    replica::{Input, Message, Record, Replica, Reply, Sent, Settings, State, Version},
     time::Millis,
 };
 use support::pair::{
@@ -132,4 +135,44 @@ fn two_operations_under_one_number_are_told_from_a_gap() {
     assert!(refused.iter().any(|why| why.contains("old backup")), "{refused:?}");
     let states = [&a, &b].map(|site| site.resource(&resource("r")).unwrap().state());
     assert_eq!(states, [State::Diverged; 2]);
+}
+
+/// A site has lost the reply that makes its operation void, and has run the operation again. The lost reply
+/// stands once it is back, in whatever order the two come, and everybody reaches the end of the stream.
+#[test]
+fn a_reply_that_makes_an_operation_void_stands_for_a_later_one() {
+    let reply = |number: u64, attempt: u32, outcome: Outcome| {
+        let reply = Reply {
+            id: format!("c:{number}").parse().unwrap(),
+            resource: resource("r"),
+            op: "c:1".parse().unwrap(),
+            attempt,
+            outcome,
+            era: 1,
+            took: Millis(1),
+            output: Box::default(),
+            made: None,
+        };
+        Sent { after: 1, record: Record::Reply(Arc::new(reply)), seal: None }
+    };
+    let (failed, again) = (reply(2, 1, Outcome::Ko), reply(9, 8, Outcome::Ok));
+    for order in [[&failed, &again], [&again, &failed]] {
+        let mut a = replica("a");
+        take(&mut a, [(0, first())]);
+        for sent in order {
+            let records = vec![sent.clone()];
+            let message = Message::Records { resource: resource("r"), records, more: false };
+            a.handle(Input::Received { from: site("c"), message }, now(2));
+        }
+        let mut b = replica("b");
+        talk_on(&mut a, &mut b);
+        for replica in [&a, &b] {
+            let found = replica.resource(&resource("r")).unwrap();
+            assert_eq!(found.version()[&site("c")], 9, "{}", replica.here());
+            let stands = found.reply(&"c:1".parse().unwrap(), &site("c")).unwrap();
+            assert_eq!(stands.attempt, 1, "{}", replica.here());
+            assert!(found.block().next().is_none(), "{}", replica.here());
+        }
+        assert_eq!(a.shared_digest(&site("b")), b.shared_digest(&site("a")));
+    }
 }

@@ -93,7 +93,8 @@ pub(super) struct Rare {
     /// The operations whose requesters gave a key. Of several with one key, received apart, the
     /// earliest.
     keys: BTreeMap<Key, Ix>,
-    /// Replies to operations that are forgotten: nobody asks for them, but streams have no gaps.
+    /// Replies to operations that are forgotten, and those in whose place an earlier one stands: nobody
+    /// asks for them, but streams have no gaps.
     strays: BTreeMap<OpId, Arc<Reply>>,
     /// The site that was asked for all that it has, and how far it has answered.
     pub(super) repair: Option<(SiteId, Version)>,
@@ -587,8 +588,17 @@ impl Resource {
 
     fn take_reply(&mut self, reply: &Arc<Reply>) -> Option<Ix> {
         let ix = self.log.find(&reply.op)?;
-        if self.stands(ix, reply) {
-            let stood = self.shared_reply(ix, &reply.id.site).cloned();
+        let stood = self.shared_reply(ix, &reply.id.site).cloned();
+        let stands = self.stands(ix, reply);
+        if let Some(stood) = &stood {
+            let (first, other) = if stands { (reply, stood) } else { (stood, reply) };
+            // A later number may be the last of its stream, which others have to reach.
+            if other.id.number > first.id.number {
+                let rare = self.rare.get_or_insert_default();
+                rare.strays.insert(other.id.clone(), other.clone());
+            }
+        }
+        if stands {
             self.replies.insert(ix, reply.clone());
             // One to an operation that is forgotten elsewhere counts for none.
             if !self.log.is_forgotten(&reply.op) {
@@ -638,21 +648,22 @@ impl Resource {
     pub(super) fn record(&self, site: &SiteId, number: u64, item: Item) -> Option<Record> {
         match item {
             Item::Operation(ix) => Some(Record::Operation(self.log.op(ix).clone())),
-            Item::Reply(ix) => self
-                .replies
-                .get(ix, site)
-                .filter(|reply| reply.id.number == number)
-                .map(|reply| Record::Reply(reply.clone())),
-            Item::Stray => {
-                let id = OpId { site: site.clone(), number };
-                let stray = self.rare.as_ref().and_then(|rare| rare.strays.get(&id));
-                stray.map(|reply| Record::Reply(reply.clone()))
+            Item::Reply(ix) => {
+                let known = self.replies.get(ix, site).filter(|reply| reply.id.number == number);
+                let reply = known.or_else(|| self.stray(site, number));
+                reply.map(|reply| Record::Reply(reply.clone()))
             }
+            Item::Stray => self.stray(site, number).map(|reply| Record::Reply(reply.clone())),
             Item::Shown => {
                 let shown = self.shown.get(site).filter(|shown| shown.id.number == number);
                 shown.map(|shown| Record::Shown(shown.clone()))
             }
         }
+    }
+
+    fn stray(&self, site: &SiteId, number: u64) -> Option<&Arc<Reply>> {
+        let strays = &self.rare.as_ref()?.strays;
+        strays.get(&OpId { site: site.clone(), number })
     }
 
     /// Whether a record is a first operation, which depends on nothing, and names a site.
