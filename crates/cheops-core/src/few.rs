@@ -2,7 +2,7 @@
 //! resources with one operation.
 //!
 //! - [`Few`]: a list that often has one element, which needs no allocation.
-//! - [`Rare`]: a collection that is nearly always empty, and takes one word then.
+//! - [`OnDemand`]: a collection that is nearly always empty, and is allocated when it is first filled.
 //!
 //! What must stay true: two collections with the same elements are equal, however they came to be.
 
@@ -18,12 +18,12 @@ use core::{
 pub(crate) enum Few<T> {
     One(T),
     /// Any number. The list is behind a pointer: it takes less room where there is one element.
-    Many(Rare<Vec<T>>),
+    Many(OnDemand<Vec<T>>),
 }
 
 impl<T> Default for Few<T> {
     fn default() -> Self {
-        Self::Many(Rare::default())
+        Self::Many(OnDemand::default())
     }
 }
 
@@ -118,7 +118,7 @@ impl<T> Few<T> {
         if let Self::One(_) = self
             && let Self::One(value) = mem::take(self)
         {
-            *self = Self::Many(Rare(Some(Box::new(vec![value]))));
+            *self = Self::Many(OnDemand(Some(Box::new(vec![value]))));
         }
         match self {
             Self::Many(values) => values.make(),
@@ -140,15 +140,15 @@ impl<T: Clone> Few<T> {
 
 /// A collection that is nearly always empty: no memory is allocated before something is put in.
 #[derive(Debug, Clone)]
-pub(crate) struct Rare<T>(Option<Box<T>>);
+pub(crate) struct OnDemand<T>(Option<Box<T>>);
 
-impl<T> Default for Rare<T> {
+impl<T> Default for OnDemand<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<T: Default> Rare<T> {
+impl<T: Default> OnDemand<T> {
     /// The collection, if something was ever put in.
     pub(crate) fn filled(&self) -> Option<&T> {
         self.0.as_deref()
@@ -165,7 +165,7 @@ impl<T: Default> Rare<T> {
     }
 }
 
-impl<T: PartialEq + Default> PartialEq for Rare<T> {
+impl<T: PartialEq + Default> PartialEq for OnDemand<T> {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (None, None) => true,
@@ -175,9 +175,9 @@ impl<T: PartialEq + Default> PartialEq for Rare<T> {
     }
 }
 
-impl<T: Eq + Default> Eq for Rare<T> {}
+impl<T: Eq + Default> Eq for OnDemand<T> {}
 
-impl<T: Hash + Default> Hash for Rare<T> {
+impl<T: Hash + Default> Hash for OnDemand<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match &self.0 {
             Some(value) => value.hash(state),
@@ -186,7 +186,7 @@ impl<T: Hash + Default> Hash for Rare<T> {
     }
 }
 
-impl<T> Deref for Rare<Vec<T>> {
+impl<T> Deref for OnDemand<Vec<T>> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -257,12 +257,12 @@ mod tests {
 
     #[test]
     fn an_emptied_collection_is_one_that_was_never_filled() {
-        let hash = |rare: &Rare<Vec<u32>>| {
+        let hash = |rare: &OnDemand<Vec<u32>>| {
             let mut hasher = siphasher::sip::SipHasher13::new();
             rare.hash(&mut hasher);
             hasher.finish()
         };
-        let never = Rare::<Vec<u32>>::default();
+        let never = OnDemand::<Vec<u32>>::default();
         let mut emptied = never.clone();
         emptied.make().push(7);
         assert_eq!(*emptied, [7]);

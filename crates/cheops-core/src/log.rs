@@ -18,7 +18,7 @@
 use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec, vec::Vec};
 
 use crate::{
-    few::{Few, Rare, push},
+    few::{Few, OnDemand, push},
     id::{BySite, OpId, SiteId},
     operation::SharedOperation,
     time::Timestamp,
@@ -90,9 +90,9 @@ pub struct Log {
     heads: Few<Ix>,
     in_time: bool,
     /// The operations that delete the resource.
-    deletes: Rare<Vec<Ix>>,
+    deletes: OnDemand<Vec<Ix>>,
     /// What was forgotten with an earlier life of the resource: up to these numbers, of each site.
-    forgotten: Rare<BTreeMap<SiteId, u64>>,
+    forgotten: OnDemand<BTreeMap<SiteId, u64>>,
 }
 
 impl Default for Log {
@@ -103,8 +103,8 @@ impl Default for Log {
             origins: BySite::default(),
             heads: Few::default(),
             in_time: true,
-            deletes: Rare::default(),
-            forgotten: Rare::default(),
+            deletes: OnDemand::default(),
+            forgotten: OnDemand::default(),
         }
     }
 }

@@ -24,7 +24,7 @@
 use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
 
 use crate::{
-    few::{Few, Rare},
+    few::{Few, OnDemand},
     log::{Ix, Log},
     resolve::{Fate, Resolution},
     rules::KindIx,
@@ -124,9 +124,9 @@ pub struct Journal {
     /// Nobody knows the state: something that was to replace it may or may not have happened.
     unsure: bool,
     /// Operations that failed here since then.
-    failed: Rare<BTreeSet<Ix>>,
+    failed: OnDemand<BTreeSet<Ix>>,
     /// The numbers of failed runs since then whose operations are void, ascending.
-    vain: Rare<Vec<u32>>,
+    vain: OnDemand<Vec<u32>>,
     /// What was found when failed runs were last counted, as long as it holds.
     counted: Option<Box<Counted>>,
     /// How much of the block, counted from its start, needs no second look: its tail up to here
@@ -147,8 +147,8 @@ impl Default for Journal {
             base: None,
             era: 0,
             unsure: false,
-            failed: Rare::default(),
-            vain: Rare::default(),
+            failed: OnDemand::default(),
+            vain: OnDemand::default(),
             counted: None,
             checked: 0,
             checked_since: 0,
@@ -195,8 +195,8 @@ impl Journal {
         self.base = base;
         self.era += 1;
         self.unsure = false;
-        self.failed = Rare::default();
-        self.vain = Rare::default();
+        self.failed = OnDemand::default();
+        self.vain = OnDemand::default();
         self.counted = None;
     }
 

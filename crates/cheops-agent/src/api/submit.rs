@@ -342,7 +342,7 @@ async fn may_configure(context: &Context, who: &Who, submission: &Submission) ->
             let reachable = context.reachable(&others);
             (config, others.into_iter().filter(|site| !reachable.contains(site)).collect())
         }
-        // It is not created here: whoever knows it looks.
+        // This request does not create the resource: a site that has it checks the configuration.
         None if submission.sites.is_none() => (Config::default(), Vec::new()),
         None => {
             let told = pass::who_knows(context, &submission.resource, CREATING).await;

@@ -160,7 +160,7 @@ async fn what_others_reach_needs_tls_and_a_token() {
         send_secure(api, &trusted, post("/api/v1/session", &json!({ "token": token }))).await;
     assert_eq!(status, 204);
     assert!(headers[header::SET_COOKIE].to_str().unwrap().ends_with("; Secure"));
-    // Who speaks no TLS there is not answered, and holds up nobody.
+    // A client that speaks no TLS gets no answer, and delays no other client.
     let plain = TcpStream::connect(("127.0.0.1", api.port())).await.unwrap();
     let (mut requests, connection) =
         hyper::client::conn::http1::handshake::<_, Body>(TokioIo::new(plain)).await.unwrap();

@@ -50,7 +50,7 @@ impl Site {
         send(TcpStream::connect(self.agent.api()).await.unwrap(), request).await
     }
 
-    /// Over the Unix socket, as whoever runs this.
+    /// Sends a request over the Unix socket, as the user that runs the tests.
     async fn ask_as_user(&self, request: Request<Body>) -> (u16, Value) {
         let unix = UnixStream::connect(self.agent.socket().unwrap()).await.unwrap();
         let (status, _, body) = send(unix, request).await;
@@ -98,7 +98,7 @@ fn post(path: &str, body: &Value) -> Request<Body> {
 }
 
 fn operation(id: &str, kind: &str, sites: &str) -> Request<Body> {
-    // Nobody here can run anything: what is looked at is whether it is accepted.
+    // The sites run no commands: the tests look at whether an operation is accepted.
     let body =
         json!({ "command": "true", "kind": kind, "sites": sites, "author": "eve", "wait": "0s" });
     post(&format!("/api/v1/resources/{id}/operations"), &body)

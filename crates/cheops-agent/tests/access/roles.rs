@@ -140,7 +140,7 @@ async fn the_author_is_what_the_door_found_out() {
     assert_eq!(site.with(&operator, operation("by-token", "set", "here")).await.0, 202);
     assert_eq!(site.ask(operation("by-loopback", "set", "here")).await.0, 202);
     assert_eq!(site.ask_as_user(operation("by-socket", "set", "here")).await.0, 202);
-    // Nobody can say for whom another site asks but another site.
+    // Only another site may say for which user it asks.
     let mut forged = operation("forged", "set", "here");
     let told = "eyJhdXRob3IiOiJyb290Iiwicm9sZSI6ImFkbWluIn0=".parse().unwrap();
     forged.headers_mut().insert("x-cheops-asked-by", told);
@@ -206,7 +206,7 @@ async fn who_asked_is_the_author_at_the_site_that_it_is_passed_on_to_and_may_no_
     assert_eq!(a.with(&on_b, again()).await.0, 202);
     let (status, kind) = a.with(&on_a, again()).await;
     assert_eq!((status, kind.as_str()), (403, "not-allowed"));
-    // Nor may somebody set commands there who may not here.
+    // An operator held to kinds may not set commands at the other site either.
     let of_kind = a.token(json!({ "name": "kim", "role": "operator", "kinds": ["set"] })).await;
     for (config, status) in [(json!({ "Show": "id" }), 403), (json!({ "Timeout": "3s" }), 202)] {
         assert_eq!(a.with(&of_kind, configured("x", None, &config)).await.0, status, "{config}");

@@ -28,6 +28,25 @@ impl Cluster {
         CouchDb::open(&self.couch.config, "here".parse().unwrap(), self.data.path()).unwrap()
     }
 
+    /// Stops all nodes but the first: there is no quorum.
+    fn only_first(&self) {
+        for node in [1, 2] {
+            self.strict.stop_node(node);
+        }
+    }
+
+    fn start_others(&self) {
+        for node in [1, 2] {
+            self.strict.start_node(node);
+        }
+    }
+
+    /// Stops the first node and starts the others: a quorum that lacks what the first alone has stored.
+    fn only_others(&self) {
+        self.strict.stop_node(0);
+        self.start_others();
+    }
+
     /// How many documents of records there are.
     fn documents(&self) -> usize {
         let found = self.couch.look(&format!("/{}/_all_docs", self.couch.config.database));
@@ -55,17 +74,12 @@ fn a_batch_that_one_node_stored_is_not_acknowledged_however_often_it_is_written(
     let cluster = Cluster::start();
     let mut engine = cluster.open();
     engine.append(&own(1..=3)).unwrap();
-    for node in [1, 2] {
-        cluster.strict.stop_node(node);
-    }
+    cluster.only_first();
     for _ in 0..3 {
         assert_too_few_nodes(&mut engine, &own(4..=6));
     }
     // The only node that has it is lost.
-    cluster.strict.stop_node(0);
-    for node in [1, 2] {
-        cluster.strict.start_node(node);
-    }
+    cluster.only_others();
     assert_eq!(engine.append(&own(4..=6)).unwrap(), 6);
     assert_eq!(cluster.written(), own(1..=6));
 }
@@ -74,13 +88,9 @@ fn a_batch_that_one_node_stored_is_not_acknowledged_however_often_it_is_written(
 fn a_batch_that_one_node_stored_counts_once_the_others_have_it() {
     let cluster = Cluster::start();
     let mut engine = cluster.open();
-    for node in [1, 2] {
-        cluster.strict.stop_node(node);
-    }
+    cluster.only_first();
     assert_too_few_nodes(&mut engine, &own(1..=3));
-    for node in [1, 2] {
-        cluster.strict.start_node(node);
-    }
+    cluster.start_others();
     assert_eq!(engine.append(&own(1..=3)).unwrap(), 3);
     assert_eq!(engine.append(&own(4..=4)).unwrap(), 4);
     for node in 0..3 {
@@ -102,10 +112,7 @@ fn records_whose_documents_one_node_stored_and_lost_are_read_from_the_journal() 
     let sealed = sealed(7);
     let batch = [own(2..=3), vec![sealed.clone()]].concat();
     assert_eq!(engine.append(&batch).unwrap(), 4);
-    cluster.strict.stop_node(0);
-    for node in [1, 2] {
-        cluster.strict.start_node(node);
-    }
+    cluster.only_others();
     assert_eq!(cluster.written(), [own(1..=1), batch].concat());
     let Durable::Record(record, Some(seal)) = &sealed else { panic!("{sealed:?}") };
     let found = engine.reader().seals(record.resource(), &[record.id().clone()].into());
@@ -126,9 +133,7 @@ fn sealed(number: u64) -> Durable {
 fn an_agent_does_not_start_on_databases_that_one_node_stored() {
     let cluster = Cluster::start();
     drop(cluster.open());
-    for node in [1, 2] {
-        cluster.strict.stop_node(node);
-    }
+    cluster.only_first();
     let opened = CouchDb::open(&cluster.couch.config, "here".parse().unwrap(), cluster.data.path());
     let Err(error) = opened else { panic!("it was opened") };
     assert!(error.to_string().contains("too few of its nodes"), "{error}");
@@ -139,18 +144,13 @@ fn a_page_that_was_never_acknowledged_does_not_displace_one_that_was() {
     let cluster = Cluster::start();
     let mut engine = cluster.open();
     engine.append(&own(1..=3)).unwrap();
-    for node in [1, 2] {
-        cluster.strict.stop_node(node);
-    }
+    cluster.only_first();
     for _ in 0..2 {
         assert_too_few_nodes(&mut engine, &own(4..=5));
     }
     drop(engine);
     // Another agent goes on without the node that has the page.
-    cluster.strict.stop_node(0);
-    for node in [1, 2] {
-        cluster.strict.start_node(node);
-    }
+    cluster.only_others();
     let mut engine = cluster.open();
     read(&mut engine);
     assert_eq!(engine.append(&own(6..=8)).unwrap(), 6);
@@ -177,17 +177,12 @@ fn a_batch_of_several_pages_that_one_node_stored_is_not_the_end_of_the_journal()
     let cluster = Cluster::start();
     let mut engine = cluster.open();
     engine.append(&own(1..=3)).unwrap();
-    for node in [1, 2] {
-        cluster.strict.stop_node(node);
-    }
+    cluster.only_first();
     for _ in 0..2 {
         assert_too_few_nodes(&mut engine, &own(4..=1_503));
     }
     drop(engine);
-    cluster.strict.stop_node(0);
-    for node in [1, 2] {
-        cluster.strict.start_node(node);
-    }
+    cluster.only_others();
     // Another agent gives the first of these numbers to other values. Then the node with the old pages is back.
     let mut engine = cluster.open();
     read(&mut engine);
@@ -253,9 +248,7 @@ fn documents_are_written_after_a_quorum_has_stored_the_page_that_names_them() {
         // Replication would carry them to other sites, while this site may give their numbers to others.
         assert_eq!(cluster.documents(), 3);
     }
-    for node in [1, 2] {
-        cluster.strict.start_node(node);
-    }
+    cluster.start_others();
     assert_eq!(engine.append(&own(4..=6)).unwrap(), 6);
     assert_eq!(cluster.documents(), 6);
     assert_eq!(cluster.written(), own(1..=6));

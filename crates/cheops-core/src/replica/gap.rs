@@ -93,11 +93,17 @@ impl Replica {
         id: &ResourceId,
         records: &[Sent],
     ) -> Option<Version> {
-        let rare = self.resources.get_mut(id)?.rare.as_mut()?;
-        let (_, version) = rare.repair.as_mut().filter(|(site, _)| site == from)?;
+        let resource = self.resources.get_mut(id)?;
+        let known = resource.version();
+        let repair = &mut resource.rare.as_mut()?.repair;
+        let (_, version) = repair.as_mut().filter(|(site, _)| site == from)?;
         for id in records.iter().map(|sent| sent.record.id()) {
             join(version, &Version::from([(id.site.clone(), id.number)]));
         }
-        Some(version.clone())
+        let version = version.clone();
+        // When all of it has come, an exchange of new records is none of this.
+        let is_reached = |(site, number): (&SiteId, &u64)| version.get(site) >= Some(number);
+        repair.take_if(|_| known.iter().all(is_reached));
+        Some(version)
     }
 }

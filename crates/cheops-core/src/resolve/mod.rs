@@ -29,7 +29,7 @@ use alloc::{
 pub use self::account::{Account, Reset};
 use self::standing::Standing;
 use crate::{
-    few::{Few, Rare},
+    few::{Few, OnDemand},
     id::Kind,
     log::{Ix, LaneIx, Log},
     rules::{KindIx, Rules, Verdict, When},
@@ -107,16 +107,16 @@ pub struct Resolution {
     /// For each lane, how many of its operations a reset follows: these are over.
     over: Few<u32>,
     /// For each lane, the places of the resets in it that are not void.
-    resets: Few<Rare<Vec<u32>>>,
+    resets: Few<OnDemand<Vec<u32>>>,
     standing: Standing,
     /// For a kept operation, those that were found to fall to it. If it goes, they are asked again.
     /// The receipts are not made from this: who is found first depends on the order of arrival.
-    felled: Rare<BTreeMap<Ix, Vec<Ix>>>,
+    felled: OnDemand<BTreeMap<Ix, Vec<Ix>>>,
     block: Few<Ix>,
     /// The places in the block of operations that replace the state.
     replacing: Few<usize>,
     /// The places in the block where the order that entries ask for could not be kept.
-    forced: Rare<Vec<usize>>,
+    forced: OnDemand<Vec<usize>>,
 }
 
 /// Operations whose fate must be decided (again), strongest first.
@@ -136,10 +136,10 @@ impl Resolution {
             states: Few::default(),
             over: Few::default(),
             resets: Few::default(),
-            felled: Rare::default(),
+            felled: OnDemand::default(),
             block: Few::default(),
             replacing: Few::default(),
-            forced: Rare::default(),
+            forced: OnDemand::default(),
         }
     }
 
@@ -334,7 +334,7 @@ impl Resolution {
         self.states.push(State { fate: Fate::Fallen, kind, listed: false, place: 0 });
         let lanes = log.lanes().count();
         self.over.resize(lanes, 0);
-        self.resets.resize(lanes, Rare::default());
+        self.resets.resize(lanes, OnDemand::default());
         self.standing.grow(lanes);
     }
 

@@ -216,7 +216,7 @@ struct End {
 }
 
 /// Finds the end of the journal. Pages after it are removed. In a cluster, a quorum of the nodes has the last batch
-/// from then on: nobody knows whether the agent that has written it was told so.
+/// from then on: the agent that wrote it may have acknowledged it.
 fn end_of_journal(databases: &Databases) -> Result<End, Trouble> {
     // Every number before a batch was given to a value, even if its page is gone.
     let mut given = 0;

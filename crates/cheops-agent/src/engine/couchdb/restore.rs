@@ -1,4 +1,4 @@
-//! Restores documents of records that somebody has removed or edited.
+//! Restores documents of records that were removed or edited by hand.
 //!
 //! What must stay true: a restored document has a revision that ends with the hash of its record, and wins over all
 //! that stands under its id; a document that the server does not take holds up no other.
