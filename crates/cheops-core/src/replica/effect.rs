@@ -170,7 +170,8 @@ pub struct Report {
 /// is on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// Write it down.
+    /// Write it down. All that one input persists is written as one batch: after a crash either all of
+    /// it is there or nothing is.
     Persist(Durable),
     /// Send a message. It may get lost; nothing depends on its arrival but time.
     Send {

@@ -608,7 +608,7 @@ impl<A: App, W: Watch> World<A, W> {
         let asked = matches!(input, Input::Received { .. });
         let effects = replica.handle(input, now);
         let crash = self.one_of(self.weather.crash);
-        let done = if crash { self.rng.usize(0..=effects.len()) } else { effects.len() };
+        let done = if crash { self.done_before_crash(&effects) } else { effects.len() };
         for effect in effects.into_iter().take(done) {
             self.see(n, Seen::Done(&effect));
             self.carry_out(n, effect, asked);
@@ -618,6 +618,15 @@ impl<A: App, W: Watch> World<A, W> {
             self.crash(n, power);
         }
         self.set_tick(n);
+    }
+
+    /// How many effects of an input are carried out before a crash. An engine writes a batch whole or
+    /// not at all, so either all that the input persists is on disk or nothing is.
+    fn done_before_crash(&mut self, effects: &[Effect]) -> usize {
+        let is_persist = |effect: &&Effect| matches!(effect, Effect::Persist(_));
+        let persists = effects.iter().take_while(is_persist).count();
+        let done = self.rng.usize(0..=effects.len());
+        if done < persists { 0 } else { done }
     }
 
     fn set_tick(&mut self, n: usize) {
