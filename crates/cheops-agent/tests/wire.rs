@@ -164,7 +164,7 @@ fn messages() -> [(&'static str, Message); 8] {
     ]
 }
 
-fn durables() -> [(&'static str, Durable); 16] {
+fn durables() -> [(&'static str, Durable); 17] {
     let steps = Action::Steps([Action::command("incr x"), http()].into());
     let first = Operation {
         parents: Box::default(),
@@ -216,6 +216,7 @@ fn durables() -> [(&'static str, Durable); 16] {
         ("aside", Durable::Aside(shown())),
         ("decided", decided),
         ("contradicted", Durable::Contradicted("counter".parse().unwrap())),
+        ("leftover", Durable::Leftover("counter".parse().unwrap())),
     ]
 }
 

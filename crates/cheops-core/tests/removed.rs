@@ -24,7 +24,8 @@ use cheops_core::{
     matrix::Config,
     operation::Action,
     replica::{
-        Answer, Durable, Held, Input, Replica, Resource, Settings, State, Submission, Ticket,
+        Answer, Durable, Held, Input, Message, Replica, Resource, Settings, State, Submission,
+        Ticket,
     },
     time::Millis,
 };
@@ -341,6 +342,63 @@ fn what_is_held_outlives_the_resource() {
     assert_eq!(all_held(&world, 2).len(), 1);
 }
 
+/// Three sites have forgotten a resource. The third is removed, begins it again and is let back in, so that
+/// what it received is held. Then it hears that another site has forgotten more of the earlier life.
+fn begun_again_while_removed(config: &str) -> Sky {
+    let mut world = three(config);
+    world.submit(0, request("delete 0"));
+    world.run_for(10_000);
+    assert!((0..3).all(|n| replica(&world, n).resource(&resource()).is_none()));
+    remove(&mut world, 2);
+    let config = Some(Config::from_json(config).unwrap());
+    world.submit(2, Submission { config, ..request("set 30") });
+    world.run_for(1_000);
+    back(&mut world, 2);
+    assert!(replica(&world, 2).resource(&resource()).is_none());
+    assert_eq!(all_held(&world, 2).len(), 1);
+    assert_eq!(world.app(2, &resource()).0, 30, "what it has run is still in the application");
+    let mut version = replica(&world, 0).forgotten(&resource()).unwrap().clone();
+    *version.get_mut(&site("b")).unwrap() += 1;
+    let message = Message::Forgotten(vec![(resource(), version)]);
+    world.input(2, Input::Received { from: site("b"), message });
+    world
+}
+
+/// Restarts a site. Its store has dropped all that was written before the last tombstone.
+fn restart_after_tombstone(world: &mut Sky, n: usize) {
+    let disk = &mut world.sites[n].disk;
+    let tombstone = disk.iter().rposition(|durable| matches!(durable, Durable::Forgotten { .. }));
+    disk.drain(..tombstone.unwrap());
+    world.crash(n, false);
+    world.run_for(5_000);
+}
+
+#[test]
+fn what_a_held_operation_has_left_in_the_application_is_known_after_a_later_tombstone() {
+    let config = CONFIG.replacen('{', "{\"Reset\": \"set 0\", ", 1);
+    for restarts in [false, true] {
+        let mut world = begun_again_while_removed(&config);
+        if restarts {
+            restart_after_tombstone(&mut world, 2);
+        }
+        let config = Some(Config::from_json(&config).unwrap());
+        world.submit(0, Submission { config, ..request("inc 10") });
+        world.run_for(30_000);
+        let apps = [0, 1, 2].map(|n| world.app(n, &resource()).0);
+        assert_eq!(apps, [10; 3], "restarts: {restarts}");
+    }
+}
+
+#[test]
+fn a_number_of_a_held_operation_is_not_used_again_after_a_later_tombstone() {
+    let mut world = begun_again_while_removed(CONFIG);
+    let held = replica(&world, 2).held().next().unwrap().op.id.clone();
+    restart_after_tombstone(&mut world, 2);
+    let ticket = world.submit(2, request("set 31")).unwrap();
+    let Some(Answer::Accepted(op, _)) = world.answers[&ticket].first() else { panic!("refused") };
+    assert!(op.number > held.number, "{op} after {held}");
+}
+
 fn pick<T: Clone>(rng: &mut fastrand::Rng, of: &[T]) -> T {
     of[rng.usize(0..of.len())].clone()
 }
@@ -398,7 +456,13 @@ impl Storm {
         let written: Vec<&Durable> =
             self.world.sites[n].disk.iter().filter(|durable| *durable.resource() == id).collect();
         let line = |durable: &&Durable| {
-            matches!(durable, Durable::Held { .. } | Durable::Aside(_) | Durable::Decided { .. })
+            matches!(
+                durable,
+                Durable::Held { .. }
+                    | Durable::Aside(_)
+                    | Durable::Leftover(_)
+                    | Durable::Decided { .. }
+            )
         };
         let least = written.iter().rposition(line).map_or(0, |last| last + 1);
         if least < written.len() {

@@ -359,6 +359,7 @@ pub(super) fn wrote(here: &SiteId, seq: Seq, durable: &Durable) -> Option<Change
         | Durable::Held { .. }
         | Durable::Contradicted(_)
         | Durable::Aside(_)
+        | Durable::Leftover(_)
         | Durable::Decided { .. } => return None,
     };
     let resource = Some(durable.resource().to_string());

@@ -34,6 +34,7 @@ enum What {
     Aside = 11,
     Decided = 12,
     Contradicted = 13,
+    Leftover = 14,
 }
 
 impl Entry {
@@ -52,6 +53,7 @@ impl Entry {
             Durable::Aside(record) => (What::Aside, Some(record.id())),
             Durable::Decided { op, .. } => (What::Decided, Some(op)),
             Durable::Contradicted(_) => (What::Contradicted, None),
+            Durable::Leftover(_) => (What::Leftover, None),
         };
         Self { resource: durable.resource().clone(), what, id: id.cloned() }
     }
@@ -92,6 +94,7 @@ impl Entry {
             11 => What::Aside,
             12 => What::Decided,
             13 => What::Contradicted,
+            14 => What::Leftover,
             _ => return None,
         };
         let resource = take_text(&mut bytes)?.parse().ok()?;
@@ -102,6 +105,7 @@ impl Entry {
             | What::Trimmed
             | What::Withheld
             | What::Contradicted
+            | What::Leftover
             | What::Held => None,
             What::Operation
             | What::Reply
@@ -133,6 +137,7 @@ impl fmt::Display for Entry {
             What::Decided => "what was decided about",
             What::Cleared => "the end of a reset",
             What::Contradicted => "that a number of it was used twice",
+            What::Leftover => "that the application may have something of it",
         };
         match &self.id {
             Some(id) => write!(f, "{word} {id}"),

@@ -16,6 +16,7 @@ pub(crate) fn forgets(durable: &Durable) -> Option<&ResourceId> {
         | Durable::Held { .. }
         | Durable::Contradicted(_)
         | Durable::Aside(_)
+        | Durable::Leftover(_)
         | Durable::Decided { .. } => None,
     }
 }
@@ -34,6 +35,7 @@ pub(crate) fn resumes(durable: &Durable) -> Option<&ResourceId> {
         | Durable::Held { .. }
         | Durable::Contradicted(_)
         | Durable::Aside(_)
+        | Durable::Leftover(_)
         | Durable::Decided { .. } => None,
     }
 }

@@ -79,6 +79,8 @@ enum Kind<'a> {
     },
     #[serde(borrow)]
     Contradicted(Text<'a, ResourceId>),
+    #[serde(borrow)]
+    Leftover(Text<'a, ResourceId>),
 }
 
 impl Durable<'_> {
@@ -132,6 +134,7 @@ impl<'a> Twin<'a> for Durable<'a> {
                 done: *done,
             },
             replica::Durable::Contradicted(resource) => Kind::Contradicted(Text::of(resource)?),
+            replica::Durable::Leftover(resource) => Kind::Leftover(Text::of(resource)?),
             replica::Durable::Aside(record) => Kind::Aside(Record::of(record).at("record")?),
             replica::Durable::Decided { resource, op, adopted } => Kind::Decided {
                 resource: Text::of(resource)?,
@@ -184,6 +187,9 @@ impl<'a> Twin<'a> for Durable<'a> {
             },
             Kind::Contradicted(resource) => {
                 replica::Durable::Contradicted(resource.read(names).at("resource")?)
+            }
+            Kind::Leftover(resource) => {
+                replica::Durable::Leftover(resource.read(names).at("resource")?)
             }
             Kind::Aside(record) => replica::Durable::Aside(record.read(names).at("record")?),
             Kind::Decided { resource, op, adopted } => replica::Durable::Decided {

@@ -232,6 +232,7 @@ pub(crate) fn durable() -> impl Strategy<Value = Durable> {
         1 => resource().prop_map(Durable::Clearing),
         1 => resource().prop_map(Durable::Cleared),
         1 => resource().prop_map(Durable::Contradicted),
+        1 => resource().prop_map(Durable::Leftover),
         1 => (resource(), version(), op_id(), any::<u64>()).prop_map(
             |(resource, version, by, at)| Durable::Forgotten {
                 resource,

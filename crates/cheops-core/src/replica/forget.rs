@@ -333,7 +333,8 @@ impl Replica {
         let (by, at) = (tomb.by.clone(), tomb.at);
         self.tombs.insert(id.clone(), tomb);
         out.persist(Durable::Forgotten { resource: id.clone(), version, by, at });
-        self.put_aside(id, out);
+        self.outlive(id);
+        self.keep_held(id, out);
         out.tell(Event::Forgotten(id.clone()));
         // What waited may be the first of a new life.
         let here = self.here.clone();
@@ -375,13 +376,14 @@ impl Replica {
         is_next
     }
 
-    /// Writes a tombstone down again.
+    /// Writes a tombstone down again, with all that outlasts it: a store drops what was written of the
+    /// resource before that.
     pub(super) fn keep_tomb(&mut self, id: &ResourceId, out: &mut Outbox) {
         let Some(tomb) = self.tombs.get(id) else { return };
         let (version, by, at) = (tomb.version.clone(), tomb.by.clone(), tomb.at);
         out.persist(Durable::Forgotten { resource: id.clone(), version, by, at });
-        // A store drops what was written of the resource before that.
-        self.put_aside(id, out);
+        self.keep_held(id, out);
+        self.keep_floor(id, out);
         self.keep_withheld(id, out);
     }
 

@@ -327,9 +327,8 @@ impl Replica {
         undecided
     }
 
-    /// Writes down again what is held of a resource that was just forgotten.
-    pub(super) fn put_aside(&mut self, id: &ResourceId, out: &mut Outbox) {
-        self.outlive(id);
+    /// Writes down again what is held of a resource whose tombstone was just written.
+    pub(super) fn keep_held(&self, id: &ResourceId, out: &mut Outbox) {
         let Some(hold) = self.held.get(id) else { return };
         for Held { op, reply } in hold.ops.values() {
             out.persist(Durable::Aside(Record::Operation(op.clone())));
@@ -337,9 +336,21 @@ impl Replica {
                 out.persist(Durable::Aside(Record::Reply(reply.clone())));
             }
         }
+        if hold.left_over {
+            out.persist(Durable::Leftover(id.clone()));
+        }
     }
 
-    /// Of a resource that is forgotten, nothing is left in the application, and nobody asks how it went.
+    /// Writes down again which numbers this site has used beyond those of a tombstone.
+    pub(super) fn keep_floor(&self, id: &ResourceId, out: &mut Outbox) {
+        let (known, floor) = (self.last_number(id), self.floor(id));
+        if floor > known {
+            out.persist(held(id, &self.here, known, floor, true));
+        }
+    }
+
+    /// Takes note that a resource was deleted here: nothing is left in the application, and no site waits
+    /// for a reply.
     pub(super) fn outlive(&mut self, id: &ResourceId) {
         if let Some(hold) = self.held.get_mut(id) {
             hold.left_over = false;
@@ -375,6 +386,9 @@ impl Replica {
                     }
                     Record::Shown(_) => {}
                 }
+            }
+            Durable::Leftover(resource) => {
+                self.held.entry(resource.clone()).or_default().left_over = true;
             }
             Durable::Decided { resource, op, adopted } => {
                 self.decide(resource, op, adopted.clone());

@@ -277,6 +277,9 @@ pub enum Durable {
     Contradicted(ResourceId),
     /// A record of this site that is held, of a resource of which all else is forgotten.
     Aside(Record),
+    /// Operations of the resource that are held have run here, and the resource is gone: what they did may
+    /// still be in the application.
+    Leftover(ResourceId),
     /// A person has decided about an operation that is held.
     Decided {
         /// The resource.
@@ -297,6 +300,7 @@ impl Durable {
             | Self::Clearing(resource)
             | Self::Cleared(resource)
             | Self::Contradicted(resource)
+            | Self::Leftover(resource)
             | Self::Forgotten { resource, .. }
             | Self::Trimmed { resource, .. }
             | Self::Withheld { resource, .. }

@@ -222,6 +222,7 @@ impl Resource {
             | Durable::Withheld { .. }
             | Durable::Held { .. }
             | Durable::Aside(_)
+            | Durable::Leftover(_)
             | Durable::Decided { .. } => {}
         }
     }

@@ -163,6 +163,7 @@ fn written(durable: &Durable) -> String {
             format!("held {resource} of {site} after {known}, numbers after {floor}: {done}")
         }
         Durable::Contradicted(resource) => format!("contradicted {resource}"),
+        Durable::Leftover(resource) => format!("leftover {resource}"),
         Durable::Aside(record) => format!("aside {}", record_words(record)),
         Durable::Decided { resource, op, adopted } => {
             format!("decided {resource} {op}: {adopted:?}")

@@ -95,6 +95,7 @@ impl Disk {
             | replica::Durable::Held { .. }
             | replica::Durable::Contradicted(_)
             | replica::Durable::Aside(_)
+            | replica::Durable::Leftover(_)
             | replica::Durable::Decided { .. } => {}
         }
     }
