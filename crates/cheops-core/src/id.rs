@@ -4,7 +4,7 @@
 //! it came in. Names are shared text (`Arc<str>`), so that a clone costs a counter and not a copy.
 
 use alloc::{borrow::ToOwned, collections::BTreeSet, string::String, sync::Arc};
-use core::{fmt, str::FromStr};
+use core::{cmp::Ordering, fmt, str::FromStr};
 
 use crate::few::Few;
 
@@ -28,8 +28,27 @@ fn article(what: &str) -> &'static str {
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $what:literal, $rule:path) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Eq, Hash)]
         pub struct $name(Arc<str>);
+
+        // Most names that are compared share their text, which then need not be read.
+        impl PartialEq for $name {
+            fn eq(&self, other: &Self) -> bool {
+                Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+            }
+        }
+
+        impl Ord for $name {
+            fn cmp(&self, other: &Self) -> Ordering {
+                if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
+            }
+        }
+
+        impl PartialOrd for $name {
+            fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+                Some(self.cmp(other))
+            }
+        }
 
         impl $name {
             /// The name as text.
