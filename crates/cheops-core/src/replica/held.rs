@@ -14,7 +14,8 @@
 //! - what this site has run of what is left is told again, under new numbers: nobody waits for it, and
 //!   no attempt is counted twice;
 //! - a cut waits for a run that is under way, and nothing of the resource is sent before it;
-//! - an operation is held until somebody has decided, also after the resource was forgotten.
+//! - an operation is held until somebody has decided, and the decision is known from then on: both also after
+//!   the resource was forgotten.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -29,6 +30,7 @@ use super::{
 };
 use crate::{
     id::{OpId, ResourceId, SiteId},
+    log::Ix,
     operation::{Declaration, SharedOperation},
     time::Now,
 };
@@ -57,6 +59,13 @@ pub(super) struct Hold {
 impl Hold {
     pub(super) fn is_left_over(&self) -> bool {
         self.left_over
+    }
+
+    /// Takes note of what was decided about an operation. After the resource was forgotten, only that is left
+    /// of the operation.
+    fn decide(&mut self, op: &OpId, adopted: Option<OpId>) {
+        self.ops.remove(op);
+        self.decided.insert(op.clone(), adopted);
     }
 }
 
@@ -125,16 +134,21 @@ impl Resource {
         fresh.contradicted = self.contradicted;
         fresh.due.clone_from(&self.due);
         fresh.looking = self.looking;
-        let took_effect = self.log.iter().any(|(ix, op)| {
-            fresh.log.find(&op.id).is_none() && self.journal.counts(ix) && !self.failed(ix, here)
-        });
-        let moved = if took_effect { None } else { self.journal_for(&fresh) };
+        let is_gone = |op: Ix| fresh.log.find(&self.log.op(op).id).is_none();
+        let moved = if self.depends_on(here, is_gone) { None } else { self.journal_for(&fresh) };
         fresh.journal = moved.unwrap_or_else(|| self.journal.anew());
         fresh
     }
 
-    fn failed(&self, op: crate::log::Ix, here: &SiteId) -> bool {
-        self.reply_to(op, here).is_some_and(|reply| reply.outcome.is_failure())
+    /// Whether the application's state here may depend on any of some operations. One that failed when it
+    /// was run again may have succeeded before.
+    fn depends_on(&self, here: &SiteId, some: impl Fn(Ix) -> bool) -> bool {
+        let failed = |op: Ix| {
+            let reply = self.reply_to(op, here);
+            reply.is_some_and(|reply| reply.outcome.is_failure() && reply.attempt == 1)
+        };
+        let counts = |(op, _): (Ix, _)| some(op) && self.journal.counts(op) && !failed(op);
+        self.journal.base().is_some_and(&some) || self.log.iter().any(counts)
     }
 }
 
@@ -245,6 +259,8 @@ impl Replica {
         resource.order_streams();
         resource.work = Work::Idle;
         let Cut { stays, own } = resource.cut(&self.here, site, known);
+        let leaves_something =
+            !resource.journal.is_sure() || resource.depends_on(&self.here, |_| true);
         let hold = self.held.entry(id.clone()).or_default();
         let mut told = Vec::new();
         for record in own {
@@ -265,9 +281,7 @@ impl Replica {
         if let Some(stays) = stays {
             **resource = stays;
         } else {
-            let took_effect = |reply: &Arc<Reply>| !reply.outcome.is_failure();
-            let ran = hold.ops.values().filter_map(|of| of.reply.as_ref());
-            hold.left_over |= ran.chain(&hold.owed).any(took_effect);
+            hold.left_over |= leaves_something;
             hold.owed.clear();
             self.resources.remove(id);
         }
@@ -312,22 +326,16 @@ impl Replica {
         adopted: Option<OpId>,
         out: &mut Outbox,
     ) {
-        if self.decide(id, op, adopted.clone()) {
-            let (resource, op) = (id.clone(), op.clone());
-            out.persist(Durable::Decided { resource, op, adopted });
-        }
+        let Some(hold) = self.held.get_mut(id).filter(|hold| hold.ops.contains_key(op)) else {
+            return;
+        };
+        hold.decide(op, adopted.clone());
+        let (resource, op) = (id.clone(), op.clone());
+        out.persist(Durable::Decided { resource, op, adopted });
     }
 
-    fn decide(&mut self, id: &ResourceId, op: &OpId, adopted: Option<OpId>) -> bool {
-        let Some(hold) = self.held.get_mut(id) else { return false };
-        let undecided = hold.ops.remove(op).is_some();
-        if undecided {
-            hold.decided.insert(op.clone(), adopted);
-        }
-        undecided
-    }
-
-    /// Writes down again what is held of a resource whose tombstone was just written.
+    /// Writes down again what is held of a resource whose tombstone was just written, and what was decided
+    /// about it.
     pub(super) fn keep_held(&self, id: &ResourceId, out: &mut Outbox) {
         let Some(hold) = self.held.get(id) else { return };
         for Held { op, reply } in hold.ops.values() {
@@ -335,6 +343,10 @@ impl Replica {
             if let Some(reply) = reply {
                 out.persist(Durable::Aside(Record::Reply(reply.clone())));
             }
+        }
+        for (op, adopted) in &hold.decided {
+            let (resource, op, adopted) = (id.clone(), op.clone(), adopted.clone());
+            out.persist(Durable::Decided { resource, op, adopted });
         }
         if hold.left_over {
             out.persist(Durable::Leftover(id.clone()));
@@ -391,7 +403,7 @@ impl Replica {
                 self.held.entry(resource.clone()).or_default().left_over = true;
             }
             Durable::Decided { resource, op, adopted } => {
-                self.decide(resource, op, adopted.clone());
+                self.held.entry(resource.clone()).or_default().decide(op, adopted.clone());
             }
             _ => return false,
         }
