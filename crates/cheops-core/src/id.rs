@@ -4,7 +4,12 @@
 //! it came in. Names are shared text (`Arc<str>`), so that a clone costs a counter and not a copy.
 
 use alloc::{borrow::ToOwned, collections::BTreeSet, string::String, sync::Arc};
-use core::{cmp::Ordering, fmt, str::FromStr};
+use core::{
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    str::FromStr,
+};
 
 use crate::few::Few;
 
@@ -28,7 +33,7 @@ fn article(what: &str) -> &'static str {
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $what:literal, $rule:path) => {
         $(#[$doc])*
-        #[derive(Clone, Eq, Hash)]
+        #[derive(Clone, Eq)]
         pub struct $name(Arc<str>);
 
         // Most names that are compared share their text, which then need not be read.
@@ -47,6 +52,12 @@ macro_rules! name {
         impl PartialOrd for $name {
             fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
                 Some(self.cmp(other))
+            }
+        }
+
+        impl Hash for $name {
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                self.0.hash(state);
             }
         }
 

@@ -126,7 +126,7 @@ fn every_operation_of_a_resource_in_parts_is_run_with_a_share() {
     // Parts alone take nothing else away.
     submit(&mut replica, request("4", "c % b % a"));
     assert_eq!(replica.resource(&resource()).unwrap().config().show.as_deref(), Some("y"));
-    let rehearsal = replica.rehearse(&request("5", ""), now()).unwrap();
+    let rehearsal = replica.draft(&request("5", ""), now()).unwrap().rehearse();
     assert_eq!(rehearsal.parts.len(), 3);
 }
 

@@ -13,8 +13,8 @@ use cheops_core::{
     operation::{Action, Operation},
     plan::Outcome,
     replica::{
-        Answer, Effect, Input, Planned, Refusal, Rehearsal, Replica, Resource, Settings, State,
-        Submission, Ticket,
+        Answer, Draft, Effect, Input, Planned, Refusal, Rehearsal, Replica, Resource, Settings,
+        State, Submission, Ticket,
     },
     resolve::Fate,
     time::{Millis, Now},
@@ -194,7 +194,8 @@ fn what_became_of_an_operation_is_said_in_words() {
         let is_it = |op: &&_| matches!(&Operation::clone(op).action, Action::Command { line: l, .. } if **l == *line);
         let op = r.log().iter().map(|(_, op)| &**op).find(is_it).unwrap();
         let account = r.receipt(&op.id).unwrap();
-        assert_eq!(!r.receipts().contains_key(&op.id), account.fate == Fate::Kept);
+        let dropped = r.dropped(r.log().find(&op.id).unwrap());
+        assert_eq!(dropped.is_none(), account.fate == Fate::Kept);
         (account.fate, account.row, account.to_string())
     };
     let set = at(&world, 1).block().next().unwrap().id.clone();
@@ -216,7 +217,7 @@ fn rehearse(world: &World<Lines>, n: usize, submission: &Submission) -> Result<R
     let replica = world.sites[n].replica.as_ref().unwrap();
     let now = Now { wall: Millis(1_000_000_000 + world.now), steady: Millis(world.now) };
     let before = replica.clone();
-    let rehearsal = replica.rehearse(submission, now);
+    let rehearsal = replica.draft(submission, now).map(Draft::rehearse);
     assert_eq!(*replica, before, "nothing changes");
     rehearsal
 }

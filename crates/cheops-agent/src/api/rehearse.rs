@@ -2,11 +2,9 @@
 //!
 //! What must stay true: a rehearsal changes nothing, and is refused where the request itself would be.
 
-use std::collections::BTreeMap;
-
 use axum::response::{IntoResponse, Response};
 use cheops_core::{
-    id::{Kind, OpId, ResourceId, SiteId},
+    id::{OpId, ResourceId, SiteId},
     replica::{self, Refusal, Replica},
     resolve::Account,
 };
@@ -21,6 +19,7 @@ use super::{
     view,
     who::Who,
 };
+use crate::node::Stopping;
 
 /// What an operation would do.
 pub(super) async fn rehearse(
@@ -40,19 +39,16 @@ pub(super) async fn rehearse(
     spare_copies(context, &submission).await?;
     super::policy::let_in(context, &submission).await?;
     let now = context.node.now();
-    let look = move |replica: &Replica| {
-        let rehearsal = replica.rehearse(&submission, now)?;
-        let kinds = kinds(&rehearsal, replica.resource(&submission.resource));
-        Ok((rehearsal, kinds))
-    };
-    let rehearsed = {
+    let drafted = {
         // It copies the resource, and others wait for the replica meanwhile.
         let _turn = context.rehearsals.acquire().await;
-        context.node.read(look).await?
+        context.node.read(move |replica: &Replica| replica.draft(&submission, now)).await?
     };
-    let site = match rehearsed {
-        Ok((rehearsal, kinds)) => {
-            return Ok(axum::Json(worded(&rehearsal, &kinds)).into_response());
+    let site = match drafted {
+        Ok(draft) => {
+            let rehearsal = tokio::task::spawn_blocking(move || worded(&draft.rehearse())).await;
+            let rehearsal = rehearsal.map_err(|_| Stopping)?;
+            return Ok(axum::Json(rehearsal).into_response());
         }
         Err(Refusal::Elsewhere { sites, .. }) if !passed => {
             let reachable = context.reachable(sites.iter());
@@ -76,26 +72,11 @@ async fn give(
     pass::post(context, Some(who), site, path, "application/json", asked, pass::ANSWER).await
 }
 
-/// The kinds of the operations that would be run.
-fn kinds(rehearsal: &replica::Rehearsal, now: Option<&replica::Resource>) -> BTreeMap<OpId, Kind> {
-    let run = |step: &replica::Planned| match step {
-        replica::Planned::Run { op, .. } => Some(op.clone()),
-        _ => None,
-    };
-    let kind = |id: OpId| {
-        let known = now.and_then(|now| now.log().find(&id).map(|ix| now.log().op(ix)));
-        let kind = known.map_or(&rehearsal.op.kind, |op| &op.kind).clone();
-        (id, kind)
-    };
-    rehearsal.sites.values().flatten().filter_map(run).map(kind).collect()
-}
-
-fn worded(rehearsal: &replica::Rehearsal, kinds: &BTreeMap<OpId, Kind>) -> Rehearsal {
-    let kind = |id: &OpId| kinds.get(id).unwrap_or(&rehearsal.op.kind).to_string();
+fn worded(rehearsal: &replica::Rehearsal) -> Rehearsal {
     let step = |planned: &replica::Planned| match planned {
-        replica::Planned::Run { op, fresh, again } => PlannedStep::Run {
+        replica::Planned::Run { op, kind, fresh, again } => PlannedStep::Run {
             operation: op.to_string(),
-            kind: kind(op),
+            kind: kind.to_string(),
             replaces: *fresh,
             again: *again,
         },

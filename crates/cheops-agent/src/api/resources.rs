@@ -202,8 +202,7 @@ pub(super) async fn operation(
     let look = move |replica: &Replica| {
         let resource = replica.resource(&wanted)?;
         let Some(ix) = resource.log().find(&wanted_op) else { return Some(None) };
-        let account = resource.receipts_of(&[ix]).remove(&ix);
-        Some(Some(view::Snapped::of(&here, resource, ix, account)))
+        Some(Some(view::Snapped::of(&here, resource, ix)))
     };
     match context.node.read(look).await? {
         Some(Some(found)) => Ok(axum::Json(found.operation()).into_response()),

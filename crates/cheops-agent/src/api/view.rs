@@ -103,11 +103,7 @@ impl Snapshot {
         before: Option<&OpId>,
     ) -> Self {
         let shown = resource.log().latest(limit, before);
-        let mut receipts = resource.receipts_of(&shown);
-        let operations = shown.into_iter().map(|ix| {
-            let account = receipts.remove(&ix);
-            Snapped::of(here, resource, ix, account)
-        });
+        let operations = shown.into_iter().map(|ix| Snapped::of(here, resource, ix));
         let skipped = resource.resolution().block().len().saturating_sub(MAX_BLOCK);
         Self {
             operations: operations.collect(),
@@ -144,13 +140,8 @@ pub(super) struct Snapped {
 }
 
 impl Snapped {
-    /// Takes it. `account`: why it is not in the block.
-    pub(super) fn of(
-        here: &SiteId,
-        resource: &replica::Resource,
-        ix: Ix,
-        account: Option<Account>,
-    ) -> Self {
+    /// Takes it.
+    pub(super) fn of(here: &SiteId, resource: &replica::Resource, ix: Ix) -> Self {
         let op = resource.log().op(ix);
         let run = |site: &SiteId| {
             let reply = resource.shared_reply(ix, site).cloned();
@@ -163,7 +154,7 @@ impl Snapped {
         Self {
             op: op.clone(),
             place: resource.resolution().place(ix).map(|place| place + 1),
-            account,
+            account: resource.dropped(ix),
             runs: sites.map(run).collect(),
         }
     }

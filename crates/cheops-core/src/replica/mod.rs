@@ -54,7 +54,7 @@ pub use self::{
     effect::{Answer, Effect, Event, Input, Refusal, Report, RunId, Submission, Ticket},
     held::Held,
     message::{Durable, Message, Record, Reply, Sent, Stretch, Version},
-    rehearse::{Planned, Rehearsal},
+    rehearse::{Draft, Planned, Rehearsal},
     resource::Resource,
     shown::{Print, Shown},
     state::{Shared, State, Summary, Tally},

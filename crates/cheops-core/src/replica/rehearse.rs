@@ -12,8 +12,8 @@ use alloc::{
 
 use super::{Asked, Record, Refusal, Replica, Resource, Submission};
 use crate::{
-    id::{OpId, SiteId, Sites},
-    operation::Operation,
+    id::{Kind, OpId, SiteId, Sites},
+    operation::{Operation, SharedOperation},
     plan::{Act, Journal, Outcome},
     resolve::{Account, Resolution},
     time::Now,
@@ -48,6 +48,8 @@ pub enum Planned {
     Run {
         /// Which one.
         op: OpId,
+        /// Its kind.
+        kind: Kind,
         /// It replaces the state.
         fresh: bool,
         /// The site has run it before.
@@ -61,45 +63,67 @@ pub enum Planned {
     More,
 }
 
+/// A request that is about to be rehearsed, with a copy of its resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Draft {
+    here: SiteId,
+    /// The operation that the request repeats, or would be.
+    op: SharedOperation,
+    is_known: bool,
+    /// The resource as it is, or as the request would begin it.
+    resource: Resource,
+}
+
 impl Replica {
-    /// What would become of a request. Nothing changes.
-    pub fn rehearse(&self, submission: &Submission, now: Now) -> Result<Rehearsal, Refusal> {
+    /// Prepares the rehearsal of a request. It copies the resource; all else is done without the replica,
+    /// which others wait for.
+    pub fn draft(&self, submission: &Submission, now: Now) -> Result<Draft, Refusal> {
         let id = &submission.resource;
-        let resource = self.resource(id);
-        let block = |resource: &Resource| resource.block().map(|op| op.id.clone()).collect();
-        let before: Vec<OpId> = resource.map(block).unwrap_or_default();
-        let declares = match self.asked(submission)? {
-            Asked::Known(op) => {
-                return Ok(Rehearsal {
-                    known: Some(op.id.clone()),
-                    op: Arc::unwrap_or_clone(op),
-                    after: before.clone(),
-                    before,
-                    dropped: Vec::new(),
-                    sites: BTreeMap::new(),
-                    parts: resource.map(|r| r.config().parts.clone()).unwrap_or_default(),
-                });
+        let (op, is_known) = match self.asked(submission)? {
+            Asked::Known(op) => (op, true),
+            Asked::New(declares) => {
+                let at = self.clock.clone().tick(now.wall, self.followed(id));
+                (Arc::new(self.operation(submission.clone(), declares, at)), false)
             }
-            Asked::New(declares) => declares,
         };
-        let at = self.clock.clone().tick(now.wall, self.followed(id));
-        let op = self.operation(submission.clone(), declares, at);
-        let begun = op.declares.as_ref().map(|declared| self.begun(id, declared));
-        let Some(mut then) = resource.cloned().or(begun) else {
+        let begun = || op.declares.as_ref().map(|declared| self.begun(id, declared));
+        let Some(resource) = self.resource(id).cloned().or_else(begun) else {
             return Err(Refusal::NoSites(id.clone()));
         };
-        then.take(&Record::Operation(Arc::new(op.clone())));
-        let after: Vec<OpId> = block(&then);
-        let stays: BTreeSet<&OpId> = after.iter().collect();
-        let gone: Vec<&OpId> = before.iter().filter(|op| !stays.contains(op)).collect();
-        let mut receipts = if gone.is_empty() { BTreeMap::new() } else { then.receipts() };
-        let dropped = gone.into_iter().filter_map(|op| receipts.remove_entry(op)).collect();
+        Ok(Draft { here: self.here.clone(), op, is_known, resource })
+    }
+}
+
+impl Draft {
+    /// What would become of the request.
+    pub fn rehearse(self) -> Rehearsal {
+        let Self { here, op, is_known, resource: mut then } = self;
+        let block = |resource: &Resource| resource.block().map(|op| op.id.clone()).collect();
+        let before: Vec<OpId> = block(&then);
+        let mut rehearsal = Rehearsal {
+            known: is_known.then(|| op.id.clone()),
+            op: (*op).clone(),
+            after: before.clone(),
+            before,
+            dropped: Vec::new(),
+            sites: BTreeMap::new(),
+            parts: then.config().parts.clone(),
+        };
+        if is_known {
+            return rehearsal;
+        }
+        then.take(&Record::Operation(op));
+        rehearsal.after = block(&then);
+        rehearsal.parts.clone_from(&then.config().parts);
+        let stays: BTreeSet<&OpId> = rehearsal.after.iter().collect();
+        let gone = rehearsal.before.iter().filter(|op| !stays.contains(op));
+        let dropped = gone.filter_map(|op| Some((op.clone(), then.dropped(then.log.find(op)?)?)));
+        rehearsal.dropped = dropped.collect();
         // No command fails here, so that one copy serves all sites.
         let mut resolution = then.resolution.clone();
-        let way = |site: &SiteId| (site.clone(), then.way(&self.here, site, &mut resolution));
-        let sites = then.sites().iter().map(way).collect();
-        let parts = then.config().parts.clone();
-        Ok(Rehearsal { op, known: None, before, after, dropped, sites, parts })
+        let way = |site: &SiteId| (site.clone(), then.way(&here, site, &mut resolution));
+        rehearsal.sites = then.sites().iter().map(way).collect();
+        rehearsal
     }
 }
 
@@ -109,10 +133,13 @@ impl Resource {
         let mut journal = if here == site { self.journal.clone() } else { self.journal_of(site) };
         let can_clear = self.config().reset.is_some() && !(here == site && self.clear_failed);
         let acts = journal.follow(&self.log, resolution, can_clear, |_| false, MOST + 1);
-        let id = |op| self.log.op(op).id.clone();
+        let run = |op, fresh, again| {
+            let op = self.log.op(op);
+            Planned::Run { op: op.id.clone(), kind: op.kind.clone(), fresh, again }
+        };
         let told = acts.into_iter().enumerate().map(|(n, act)| match act {
             _ if n == MOST => Planned::More,
-            Act::Run { op, fresh, again, .. } => Planned::Run { op: id(op), fresh, again },
+            Act::Run { op, fresh, again, .. } => run(op, fresh, again),
             Act::Clear => Planned::Clear,
             Act::Decide => Planned::Decide,
         });

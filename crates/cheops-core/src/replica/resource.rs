@@ -244,20 +244,10 @@ impl Resource {
         Some(self.resolution.account(&self.log, ix, receipt, None))
     }
 
-    /// What became of all operations that are not in the block. Cheaper than one after the other.
-    pub fn receipts(&self) -> BTreeMap<OpId, Account> {
-        let all: Vec<Ix> = self.log.iter().map(|(ix, _)| ix).collect();
-        let accounts = self.receipts_of(&all).into_iter();
-        accounts.map(|(ix, account)| (self.log.op(ix).id.clone(), account)).collect()
-    }
-
-    /// What became of those of some operations that are not in the block. It does not walk over the
-    /// others, unless kinds of the matrix fell each other in a circle.
-    pub fn receipts_of(&self, ops: &[Ix]) -> BTreeMap<Ix, Account> {
-        let receipts = self.resolution.receipts_of(&self.log, ops).into_iter();
-        let account =
-            |(ix, receipt)| (ix, self.resolution.account(&self.log, ix, Some(receipt), None));
-        receipts.map(account).collect()
+    /// Why an operation is not in the block, by its place in the log; nothing for one that is.
+    pub fn dropped(&self, op: Ix) -> Option<Account> {
+        let receipt = self.resolution.receipt(&self.log, op)?;
+        Some(self.resolution.account(&self.log, op, Some(receipt), None))
     }
 
     /// The operation that a request repeats, if it does; a refusal if its key stands for another.

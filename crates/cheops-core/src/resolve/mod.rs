@@ -22,7 +22,6 @@ mod tangle;
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    vec,
     vec::Vec,
 };
 
@@ -112,6 +111,8 @@ pub struct Resolution {
     /// For a kept operation, those that were found to fall to it. If it goes, they are asked again.
     /// The receipts are not made from this: who is found first depends on the order of arrival.
     felled: OnDemand<BTreeMap<Ix, Vec<Ix>>>,
+    /// Where kinds fell each other in a circle: for each fallen operation, the latest kept one that it fell to.
+    winners: OnDemand<BTreeMap<Ix, Ix>>,
     block: Few<Ix>,
     /// The places in the block of operations that replace the state.
     replacing: Few<usize>,
@@ -137,6 +138,7 @@ impl Resolution {
             over: Few::default(),
             resets: Few::default(),
             felled: OnDemand::default(),
+            winners: OnDemand::default(),
             block: Few::default(),
             replacing: Few::default(),
             forced: OnDemand::default(),
@@ -270,33 +272,13 @@ impl Resolution {
             Fate::Kept => None,
             Fate::Void => Some(Receipt::Void),
             Fate::Over => self.first_reset(log, ix).map(|by| Receipt::Over { by }),
-            Fate::Fallen if self.rules.tangled() => {
-                let by = *tangle::winners(self, log, vec![ix]).get(&ix)?;
-                Some(self.fallen_to(log, ix, by))
-            }
             Fate::Fallen => self.last_winner(log, ix).map(|by| self.fallen_to(log, ix, by)),
         }
     }
 
     /// The receipts of all operations that are not in the block.
     pub fn receipts(&self, log: &Log) -> BTreeMap<Ix, Receipt> {
-        let all: Vec<Ix> = log.iter().map(|(ix, _)| ix).collect();
-        self.receipts_of(log, &all)
-    }
-
-    /// The receipts of those of some operations that are not in the block. Where kinds fell each other
-    /// in a circle, this is far cheaper than one receipt after the other.
-    pub fn receipts_of(&self, log: &Log, ops: &[Ix]) -> BTreeMap<Ix, Receipt> {
-        let (fallen, others): (Vec<Ix>, Vec<Ix>) =
-            ops.iter().partition(|&&ix| self.rules.tangled() && self.fate(ix) == Fate::Fallen);
-        let mut receipts: BTreeMap<Ix, Receipt> =
-            others.into_iter().filter_map(|ix| Some((ix, self.receipt(log, ix)?))).collect();
-        if !fallen.is_empty() {
-            let mut winners = tangle::winners(self, log, fallen.clone());
-            let receipt = |ix| Some((ix, self.fallen_to(log, ix, winners.remove(&ix)?)));
-            receipts.extend(fallen.into_iter().filter_map(receipt));
-        }
-        receipts
+        log.iter().filter_map(|(ix, _)| Some((ix, self.receipt(log, ix)?))).collect()
     }
 
     fn fallen_to(&self, log: &Log, ix: Ix, by: Ix) -> Receipt {
@@ -316,8 +298,11 @@ impl Resolution {
         following.reduce(|a, b| if log.earlier(b, a) { b } else { a })
     }
 
-    /// The latest kept operation that one falls to, where no kinds fell each other in a circle.
+    /// The latest kept operation that one falls to.
     fn last_winner(&self, log: &Log, ix: Ix) -> Option<Ix> {
+        if self.rules.tangled() {
+            return self.winners.filled()?.get(&ix).copied();
+        }
         let mut last: Option<Ix> = None;
         for &(kind, when) in self.rules.foes(self.kind(ix)) {
             self.standing.last_concurrent(log, ix, kind, when, |winner| {

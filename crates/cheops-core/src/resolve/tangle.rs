@@ -5,13 +5,10 @@
 //! and all others as their entries say. [`matrix check`](crate::matrix) reports such matrices.
 //!
 //! This is the slow path: it decides a whole group of operations that are connected by who fells
-//! whom anew, in a time that grows with the square of the group.
+//! whom anew, in a time that grows with the square of the group. So it also takes note of what each
+//! one fell to, and a receipt costs nothing later.
 
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    vec,
-    vec::Vec,
-};
+use alloc::{collections::BTreeSet, vec, vec::Vec};
 
 use super::{Fate, Resolution, Work, concurrent_range};
 use crate::log::{Ix, Log};
@@ -20,6 +17,11 @@ use crate::log::{Ix, Log};
 pub(super) fn decide(this: &mut Resolution, log: &Log, work: &mut Work) {
     let mut seeds: Vec<Ix> = work.due.iter().map(|&(_, _, ix)| ix).collect();
     seeds.extend(&work.touched);
+    if let Some(winners) = this.winners.filled_mut() {
+        for ix in &seeds {
+            winners.remove(ix);
+        }
+    }
     let contest = Contest::around(this, log, seeds);
     let kept = contest.kept();
     for (n, &ix) in contest.group.iter().enumerate() {
@@ -28,22 +30,14 @@ pub(super) fn decide(this: &mut Resolution, log: &Log, work: &mut Work) {
             (true, false) => this.retire(log, ix, Fate::Fallen, work),
             _ => {}
         }
+        let mut winners =
+            (0..kept.len()).rev().filter(|&other| kept[other] && contest.wins(other, n));
+        match winners.next().filter(|_| !kept[n]) {
+            Some(winner) => drop(this.winners.make().insert(ix, contest.group[winner])),
+            None => drop(this.winners.filled_mut().and_then(|winners| winners.remove(&ix))),
+        }
     }
     work.due.clear();
-}
-
-/// For each of these fallen operations, the latest kept one that it fell to.
-pub(super) fn winners(this: &Resolution, log: &Log, fallen: Vec<Ix>) -> BTreeMap<Ix, Ix> {
-    let contest = Contest::around(this, log, fallen);
-    let is = |n: usize, fate| this.fate(contest.group[n]) == fate;
-    let all = || 0..contest.group.len();
-    all()
-        .filter(|&loser| is(loser, Fate::Fallen))
-        .filter_map(|loser| {
-            let mut winners = all().rev().filter(|&n| is(n, Fate::Kept) && contest.wins(n, loser));
-            Some((contest.group[loser], contest.group[winners.next()?]))
-        })
-        .collect()
 }
 
 /// Operations that are connected by who fells whom, and what their entries say of each two.
