@@ -27,7 +27,7 @@ use trace::Trace;
 
 const SEEDS: u64 = 30_000;
 /// Seeds that once failed.
-const FAILED_ONCE: [u64; 8] = [
+const FAILED_ONCE: [u64; 9] = [
     // A `Reset` that outlived its agent.
     77_660_032,
     // A tombstone that was behind those of other sites.
@@ -44,6 +44,8 @@ const FAILED_ONCE: [u64; 8] = [
     1_005_042_989,
     // An operation before a reset that failed and is void.
     2_005_276_904,
+    // A new life that was taken in while a delete of the old one was run again, and a restart.
+    7_000_334_541,
 ];
 /// In this one a site deleted a resource again and again, while its commands failed.
 const TRIED_WITHOUT_END: u64 = 3_988;

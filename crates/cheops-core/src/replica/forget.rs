@@ -71,6 +71,13 @@ impl Resource {
         self.log.forgotten()
     }
 
+    /// The same, as far as it is written down. A record is taken in only if its parents are here or forgotten
+    /// in this way: otherwise it would not fit after a restart, and be lost with all that was run of it.
+    pub(super) fn forgotten_durably(&self) -> &Version {
+        let before = self.rare.as_ref().and_then(|rare| rare.forgotten_before.as_ref());
+        before.unwrap_or_else(|| self.forgotten())
+    }
+
     /// Counts records as known that are forgotten.
     pub(super) fn skip(&mut self, version: &Version) {
         self.reach(version);
@@ -166,6 +173,9 @@ impl Resource {
     pub(super) fn trim(&mut self, version: &Version) -> bool {
         if !self.has_within(version) {
             self.skip(version);
+            if let Some(rare) = &mut self.rare {
+                rare.forgotten_before = None;
+            }
             return true;
         }
         let over = |op: Ix| covers(version, &self.log.op(op).id);
@@ -238,6 +248,8 @@ impl Resource {
             return false;
         }
         let mut fresh = self.without(version);
+        let before = self.forgotten_durably().clone();
+        fresh.rare.get_or_insert_default().forgotten_before = Some(before);
         fresh.put_first(self.log.op(delete), here, self.reply_to(delete, here));
         // What is deleted again is what there is here, by whatever it was made.
         fresh.made.extend(self.made.remove_entry(here));
@@ -275,7 +287,7 @@ impl Replica {
             return self.forget(id, delete, now, out);
         }
         let (before, sites) = (resource.digest(), resource.sites().clone());
-        let (forgotten, known) = (resource.log.forgotten().clone(), resource.log.len());
+        let (forgotten, known) = (resource.forgotten_durably().clone(), resource.log.len());
         if !all_over && resource.trim(&due) {
             resource.due.clear();
             if *resource.log.forgotten() == forgotten && resource.log.len() == known {

@@ -133,6 +133,9 @@ impl Resource {
         fresh.floor = self.floor;
         fresh.contradicted = self.contradicted;
         fresh.due.clone_from(&self.due);
+        if let Some(before) = self.rare.as_ref().and_then(|rare| rare.forgotten_before.clone()) {
+            fresh.rare.get_or_insert_default().forgotten_before = Some(before);
+        }
         fresh.looking = self.looking;
         let is_gone = |op: Ix| fresh.log.find(&self.log.op(op).id).is_none();
         let moved = if self.depends_on(here, is_gone) { None } else { self.journal_for(&fresh) };

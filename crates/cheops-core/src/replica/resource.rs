@@ -15,7 +15,7 @@ use core::mem;
 
 use super::{
     Refusal, Submission,
-    forget::join,
+    forget::{covers, join},
     made::Made,
     message::{Record, Reply, Sent, Version},
     replies::Replies,
@@ -98,6 +98,8 @@ pub(super) struct Rare {
     strays: BTreeMap<OpId, Arc<Reply>>,
     /// The site that was asked for all that it has, and how far it has answered.
     pub(super) repair: Option<(SiteId, Version)>,
+    /// While a delete is run again: up to where records were forgotten before, which is written down.
+    pub(super) forgotten_before: Option<Version>,
 }
 
 /// Whether a record can be taken in.
@@ -367,7 +369,7 @@ impl Resource {
             Record::Operation(op) => self.fit_operation(op),
             Record::Reply(_) | Record::Shown(_) => {
                 let op = record.about();
-                if self.log.find(op).is_none() && !self.log.is_forgotten(op) {
+                if self.log.find(op).is_none() && !covers(self.forgotten_durably(), op) {
                     Fit::Blocked(op.clone())
                 } else if self.sites.contains(&record.id().site) {
                     Fit::Now
@@ -381,7 +383,7 @@ impl Resource {
     fn fit_operation(&self, op: &SharedOperation) -> Fit {
         for parent in &op.parents {
             match self.log.find(parent) {
-                None if self.log.is_forgotten(parent) => {}
+                None if covers(self.forgotten_durably(), parent) => {}
                 None => return Fit::Blocked(parent.clone()),
                 Some(ix) if self.log.op(ix).key() >= op.key() => {
                     return Fit::Wrong("an operation that is not later than what it follows");

@@ -30,9 +30,9 @@ pub(super) fn decide(this: &mut Resolution, log: &Log, work: &mut Work) {
             (true, false) => this.retire(log, ix, Fate::Fallen, work),
             _ => {}
         }
-        let mut winners =
-            (0..kept.len()).rev().filter(|&other| kept[other] && contest.wins(other, n));
-        match winners.next().filter(|_| !kept[n]) {
+        let falls_to = |&winner: &usize| kept[winner] && contest.wins(winner, n);
+        let winner = if kept[n] { None } else { (0..kept.len()).rev().find(falls_to) };
+        match winner {
             Some(winner) => drop(this.winners.make().insert(ix, contest.group[winner])),
             None => drop(this.winners.filled_mut().and_then(|winners| winners.remove(&ix))),
         }
