@@ -29,7 +29,7 @@ use cheops_core::{
     },
     time::Millis,
 };
-use invariants::{Sky, agree, held, kept, truth};
+use invariants::{Sky, agree, held, kept, restart, truth};
 use register::config;
 use support::world::{Mishaps, Weather};
 
@@ -559,6 +559,7 @@ impl Storm {
             let pause = self.world.rng.u64(0..1_500);
             self.world.run_for(pause);
         }
+        restart::check(&self.world);
     }
 
     fn all_up(&mut self) {
@@ -655,6 +656,7 @@ impl Storm {
         self.world.run_for(90_000);
         assert!(self.is_calm(), "{}", self.unrest());
         let world = &self.world;
+        restart::check(world);
         world.watch.answered.check();
         let replicas = || world.sites.iter().map(|site| site.replica.as_ref().unwrap());
         let out: BTreeSet<(ResourceId, OpId)> = world

@@ -14,7 +14,7 @@ use cheops_core::{
 };
 
 use crate::{
-    invariants::{Sky, agree, glance, held, kept, receipts, replies, shown, truth},
+    invariants::{Sky, agree, glance, held, kept, receipts, replies, restart, shown, truth},
     register::{KINDS, Register, config},
     support::world::{Mishaps, Site, Weather},
     trace::Trace,
@@ -27,6 +27,8 @@ const DOWN: u64 = 2_000;
 /// Each so many steps, what a look at the resources shows is compared with a walk over their logs, which
 /// takes longer than all the rest of a step.
 const GLANCES: usize = 4;
+/// Each so many steps, what the sites know is compared with what they would know after a restart.
+const RESTARTS: usize = 5;
 /// The longest that a requester waits.
 const PATIENCE: u64 = 15_000;
 
@@ -129,6 +131,9 @@ impl Storm {
             let pause = self.world.rng.u64(0..=pause);
             self.world.run_for(pause);
             self.compare_all(step % GLANCES == 0);
+            if step % RESTARTS == 0 {
+                restart::check(&self.world);
+            }
         }
     }
 
@@ -412,6 +417,7 @@ impl Storm {
     fn examine(&mut self) -> Calm {
         self.compare_all(true);
         let world = &self.world;
+        restart::check(world);
         world.watch.answered.check();
         kept::check(world, world.watch.answered.accepted());
         let mut calm = Calm {

@@ -532,14 +532,21 @@ impl<A: App, W: Watch> World<A, W> {
         }
     }
 
+    /// The replica that a site would have after a restart.
+    pub fn restored(&self, n: usize) -> Replica {
+        let site = &self.sites[n];
+        let (name, disk) = (site.name.clone(), site.disk.clone());
+        let mut replica = Replica::restore(name, self.settings.clone(), disk);
+        replica.leave_out(site.removed.clone());
+        replica
+    }
+
     fn start(&mut self, n: usize) {
-        let site = &mut self.sites[n];
-        if site.replica.is_some() {
+        if self.sites[n].replica.is_some() {
             return;
         }
-        let disk = site.disk.clone();
-        let mut replica = Replica::restore(site.name.clone(), self.settings.clone(), disk);
-        replica.leave_out(site.removed.clone());
+        let replica = self.restored(n);
+        let site = &mut self.sites[n];
         site.replica = Some(replica);
         site.born = self.now;
         self.see(n, Seen::Started);

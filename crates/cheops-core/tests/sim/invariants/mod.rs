@@ -17,6 +17,7 @@ pub mod quiet;
 pub mod receipts;
 pub mod refused;
 pub mod replies;
+pub mod restart;
 pub mod shown;
 pub mod truth;
 

@@ -1,0 +1,38 @@
+//! A site that is started again knows all that it knew: its operations and how they went, what is held and decided,
+//! and up to where it has forgotten.
+
+use cheops_core::replica::{Replica, Resource};
+
+use super::Sky;
+
+pub fn check(world: &Sky) {
+    for (n, site) in world.sites.iter().enumerate() {
+        let Some(live) = &site.replica else { continue };
+        let restored = world.restored(n);
+        for resource in live.resources() {
+            let what = format!("{} at {}", resource.id(), site.name);
+            let Some(again) = restored.resource(resource.id()) else {
+                panic!("{what} is not there after a restart");
+            };
+            knows(resource, again, &what);
+        }
+        for (id, version) in live.tombs() {
+            assert_eq!(restored.forgotten(id), Some(version), "tombstone of {id} at {}", site.name);
+        }
+        let held = |replica: &Replica| replica.held().cloned().collect::<Vec<_>>();
+        assert_eq!(held(live), held(&restored), "held at {}", site.name);
+        assert!(live.withheld().eq(restored.withheld()), "withheld at {}", site.name);
+    }
+}
+
+/// What is forgotten while a delete is run again is not written down before that is over, so a restarted site may
+/// know more.
+fn knows(live: &Resource, again: &Resource, what: &str) {
+    for (_, op) in live.log().iter() {
+        assert!(again.log().find(&op.id).is_some(), "{what} lacks {} after a restart", op.id);
+        for site in live.sites().iter() {
+            let (before, after) = (live.reply(&op.id, site), again.reply(&op.id, site));
+            assert_eq!(before, after, "{what}: reply of {site} to {}", op.id);
+        }
+    }
+}
