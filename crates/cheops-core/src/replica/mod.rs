@@ -314,6 +314,7 @@ impl Replica {
             }
             Input::PeerUp(site) => {
                 self.up.insert(site.clone());
+                self.prove_contradictions(&site, &mut out);
                 self.compare_with(&site, now, &mut out);
             }
             Input::PeerDown(site) => {

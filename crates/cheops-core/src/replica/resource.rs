@@ -100,6 +100,8 @@ pub(super) struct Rare {
     pub(super) repair: Option<(SiteId, Version)>,
     /// While a delete is run again: up to where records were forgotten before, which is written down.
     pub(super) forgotten_before: Option<Version>,
+    /// A record with the number of another one that is here. It is not known any more after a restart.
+    pub(super) proof: Option<Sent>,
 }
 
 /// Whether a record can be taken in.
