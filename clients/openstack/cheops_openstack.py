@@ -53,8 +53,9 @@ class Scope(argparse.Action):
 def send_with(scope):
     """Has every session that is made from now on send the scope."""
     begin = session.Session.__init__
-    # Agents read UTF-8, and the HTTP library encodes header fields as Latin-1.
-    value = scope.encode("utf-8").decode("latin-1")
+    # A header field has one line, and a JSON object may have several. Agents read UTF-8, and the HTTP library
+    # encodes header fields as Latin-1.
+    value = " ".join(scope.split()).encode("utf-8").decode("latin-1")
 
     def begin_with_scope(self, *arguments, **named):
         begin(self, *arguments, **named)

@@ -26,7 +26,7 @@ use bytes::Bytes;
 use hyper::{
     HeaderMap, Request, Response,
     body::{Body as _, Frame, Incoming, SizeHint},
-    header::UPGRADE,
+    header::{HeaderValue, UPGRADE},
 };
 use tokio::{
     net::TcpStream,
@@ -160,7 +160,7 @@ impl Upstream {
                 let sending = streams.send(self.address, self.limits, request);
                 let answered = waiting.within(self.limits, sending).await;
                 answered.unwrap_or(Err(self.late().into())).and_then(|response| {
-                    self.check(&response, false)?;
+                    self.check(&response, None)?;
                     let (head, body) = response.into_parts();
                     let body = self.passing(&head.headers, body);
                     Ok(Response::from_parts(head, body))
@@ -176,10 +176,14 @@ impl Upstream {
         })
     }
 
-    /// Checks that a response means the same to all who read it. `switches`: a change of the protocol was
-    /// asked for.
-    fn check(&self, response: &Response<Incoming>, switches: bool) -> Result<(), Failed> {
-        sound_response(response.status(), response.headers(), switches)
+    /// Checks that a response means the same to all who read it. `upgrade`: the protocols that the request asked
+    /// for, if it did.
+    fn check(
+        &self,
+        response: &Response<Incoming>,
+        upgrade: Option<&HeaderValue>,
+    ) -> Result<(), Failed> {
+        sound_response(response.status(), response.headers(), upgrade)
             .map_err(|why| Failed::Unsound { address: self.address, why })
     }
 
@@ -189,12 +193,12 @@ impl Upstream {
         mut request: Request<Timed>,
     ) -> Result<Response<Answer>, Unanswered> {
         let limits = self.limits;
-        let switches = request.headers().contains_key(UPGRADE);
+        let upgrade = request.headers().get(UPGRADE).cloned();
         while let Some(mut wire) = take(idle) {
             let again = copy(&request);
             match wire.ask(request, limits).await {
                 None => return Err(self.late().into()),
-                Some(Ok(response)) => return self.answered(response, switches, wire, idle),
+                Some(Ok(response)) => return self.answered(response, upgrade.as_ref(), wire, idle),
                 Some(Err(mut failed)) => {
                     // What comes back was not sent.
                     match (failed.take_message(), again) {
@@ -215,7 +219,7 @@ impl Upstream {
         };
         match wire.ask(request, limits).await {
             None => Err(self.late().into()),
-            Some(Ok(response)) => self.answered(response, switches, wire, idle),
+            Some(Ok(response)) => self.answered(response, upgrade.as_ref(), wire, idle),
             Some(Err(failed)) => Err(self.broke(failed.into_error()).into()),
         }
     }
@@ -223,12 +227,12 @@ impl Upstream {
     fn answered(
         &self,
         response: Response<Incoming>,
-        switches: bool,
+        upgrade: Option<&HeaderValue>,
         wire: Box<Wire>,
         idle: &Arc<Mutex<Idle>>,
     ) -> Result<Response<Answer>, Unanswered> {
         // The connection is closed with `wire`.
-        self.check(&response, switches)?;
+        self.check(&response, upgrade)?;
         let (head, body) = response.into_parts();
         let lease = Lease { wire, idle: idle.clone() };
         let answer = if body.is_end_stream() {

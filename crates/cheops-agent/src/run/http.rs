@@ -176,7 +176,7 @@ async fn exchange(
         }
     };
     // A run asks for no change of the protocol.
-    if let Err(unsound) = sound_response(parts.status, &parts.headers, false) {
+    if let Err(unsound) = sound_response(parts.status, &parts.headers, None) {
         let (service, address) = (&request.service, request.address);
         return Some(End::Failed(format!(
             "the instance of `{service}` at {address} got the request and answered in a way that can't be passed on: {unsound}; nobody knows if it took effect"

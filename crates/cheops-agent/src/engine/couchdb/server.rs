@@ -4,6 +4,8 @@
 //! - every request can be sent twice: one that got no answer is, once, over a new connection, since a
 //!   server may close an old one at any time;
 //! - whoever waits for an answer waits no longer than [`PATIENCE`];
+//! - a password that the server rejects is not sent again before a pause ([`PAUSES`]), so that the agent does not lock
+//!   its own user out;
 //! - what names the server to people never holds a password.
 
 use std::{
@@ -12,7 +14,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
@@ -53,6 +55,9 @@ pub(super) const LONGEST: usize = 256 << 20;
 const UPLOADED: usize = 64 << 10;
 /// How many connections are kept for later.
 const KEPT: usize = 4;
+/// How long no request is sent after the server has rejected the password: once, and again. It locks a user out after
+/// five failed logins within five minutes.
+const PAUSES: [Duration; 2] = [Duration::from_secs(10), Duration::from_mins(2)];
 
 /// Why there is no answer that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +66,7 @@ pub(crate) enum Trouble {
     Silent(String),
     /// Whoever answers is not known to be CouchDB.
     Untrusted(String),
-    /// Nobody answers a TLS handshake.
+    /// There is no answer to a TLS handshake, or one that is no TLS.
     NoTls,
     /// The user has failed to log in too often, and is locked out for some time.
     LockedOut(String),
@@ -122,7 +127,7 @@ impl std::fmt::Display for Trouble {
             ),
             Self::NoTls => write!(
                 f,
-                "no response to the TLS handshake within {} s: if CouchDB listens for plain HTTP on this port, write `http://` in `couchdb.url`, or name the port where it speaks TLS (6984); is `couchdb.url` right?",
+                "no TLS response within {} s: if CouchDB listens for plain HTTP on this port, write `http://` in `couchdb.url`, or name the port where it speaks TLS (6984); is `couchdb.url` right?",
                 HANDSHAKE.as_secs()
             ),
             Self::LockedOut(why) => write!(
@@ -177,6 +182,19 @@ pub(crate) struct Server {
     silent: AtomicBool,
     /// How many connections were made.
     connections: AtomicU64,
+    /// The last login, if the server has rejected it.
+    rejection: Mutex<Option<Rejection>>,
+    /// How long no request is sent after that: the first time, and then.
+    pauses: [Duration; 2],
+}
+
+/// A login that the server has rejected.
+struct Rejection {
+    at: Instant,
+    /// It has rejected the one before it, too.
+    again: bool,
+    /// In its own words.
+    body: Bytes,
 }
 
 /// What an answer says that has to be a success.
@@ -240,6 +258,8 @@ pub(super) fn said(bytes: &[u8]) -> String {
 fn unreached(error: &io::Error) -> Trouble {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::InvalidCertificate(why)) => Trouble::Untrusted(why.to_string()),
+        // What answers does not speak TLS.
+        Some(rustls::Error::InvalidMessage(_)) => Trouble::NoTls,
         _ if has_no_tls(error) => Trouble::NoTls,
         _ => Trouble::Silent(error.to_string()),
     }
@@ -272,6 +292,8 @@ impl Server {
             kept: Mutex::default(),
             silent: AtomicBool::new(false),
             connections: AtomicU64::new(0),
+            rejection: Mutex::default(),
+            pauses: PAUSES,
         })
     }
 
@@ -298,12 +320,45 @@ impl Server {
         body: Bytes,
         most: usize,
     ) -> Result<(StatusCode, Bytes), Trouble> {
+        if let Some(rejected) = self.rejected() {
+            return Ok(rejected);
+        }
         let late = || Trouble::Silent(format!("no answer within {} s", PATIENCE.as_secs()));
         let asked = timeout(PATIENCE, self.exchange(method, path, body, most)).await;
         let answer = asked.unwrap_or_else(|_| Err(late()));
+        let answer = answer.map(|(status, body)| self.login(status, body));
         let silent = matches!(answer, Err(Trouble::Silent(_) | Trouble::NoTls));
         self.silent.store(silent, Ordering::Relaxed);
         answer
+    }
+
+    /// The answer to the last login, if the server has rejected it a short time ago.
+    fn rejected(&self) -> Option<(StatusCode, Bytes)> {
+        let rejection = self.rejection.lock().unwrap_or_else(PoisonError::into_inner);
+        let rejection = rejection.as_ref()?;
+        if rejection.at.elapsed() >= self.pauses[usize::from(rejection.again)] {
+            return None;
+        }
+        Some((StatusCode::UNAUTHORIZED, rejection.body.clone()))
+    }
+
+    /// Takes note of whether an answer rejects the login. Where failed logins of this agent have locked the user
+    /// out, the answer is still that the password is wrong: that is what has to be corrected.
+    fn login(&self, status: StatusCode, body: Bytes) -> (StatusCode, Bytes) {
+        let mut rejection = self.rejection.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = Instant::now();
+        match (refused(status, &body), rejection.as_mut()) {
+            (Trouble::Refused { status: StatusCode::UNAUTHORIZED, .. }, _) => {
+                let again = rejection.is_some();
+                *rejection = Some(Rejection { at, again, body: body.clone() });
+            }
+            (Trouble::LockedOut(_), Some(earlier)) => {
+                (earlier.at, earlier.again) = (at, true);
+                return (StatusCode::UNAUTHORIZED, earlier.body.clone());
+            }
+            _ => *rejection = None,
+        }
+        (status, body)
     }
 
     /// Whether the last request got no answer.
@@ -329,6 +384,9 @@ impl Server {
 
     /// Asks for something that goes on for as long as somebody reads it.
     pub(crate) async fn listen(&self, path: &str) -> Result<Response<Incoming>, Trouble> {
+        if let Some((status, body)) = self.rejected() {
+            return Err(refused(status, &body));
+        }
         let listening = async {
             let mut requests = self.connect().await.map_err(|error| unreached(&error))?;
             let request = self.request(&Method::GET, path, Bytes::new());
@@ -336,7 +394,11 @@ impl Server {
             requests.send_request(request).await.map_err(|error| silent(&error))
         };
         let late = || Trouble::Silent(format!("no answer within {} s", PATIENCE.as_secs()));
-        timeout(PATIENCE, listening).await.unwrap_or_else(|_| Err(late()))
+        let response = timeout(PATIENCE, listening).await.unwrap_or_else(|_| Err(late()))?;
+        if response.status() == StatusCode::UNAUTHORIZED {
+            self.login(response.status(), Bytes::new());
+        }
+        Ok(response)
     }
 
     /// Sends a file of so many bytes. How long that may take is up to the caller.
@@ -346,6 +408,9 @@ impl Server {
         file: tokio::fs::File,
         length: u64,
     ) -> Result<(StatusCode, Bytes), Trouble> {
+        if let Some(rejected) = self.rejected() {
+            return Ok(rejected);
+        }
         let stream = self.stream().await.map_err(|error| unreached(&error))?;
         let mut requests = shake(stream).await.map_err(|error| silent(&error))?;
         let parts = ReaderStream::with_capacity(file, UPLOADED).map_ok(Frame::data);
@@ -356,7 +421,7 @@ impl Server {
         let response = requests.send_request(request).await.map_err(|error| silent(&error))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), LONGEST).collect().await;
-        Ok((status, body.map_err(|error| silent(&error))?.to_bytes()))
+        Ok(self.login(status, body.map_err(|error| silent(&error))?.to_bytes()))
     }
 
     async fn exchange(
@@ -495,6 +560,96 @@ mod tests {
             assert!(trouble.to_string().contains(expected), "{trouble}");
             assert_eq!(trouble.is_away(), away, "{trouble}");
         }
+    }
+
+    /// A server that gives these answers, one after the other. Counts the requests.
+    fn answering(answers: &'static [(u16, &str)]) -> (Server, Arc<AtomicU64>) {
+        use std::io::{Read as _, Write as _};
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let config = CouchDb {
+            url: format!("http://{}", listener.local_addr().unwrap()).parse().unwrap(),
+            user: Some("cheops".to_owned()),
+            password: None,
+            database: "cheops".to_owned(),
+            ca: None,
+            replicate: false,
+            relay: None,
+            relay_name: None,
+            local_journal: None,
+        };
+        let asked = Arc::new(AtomicU64::new(0));
+        let count = asked.clone();
+        std::thread::spawn(move || {
+            for (status, body) in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).unwrap();
+                    head.extend(byte);
+                }
+                count.fetch_add(1, Ordering::Relaxed);
+                let length = body.len();
+                let answer = format!(
+                    "HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+                );
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        (Server::new(&config).unwrap(), asked)
+    }
+
+    const WRONG: (u16, &str) =
+        (401, r#"{"error":"unauthorized","reason":"Name or password is incorrect."}"#);
+    const LOCKED: (u16, &str) =
+        (403, r#"{"error":"forbidden","reason":"Account is temporarily locked"}"#);
+
+    async fn status_of(server: &Server) -> u16 {
+        server.answer(&Method::GET, "/", Bytes::new()).await.unwrap().0.as_u16()
+    }
+
+    #[tokio::test]
+    async fn a_password_that_is_rejected_is_not_sent_again_at_once() {
+        let (mut server, asked) = answering(&[WRONG, WRONG, (200, "{}"), (200, "{}")]);
+        for _ in 0..10 {
+            assert_eq!(status_of(&server).await, 401);
+            assert!(server.listen("/_changes").await.is_err());
+        }
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        server.pauses[0] = Duration::ZERO;
+        for _ in 0..10 {
+            assert_eq!(status_of(&server).await, 401);
+        }
+        assert_eq!(asked.load(Ordering::Relaxed), 2, "the second pause is another");
+        server.pauses[1] = Duration::ZERO;
+        for _ in 0..2 {
+            assert_eq!(status_of(&server).await, 200);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lock_by_failed_logins_of_the_agent_is_a_wrong_password() {
+        let (mut server, _) = answering(&[LOCKED, WRONG, LOCKED, (200, "{}"), LOCKED]);
+        server.pauses = [Duration::ZERO; 2];
+        for expected in [403, 401, 401, 200, 403] {
+            assert_eq!(status_of(&server).await, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn plain_http_where_tls_was_meant_is_named() {
+        let mut config = answering(&[]).0.config;
+        let talking = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        config.url = format!("https://{}", talking.local_addr().unwrap()).parse().unwrap();
+        std::thread::spawn(move || {
+            use std::io::Write as _;
+            let (mut stream, _) = talking.accept().unwrap();
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+            // The client closes it.
+            let _ = std::io::copy(&mut stream, &mut std::io::sink());
+        });
+        let trouble = Server::new(&config).unwrap().answer(&Method::GET, "/", Bytes::new()).await;
+        assert_eq!(trouble, Err(Trouble::NoTls));
     }
 
     #[test]

@@ -127,7 +127,7 @@ async fn reads_of_a_long_resource_delay_no_operation_on_another() {
     config.api = SocketAddr::from(([127, 0, 0, 1], 0));
     config.peers = SocketAddr::from(([127, 0, 0, 1], 0));
     fill(&directory.path().join("store"));
-    let agent = Agent::start(config).await.unwrap();
+    let agent = Agent::start_with(config, chephren::page).await.unwrap();
     let to = agent.api();
 
     let alone = slowest(to).await;
@@ -141,6 +141,9 @@ async fn reads_of_a_long_resource_delay_no_operation_on_another() {
         ("GET /api/v1/sites", "", r#""unanswered":400"#),
         ("GET /api/v1/grid", "", r#""long""#),
         ("POST /api/v1/resources/long/operations", rehearsal, r#""before""#),
+        ("GET /", "", "long"),
+        ("GET /resources/long", "", "40,000"),
+        ("GET /problems", "", "Problems"),
     ];
     let readers: Vec<_> = looks
         .into_iter()
