@@ -153,8 +153,13 @@ pub(super) async fn keep(shared: Arc<Shared>) {
         };
         let late = checked.is_none_or(|at| now.duration_since(at) >= CHECK);
         if late || !due.is_empty() || wanted.yes != last {
-            match shared.reconcile(&wanted, &due).await {
-                Ok(()) => (last, checked, silent) = (wanted.yes, Some(now), false),
+            // A task of its own, so that none is made behind the back of an agent that stops in the middle of this.
+            let (wanted_now, reconciling) = (wanted.yes.clone(), shared.clone());
+            let reconciled =
+                tokio::spawn(async move { reconciling.reconcile(&wanted, &due).await });
+            let Ok(reconciled) = reconciled.await else { return };
+            match reconciled {
+                Ok(()) => (last, checked, silent) = (wanted_now, Some(now), false),
                 Err(trouble) => {
                     if !silent {
                         tracing::warn!(
@@ -199,6 +204,10 @@ impl Wanted {
 impl Shared {
     /// Makes, wakes and removes jobs as is due.
     async fn reconcile(&self, wanted: &Wanted, due: &BTreeSet<SiteId>) -> Result<(), Trouble> {
+        let stopped = self.stopped.lock().await;
+        if *stopped {
+            return Ok(());
+        }
         let there = self.there().await?;
         let mut asleep = due.clone();
         let mut over: BTreeSet<&str> = BTreeSet::new();

@@ -75,6 +75,8 @@ struct Shared {
     inspector: Mutex<Inspector>,
     /// Sites whose jobs have failed.
     failing: Mutex<BTreeMap<SiteId, Failing>>,
+    /// Locked while jobs are changed. Whether the agent has stopped, so that none is made any more.
+    stopped: tokio::sync::Mutex<bool>,
     room: Semaphore,
     /// How many documents were offered by their names, how many of them were taken in, and how many refused.
     offered: AtomicU64,
@@ -113,7 +115,12 @@ impl Replication {
 
     /// Ends the jobs, once the tasks are ended: whoever listened in the agent's place would be sent records.
     pub(crate) async fn stop(&self) {
-        match timeout(FAREWELL, self.0.end_jobs()).await {
+        let ending = async {
+            let mut stopped = self.0.stopped.lock().await;
+            *stopped = true;
+            self.0.end_jobs().await
+        };
+        match timeout(FAREWELL, ending).await {
             Ok(Ok(())) => {}
             Ok(Err(trouble)) => self.0.jobs_stay(&trouble.to_string()),
             Err(_) => self.0.jobs_stay("CouchDB does not answer"),
@@ -183,6 +190,7 @@ impl Shared {
             node: node.clone(),
             inspector: Mutex::new(Inspector::new(Arc::new(members.clone()))),
             failing: Mutex::default(),
+            stopped: tokio::sync::Mutex::default(),
             room: Semaphore::new(AT_ONCE),
             offered: AtomicU64::new(0),
             taken: AtomicU64::new(0),
