@@ -340,7 +340,7 @@ impl Replica {
                     out.tell(Event::Refused { from: from.clone(), resource: id.clone(), why });
                 }
                 Fit::Contradicts(why) => {
-                    self.contradict(from, id, sent, out);
+                    self.contradict(id, sent, out);
                     out.tell(Event::Refused { from: from.clone(), resource: id.clone(), why });
                 }
             }
@@ -357,26 +357,31 @@ impl Replica {
     /// Takes note that two records of a resource have the same number. It is written down, since the other
     /// record may never come again.
     ///
-    /// The other sites get that record as the proof. One of them may have the same records as this one, and so
-    /// no way to find out: the site whose number was used twice, if its own record was the first to arrive.
-    fn contradict(&mut self, from: &SiteId, id: &ResourceId, proof: Sent, out: &mut Outbox) {
+    /// The site of that number gets the other record as the proof. It may have the same records as this one, if
+    /// its own arrived first, and so no way to find out. Other sites do not get it: one that has neither of the
+    /// two would take it for the true one.
+    fn contradict(&mut self, id: &ResourceId, proof: Sent, out: &mut Outbox) {
         let Some(resource) = self.resources.get_mut(id).filter(|known| !known.contradicted) else {
             return;
         };
         resource.contradicted = true;
         out.persist(Durable::Contradicted(id.clone()));
-        for site in resource.sites().iter().filter(|&site| site != from && self.up.contains(site)) {
-            out.send(site, proving(&proof));
-        }
+        let site = proof.record.id().site.clone();
         resource.rare.get_or_insert_default().proof = Some(proof);
+        if self.up.contains(&site) {
+            self.prove_contradictions(&site, out);
+        }
     }
 
-    /// Sends a site that can be reached again the proofs of contradictions that were found meanwhile.
+    /// Sends a site that can be reached the records that have numbers of its own which it has used otherwise.
     pub(super) fn prove_contradictions(&self, to: &SiteId, out: &mut Outbox) {
-        for resource in self.shared_with(to, &Stretch::default()).filter(|r| r.contradicted) {
-            if let Some(proof) = resource.rare.as_ref().and_then(|rare| rare.proof.as_ref()) {
-                out.send(to, proving(proof));
-            }
+        let all = Stretch::default();
+        let contradicted = self.shared_with(to, &all).filter(|resource| resource.contradicted);
+        let proofs = contradicted.filter_map(|resource| resource.rare.as_ref()?.proof.as_ref());
+        for proof in proofs.filter(|proof| proof.record.id().site == *to) {
+            let resource = proof.record.resource().clone();
+            let records = vec![proof.clone()];
+            out.send(to, Message::Records { resource, records, more: false });
         }
     }
 
@@ -440,10 +445,4 @@ fn split(stretch: &Stretch, shared: &[&Resource], parts: usize) -> Vec<(Stretch,
         from = next;
     }
     stretches
-}
-
-/// The message that shows a site a record which contradicts one that it has.
-fn proving(proof: &Sent) -> Message {
-    let resource = proof.record.resource().clone();
-    Message::Records { resource, records: vec![proof.clone()], more: false }
 }
