@@ -251,12 +251,21 @@ impl Shared {
         self.server.ask::<Value>(&Method::DELETE, &path, Bytes::new()).await.map(drop)
     }
 
-    /// Removes all jobs of this site.
+    /// Removes all jobs of this site. The server writes to them as well, so that a revision may be old by the time
+    /// that it is named: such a job is looked up again.
     pub(super) async fn end_jobs(&self) -> Result<(), Trouble> {
-        for There { id, revision, .. } in self.there().await? {
-            self.remove(&id, &revision).await?;
+        loop {
+            let mut is_done = true;
+            for There { id, revision, .. } in self.there().await? {
+                match self.remove(&id, &revision).await {
+                    Err(Trouble::Refused { status: StatusCode::CONFLICT, .. }) => is_done = false,
+                    removed => removed?,
+                }
+            }
+            if is_done {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Says what it means that jobs could not be removed.
