@@ -324,7 +324,7 @@ impl Parts {
             metrics,
             feeds,
             stopping: stopping.clone(),
-            rehearsals: Semaphore::new(1),
+            rehearsals: Arc::new(Semaphore::new(1)),
             wary,
         });
         let router = api::router(context.clone());

@@ -691,16 +691,12 @@ impl Storm {
     }
 }
 
-/// Seeds that once failed.
-const FAILED_ONCE: [u64; 4] = [
-    // Operations that were held while another site forgot more of the resource.
-    2_328_446, // A decision about an operation, and a tombstone after it.
-    4_045_726,
-    // A cut of all that was left, after a cut that had left something in the application.
-    4_199_791,
-    // A cut of an operation that had replaced the state, and failed when it was run again.
-    4_322_205,
-];
+/// Seeds that once failed:
+/// - operations that were held while another site forgot more of the resource;
+/// - a decision about an operation, and a tombstone after it;
+/// - a cut of all that was left, after a cut that had left something in the application;
+/// - a cut of an operation that had replaced the state, and failed when it was run again.
+const FAILED_ONCE: [u64; 4] = [2_328_446, 4_045_726, 4_199_791, 4_322_205];
 
 /// Plays a seed. How many operations were held, and how many states compared.
 fn play(seed: u64, print: bool) -> (usize, u64) {

@@ -138,8 +138,8 @@ pub struct Context {
     pub feeds: Places,
     /// Whether the API is to stop: whoever would follow for ever ends then.
     pub stopping: watch::Receiver<bool>,
-    /// Whose turn it is to rehearse: one at a time, so that the replica has time for others.
-    pub rehearsals: Semaphore,
+    /// Whose turn it is to rehearse: one at a time, since each copies its resource.
+    pub rehearsals: Arc<Semaphore>,
     /// There may have been resources here of which nothing is left: what others have of a resource
     /// has to be heard before it is created here, or numbers would be used twice.
     pub wary: bool,

@@ -39,24 +39,32 @@ pub(super) async fn rehearse(
     spare_copies(context, &submission).await?;
     super::policy::let_in(context, &submission).await?;
     let now = context.node.now();
-    let drafted = {
-        // It copies the resource, and others wait for the replica meanwhile.
-        let _turn = context.rehearsals.acquire().await;
-        context.node.read(move |replica: &Replica| replica.draft(&submission, now)).await?
-    };
-    let site = match drafted {
+    // One copy of a resource at a time is in memory, also if the client goes away meanwhile.
+    let turn = context.rehearsals.clone().acquire_owned().await.map_err(|_| Stopping)?;
+    let draft = move |replica: &Replica| replica.draft(&submission, now);
+    let drafted = context.node.read(draft).await?;
+    let refusal = match drafted {
         Ok(draft) => {
-            let rehearsal = tokio::task::spawn_blocking(move || worded(&draft.rehearse())).await;
+            let rehearsing = move || {
+                let rehearsed = worded(&draft.rehearse());
+                drop(turn);
+                rehearsed
+            };
+            let rehearsal = tokio::task::spawn_blocking(rehearsing).await;
             let rehearsal = rehearsal.map_err(|_| Stopping)?;
             return Ok(axum::Json(rehearsal).into_response());
         }
-        Err(Refusal::Elsewhere { sites, .. }) if !passed => {
+        Err(refusal) => refusal,
+    };
+    drop(turn);
+    let site = match refusal {
+        Refusal::Elsewhere { sites, .. } if !passed => {
             let reachable = context.reachable(sites.iter());
             let gone = || ApiError::unreachable(format!("none of {sites} can be reached"));
             reachable.first().cloned().ok_or_else(gone)?
         }
-        Err(Refusal::NoSites(_)) if !passed => pass::find(context, id).await?,
-        Err(refusal) => return Err(refusal.into()),
+        Refusal::NoSites(_) if !passed => pass::find(context, id).await?,
+        refusal => return Err(refusal.into()),
     };
     give(context, who, &site, &path, asked).await
 }

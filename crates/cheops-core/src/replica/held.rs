@@ -14,7 +14,7 @@
 //! - what this site has run of what is left is told again, under new numbers: nobody waits for it, and
 //!   no attempt is counted twice;
 //! - a cut waits for a run that is under way, and nothing of the resource is sent before it;
-//! - an operation is held until somebody has decided, and the decision is known from then on: both also after
+//! - an operation is held until an operator has decided, and the decision is known from then on: both also after
 //!   the resource was forgotten.
 
 use alloc::{

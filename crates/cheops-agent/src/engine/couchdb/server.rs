@@ -55,8 +55,8 @@ pub(super) const LONGEST: usize = 256 << 20;
 const UPLOADED: usize = 64 << 10;
 /// How many connections are kept for later.
 const KEPT: usize = 4;
-/// How long no request is sent after the server has rejected the password: once, and again. It locks a user out after
-/// five failed logins within five minutes.
+/// How long no request is sent after the server has rejected the password: for the first time, and each time after
+/// that. The server locks a user out after five failed logins within five minutes.
 const PAUSES: [Duration; 2] = [Duration::from_secs(10), Duration::from_mins(2)];
 
 /// Why there is no answer that can be used.

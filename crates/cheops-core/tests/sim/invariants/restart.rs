@@ -21,6 +21,10 @@ pub fn check(world: &Sky) {
         }
         let held = |replica: &Replica| replica.held().cloned().collect::<Vec<_>>();
         assert_eq!(held(live), held(&restored), "held at {}", site.name);
+        for (id, op) in world.watch.answered.accepted() {
+            let decisions = [live, &restored].map(|replica| replica.decision(id, op));
+            assert_eq!(decisions[0], decisions[1], "decision about {id} {op} at {}", site.name);
+        }
         assert!(live.withheld().eq(restored.withheld()), "withheld at {}", site.name);
     }
 }
