@@ -88,6 +88,27 @@ fn what_waits_for_an_operation_in_a_gap_asks_for_it_and_gets_it() {
     assert_eq!(restored.shared_digest(&site("b")), a.shared_digest(&site("b")));
 }
 
+/// What is missing is itself blocked by a gap in another stream. That is found however few records may wait.
+#[test]
+fn a_gap_behind_a_gap_is_asked_for_when_no_more_records_may_wait() {
+    let mut a = Replica::new(site("a"), Settings { most_waiting: 3, ..Settings::default() });
+    take(&mut a, [(0, first()), (1, third())]);
+    let of_b = |number: u64, parent: &str| {
+        records("b", number - 1, operation(&format!("b:{number}"), 8 + number, &[parent], None))
+    };
+    a.handle(of_b(1, "c:1"), now(1));
+    a.handle(records("b", 1, operation("b:9", 17, &["b:1"], None)), now(1));
+    a.handle(Input::PeerUp(site("b")), now(2));
+    for (number, parent) in [(10, "c:4"), (11, "b:10"), (12, "b:11")] {
+        a.handle(of_b(number, parent), now(2));
+    }
+    a.handle(records("b", 1, operation("c:4", 12, &["b:4"], None)), now(2));
+    assert_eq!(known(&a), 4, "the rest waits");
+    let (_, sent) = serve(&mut a, Input::Tick, now(60));
+    let wants = |message: &Message| matches!(message, Message::Want(wanted) if wanted.iter().any(|(_, known)| known[&site("b")] == 1));
+    assert!(sent.iter().any(|(_, message)| wants(message)), "{sent:?}");
+}
+
 /// However little fits into an answer, and however many operations come before the gap.
 #[test]
 fn sites_with_equal_versions_exchange_what_one_has_and_the_other_lacks() {

@@ -361,7 +361,15 @@ impl Replica {
     fn raise_tomb(&mut self, from: &SiteId, id: &ResourceId, version: &Version, out: &mut Outbox) {
         // This site knows which numbers it has used, unless it has lost some.
         let used = self.last_number(id).max(self.floor(id));
-        let forgets = self.withheld.contains_key(id);
+        let forgets = self.withheld.contains_key(id) || self.gap.is_some();
+        if forgets && !self.tombs.contains_key(id) {
+            // The tombstone is among what was lost. It names all sites of the resource.
+            if [from, &self.here].iter().all(|site| version.contains_key(*site)) {
+                self.take_over_tomb(id, version);
+                self.keep_tomb(id, out);
+            }
+            return;
+        }
         let Some(tomb) = self.tombs.get_mut(id) else { return };
         let known = tomb.version.clone();
         if !known.contains_key(from) {
@@ -373,6 +381,19 @@ impl Replica {
         if tomb.version != known {
             self.keep_tomb(id, out);
         }
+    }
+
+    /// Remembers how far an earlier life of a resource is forgotten that is not here. Without this, a new life
+    /// that follows it would wait forever for what no site keeps.
+    pub(super) fn take_over_tomb(&mut self, id: &ResourceId, version: &Version) {
+        // Which operation deleted it is not known here. Any record that the line covers stands for it: a new
+        // life follows all of them.
+        let Some((site, &number)) = version.iter().rfind(|&(_, &number)| number > 0) else {
+            return;
+        };
+        let by = OpId { site: site.clone(), number };
+        let nothing = || Tomb { version: Version::new(), by, at: Timestamp::default() };
+        join(&mut self.tombs.entry(id.clone()).or_insert_with(nothing).version, version);
     }
 
     /// Forgets a record that comes after its resource was forgotten, and says nothing that counts since then.

@@ -239,6 +239,7 @@ impl Replica {
                 *shared = shared.wrapping_add(resource.digest());
             }
         } else {
+            self.keep_tomb(id, out);
             self.dismiss(id, out);
         }
         self.pay(id, now, out);
@@ -286,9 +287,11 @@ impl Replica {
         } else {
             hold.left_over |= leaves_something;
             hold.owed.clear();
+            let forgotten = resource.forgotten_durably().clone();
             self.resources.remove(id);
+            self.take_over_tomb(id, &forgotten);
         }
-        if *hold == Hold::default() {
+        if self.held.get(id).is_some_and(|hold| *hold == Hold::default()) {
             self.held.remove(id);
         }
     }

@@ -328,10 +328,8 @@ impl Replica {
                     changed = true;
                 }
                 Fit::Blocked(missing) => {
-                    if let Some(resource) = self.resources.get_mut(id)
-                        && resource.waiting.len() < self.settings.most_waiting
-                    {
-                        resource.waiting.keep(sent, missing);
+                    if let Some(resource) = self.resources.get_mut(id) {
+                        resource.waiting.keep(sent, missing, self.settings.most_waiting);
                     }
                     let alarm = Alarm::Ask(id.clone(), from.clone());
                     self.arm(now, self.settings.ask_after, alarm);

@@ -2,7 +2,8 @@
 //!
 //! What must stay true: each record waits for one thing at a time, so that what is remembered is
 //! bounded by the number of records that wait; and none waits for ever. What is given up is found
-//! missing when two sites compare.
+//! missing when two sites compare. When no more may wait, a record that others wait for takes the place of
+//! one that none waits for: only the former tells what else must be asked for.
 
 use alloc::{
     boxed::Box,
@@ -40,9 +41,12 @@ impl Waiting {
         self.0.iter().flat_map(|kept| kept.blocked.keys())
     }
 
-    /// Keeps a record until what it depends on has come.
-    pub(super) fn keep(&mut self, sent: Sent, missing: OpId) {
-        self.0.get_or_insert_default().keep(sent, missing);
+    /// Keeps a record until what it depends on has come, or drops it if as many wait as may.
+    pub(super) fn keep(&mut self, sent: Sent, missing: OpId, most: usize) {
+        let kept = self.0.get_or_insert_default();
+        if kept.records.len() < most || kept.make_room(sent.record.id()) {
+            kept.keep(sent, missing);
+        }
     }
 
     /// All that waits, which then waits no longer.
@@ -83,6 +87,20 @@ impl Kept {
         self.remove(&id);
         self.blocked.entry(missing.clone()).or_default().insert(id.clone());
         self.records.insert(id, (sent, missing));
+    }
+
+    /// Gives up a record that no other waits for, if others wait for the one that is to come. Whether there is
+    /// room for that one.
+    fn make_room(&mut self, id: &OpId) -> bool {
+        if self.records.contains_key(id) {
+            return true;
+        }
+        let Some(waiting) = self.blocked.get(id) else { return false };
+        let lasts = || self.records.keys().rev().filter(|known| !self.blocked.contains_key(known));
+        // One that waits for it is dropped only if there is no other.
+        let dropped = lasts().find(|known| !waiting.contains(known)).or_else(|| lasts().next());
+        let dropped = dropped.cloned();
+        dropped.is_some_and(|dropped| self.remove(&dropped).is_some())
     }
 
     /// Gives up what waits of a site's stream.

@@ -1,0 +1,98 @@
+//! A new life of a resource, at a site that no longer has the records of the earlier one: an operator removed
+//! the site and let it back in, or the site lost them. The other sites have deleted and forgotten the earlier
+//! life, so nobody can send it again.
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use cheops_core::{
+    operation::Operation,
+    replica::{Durable, Input, Message, Replica, Settings, Version},
+    time::Millis,
+};
+use support::pair::{known, now, operation, records, replica, resource, serve, site, submission};
+
+const ALL: &[&str] = &["a", "b", "c"];
+
+/// How far the other sites have forgotten the earlier life.
+fn line() -> Version {
+    [("a", 5), ("b", 2), ("c", 2)].map(|(name, number)| (site(name), number)).into()
+}
+
+fn forgotten() -> Input {
+    let message = Message::Forgotten(vec![(resource("r"), line())]);
+    Input::Received { from: site("a"), message }
+}
+
+/// The first operation of the new life. Its site had not forgotten the delete yet, so the operation itself does
+/// not tell how far the earlier life is forgotten.
+fn begins() -> Input {
+    records("b", 2, operation("b:3", 50, &["a:3"], Some(ALL)))
+}
+
+fn delete() -> Operation {
+    let kind = "delete".parse().unwrap();
+    Operation { kind, reset: true, ..operation("a:3", 20, &["a:1"], None) }
+}
+
+fn restarted(written: Vec<Durable>) -> Replica {
+    Replica::restore(site("c"), Settings::default(), written)
+}
+
+#[test]
+fn a_site_that_was_removed_takes_part_in_a_new_life_after_a_cut_of_all_that_it_had() {
+    let mut c = replica("c");
+    let mut written = Vec::new();
+    let submit = submission("r", ALL);
+    let fenced = Input::Fenced { site: site("c"), known: BTreeMap::from([(resource("r"), 2)]) };
+    // It runs the delete and begins the resource again, which nobody else takes from it.
+    let earlier = [
+        records("a", 0, operation("a:1", 10, &[], Some(ALL))),
+        records("a", 1, delete()),
+        submit,
+        forgotten(),
+    ];
+    for input in earlier {
+        written.extend(serve(&mut c, input, now(1)).0);
+    }
+    assert_eq!(known(&c), 1, "what it has received itself is left");
+    written.extend(serve(&mut c, fenced, now(2)).0);
+    assert_eq!((known(&c), c.held().count()), (0, 1));
+    for mut c in [restarted(written), c] {
+        assert_eq!(c.forgotten(&resource("r")), Some(&line()));
+        serve(&mut c, begins(), now(3));
+        assert_eq!(known(&c), 1, "the new life has begun");
+    }
+}
+
+#[test]
+fn a_site_that_lost_a_resource_takes_part_in_its_new_life() {
+    let withheld = Durable::Withheld { resource: resource("r"), floor: 7 };
+    let mut lost_unknown = replica("c");
+    lost_unknown.lose_unknown(Millis(1), 7);
+    for mut c in [restarted(vec![withheld]), lost_unknown] {
+        serve(&mut c, begins(), now(1));
+        assert_eq!(known(&c), 0, "what it follows is not here");
+        let (written, _) = serve(&mut c, forgotten(), now(2));
+        for mut c in [restarted(written), c] {
+            serve(&mut c, begins(), now(3));
+            assert_eq!(known(&c), 1);
+        }
+    }
+}
+
+#[test]
+fn a_site_that_lost_nothing_takes_no_tombstone_of_a_resource_that_it_never_had() {
+    let mut c = replica("c");
+    serve(&mut c, forgotten(), now(1));
+    assert_eq!(c.forgotten(&resource("r")), None);
+    // Neither does one that lost something, if the tombstone does not name it.
+    c.lose_unknown(Millis(1), 7);
+    let mut line = line();
+    line.remove(&site("c"));
+    let message = Message::Forgotten(vec![(resource("r"), line)]);
+    serve(&mut c, Input::Received { from: site("a"), message }, now(2));
+    assert_eq!(c.forgotten(&resource("r")), None);
+}
