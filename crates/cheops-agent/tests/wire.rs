@@ -135,7 +135,7 @@ fn seal() -> Seal {
     Seal::new(&[0x5e; 97]).unwrap()
 }
 
-fn messages() -> [(&'static str, Message); 8] {
+fn messages() -> [(&'static str, Message); 9] {
     let counter = || "counter".parse().unwrap();
     let version =
         || Version::from([("site1".parse().unwrap(), 3), ("site2".parse().unwrap(), 300)]);
@@ -150,6 +150,8 @@ fn messages() -> [(&'static str, Message); 8] {
         Sent { after: 0, record: Record::Reply(Arc::new(reply())), seal: Some(seal()) },
         Sent { after: 1, record: self::shown(), seal: None },
     ];
+    let contradicted =
+        Message::Contradicted { resource: counter(), number: "site3:7".parse().unwrap() };
     let made = Reply { made: Some("8c2f".into()), ..reply() };
     let made = vec![Sent { after: 0, record: Record::Reply(Arc::new(made)), seal: None }];
     [
@@ -160,6 +162,7 @@ fn messages() -> [(&'static str, Message); 8] {
         ("forgotten", Message::Forgotten(vec![(counter(), version())])),
         ("shown", Message::Records { resource: counter(), records: shown, more: false }),
         ("made", Message::Records { resource: counter(), records: made, more: false }),
+        ("contradicted", contradicted),
         ("sealed", Message::Records { resource: counter(), records: sealed, more: true }),
     ]
 }
@@ -198,6 +201,10 @@ fn durables() -> [(&'static str, Durable); 17] {
         op: "site3:7".parse().unwrap(),
         adopted: Some("site3:10".parse().unwrap()),
     };
+    let contradicted = Durable::Contradicted {
+        resource: "counter".parse().unwrap(),
+        number: "site3:7".parse().unwrap(),
+    };
     let trimmed = Durable::Trimmed { resource: "counter".parse().unwrap(), version: version() };
     [
         ("steps", stored(operation(steps))),
@@ -215,7 +222,7 @@ fn durables() -> [(&'static str, Durable); 17] {
         ("held", held),
         ("aside", Durable::Aside(shown())),
         ("decided", decided),
-        ("contradicted", Durable::Contradicted("counter".parse().unwrap())),
+        ("contradicted", contradicted),
         ("leftover", Durable::Leftover("counter".parse().unwrap())),
     ]
 }

@@ -10,7 +10,7 @@ use cheops_core::{
     id::OpId,
     operation::Operation,
     plan::Outcome,
-    replica::{Effect, Input, Message, Record, Replica, Reply, Sent, Settings, State, Version},
+    replica::{Input, Message, Record, Replica, Reply, Sent, Settings, State, Version},
     time::Millis,
 };
 use support::pair::{
@@ -156,40 +156,6 @@ fn two_operations_under_one_number_are_told_from_a_gap() {
     assert!(refused.iter().any(|why| why.contains("old backup")), "{refused:?}");
     let states = [&a, &b].map(|site| site.resource(&resource("r")).unwrap().state());
     assert_eq!(states, [State::Diverged; 2]);
-}
-
-/// The key of `c` was copied. Its own operation came to `a` first, and then one of the copy by the same number:
-/// `a` and `c` have the same records, and `c` hears of the other one all the same.
-#[test]
-fn the_site_whose_number_was_used_twice_hears_of_it() {
-    let copied = Operation { at: cheops_core::time::Timestamp::at(Millis(9)), ..lost() };
-    for is_up in [true, false] {
-        let mut c = without_gap("c", Settings::default());
-        let mut a = without_gap("a", Settings::default());
-        if is_up {
-            a.handle(Input::PeerUp(site("c")), now(2));
-        }
-        let mut effects = a.handle(records("b", 1, copied.clone()), now(3));
-        if !is_up {
-            assert!(to(&effects, "c").is_empty());
-            effects = a.handle(Input::PeerUp(site("c")), now(4));
-        }
-        let state = |replica: &Replica| replica.resource(&resource("r")).unwrap().state();
-        assert_ne!(state(&c), State::Diverged);
-        for message in to(&effects, "c") {
-            c.handle(Input::Received { from: site("a"), message }, now(5));
-        }
-        assert_eq!([&a, &c].map(state), [State::Diverged; 2], "linked then: {is_up}");
-    }
-}
-
-/// What effects send to a site.
-fn to(effects: &[Effect], name: &str) -> Vec<Message> {
-    let sent = |effect: &Effect| match effect {
-        Effect::Send { to, message } if *to == site(name) => Some(message.clone()),
-        _ => None,
-    };
-    effects.iter().filter_map(sent).collect()
 }
 
 /// A site has lost the reply that makes its operation void, and has run the operation again. The lost reply

@@ -348,7 +348,7 @@ pub(super) fn wrote(here: &SiteId, seq: Seq, durable: &Durable) -> Option<Change
         | Durable::Trimmed { .. }
         | Durable::Withheld { .. }
         | Durable::Held { .. }
-        | Durable::Contradicted(_)
+        | Durable::Contradicted { .. }
         | Durable::Aside(_)
         | Durable::Leftover(_)
         | Durable::Decided { .. } => return None,

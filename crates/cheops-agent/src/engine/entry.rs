@@ -52,7 +52,7 @@ impl Entry {
             Durable::Held { .. } => (What::Held, None),
             Durable::Aside(record) => (What::Aside, Some(record.id())),
             Durable::Decided { op, .. } => (What::Decided, Some(op)),
-            Durable::Contradicted(_) => (What::Contradicted, None),
+            Durable::Contradicted { .. } => (What::Contradicted, None),
             Durable::Leftover(_) => (What::Leftover, None),
         };
         Self { resource: durable.resource().clone(), what, id: id.cloned() }

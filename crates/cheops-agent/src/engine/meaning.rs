@@ -14,7 +14,7 @@ pub(crate) fn forgets(durable: &Durable) -> Option<&ResourceId> {
         | Durable::Trimmed { .. }
         | Durable::Withheld { .. }
         | Durable::Held { .. }
-        | Durable::Contradicted(_)
+        | Durable::Contradicted { .. }
         | Durable::Aside(_)
         | Durable::Leftover(_)
         | Durable::Decided { .. } => None,
@@ -33,7 +33,7 @@ pub(crate) fn resumes(durable: &Durable) -> Option<&ResourceId> {
         | Durable::Forgotten { .. }
         | Durable::Trimmed { .. }
         | Durable::Held { .. }
-        | Durable::Contradicted(_)
+        | Durable::Contradicted { .. }
         | Durable::Aside(_)
         | Durable::Leftover(_)
         | Durable::Decided { .. } => None,

@@ -190,7 +190,7 @@ impl Memory {
                     events.push(teller.ran(reply, known(&reply.op)));
                     self.touch(resource, true);
                 }
-                Durable::Record(Record::Shown(_), _) | Durable::Contradicted(_) => {
+                Durable::Record(Record::Shown(_), _) | Durable::Contradicted { .. } => {
                     self.touch(resource, false);
                 }
                 Durable::Forgotten { by, .. } => {

@@ -77,8 +77,12 @@ enum Kind<'a> {
         #[serde(borrow)]
         adopted: Option<OpId<'a>>,
     },
-    #[serde(borrow)]
-    Contradicted(Text<'a, ResourceId>),
+    Contradicted {
+        #[serde(borrow)]
+        resource: Text<'a, ResourceId>,
+        #[serde(borrow)]
+        number: OpId<'a>,
+    },
     #[serde(borrow)]
     Leftover(Text<'a, ResourceId>),
 }
@@ -133,7 +137,10 @@ impl<'a> Twin<'a> for Durable<'a> {
                 floor: *floor,
                 done: *done,
             },
-            replica::Durable::Contradicted(resource) => Kind::Contradicted(Text::of(resource)?),
+            replica::Durable::Contradicted { resource, number } => Kind::Contradicted {
+                resource: Text::of(resource)?,
+                number: OpId::of(number).at("number")?,
+            },
             replica::Durable::Leftover(resource) => Kind::Leftover(Text::of(resource)?),
             replica::Durable::Aside(record) => Kind::Aside(Record::of(record).at("record")?),
             replica::Durable::Decided { resource, op, adopted } => Kind::Decided {
@@ -185,9 +192,10 @@ impl<'a> Twin<'a> for Durable<'a> {
                 floor,
                 done,
             },
-            Kind::Contradicted(resource) => {
-                replica::Durable::Contradicted(resource.read(names).at("resource")?)
-            }
+            Kind::Contradicted { resource, number } => replica::Durable::Contradicted {
+                resource: resource.read(names).at("resource")?,
+                number: number.read(names).at("number")?,
+            },
             Kind::Leftover(resource) => {
                 replica::Durable::Leftover(resource.read(names).at("resource")?)
             }

@@ -6,7 +6,13 @@ use cheops_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Names, Problem, Twin, WireError, error::At, list::List, names::Text, record::Record};
+use super::{
+    Names, Problem, Twin, WireError,
+    error::At,
+    list::List,
+    names::Text,
+    record::{OpId, Record},
+};
 
 /// What one site tells another, as it is written.
 #[derive(Serialize, Deserialize)]
@@ -36,6 +42,12 @@ enum Kind<'a> {
         #[serde(borrow)]
         records: List<(Sent<'a>, Option<Seal<'a>>)>,
         more: bool,
+    },
+    Contradicted {
+        #[serde(borrow)]
+        resource: Text<'a, ResourceId>,
+        #[serde(borrow)]
+        number: OpId<'a>,
     },
 }
 
@@ -74,6 +86,10 @@ impl<'a> Twin<'a> for Message<'a> {
             replica::Message::Forgotten(versions) => {
                 Kind::Forgotten(List::of(versions).at("forgotten")?)
             }
+            replica::Message::Contradicted { resource, number } => Kind::Contradicted {
+                resource: Text::of(resource)?,
+                number: OpId::of(number).at("number")?,
+            },
         }))
     }
 
@@ -96,6 +112,10 @@ impl<'a> Twin<'a> for Message<'a> {
             Kind::Forgotten(versions) => {
                 replica::Message::Forgotten(versions.read(names).at("forgotten")?)
             }
+            Kind::Contradicted { resource, number } => replica::Message::Contradicted {
+                resource: resource.read(names).at("resource")?,
+                number: number.read(names).at("number")?,
+            },
             Kind::Sealed { resource, records, more } => {
                 let resource = resource.read(names).at("resource")?;
                 let twins = records.items().at("records")?.into_iter().enumerate();

@@ -217,6 +217,8 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
             .prop_map(|(stretch, versions, digest)| Message::Have(stretch, versions, digest)),
         versions().prop_map(Message::Want),
         versions().prop_map(Message::Forgotten),
+        (resource(), op_id())
+            .prop_map(|(resource, number)| Message::Contradicted { resource, number }),
         (resource(), collection::vec(sent, 0..5), any::<bool>())
             .prop_map(|(resource, records, more)| Message::Records { resource, records, more }),
     ]
@@ -231,7 +233,8 @@ pub(crate) fn durable() -> impl Strategy<Value = Durable> {
         ),
         1 => resource().prop_map(Durable::Clearing),
         1 => resource().prop_map(Durable::Cleared),
-        1 => resource().prop_map(Durable::Contradicted),
+        1 => (resource(), op_id())
+            .prop_map(|(resource, number)| Durable::Contradicted { resource, number }),
         1 => resource().prop_map(Durable::Leftover),
         1 => (resource(), version(), op_id(), any::<u64>()).prop_map(
             |(resource, version, by, at)| Durable::Forgotten {

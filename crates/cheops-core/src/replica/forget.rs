@@ -164,7 +164,7 @@ impl Resource {
         fresh.reach(&self.version());
         fresh.news.of_all();
         fresh.floor = self.floor;
-        fresh.contradicted = self.contradicted;
+        fresh.set_contradiction(self.contradiction().cloned());
         fresh
     }
 
@@ -293,8 +293,7 @@ impl Replica {
             if *resource.log.forgotten() == forgotten && resource.log.len() == known {
                 return;
             }
-            // What contradicted is gone with the life that it was about.
-            resource.contradicted = false;
+            resource.forget_contradiction(&due);
             out.persist(Durable::Trimmed { resource: id.clone(), version: due });
         } else if !resource.delete_again(&self.here, &due, retries) {
             // This site, too, has run the delete that others forgot it by, and knows it no more.

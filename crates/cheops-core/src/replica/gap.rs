@@ -70,7 +70,7 @@ impl Replica {
             return true;
         };
         let Some(resource) = self.resources.get_mut(id) else { return false };
-        if resource.contradicted {
+        if resource.is_contradicted() {
             let why = "it knows another operation by the same number: was a site restored from an old backup?";
             out.tell(Event::Refused { from: from.clone(), resource: id.clone(), why });
             return false;

@@ -186,6 +186,13 @@ pub enum Message {
     /// Resources that were deleted, and up to where the sender has forgotten their records: all
     /// sites have run the delete. The other forgets the same.
     Forgotten(Vec<(ResourceId, Version)>),
+    /// Two different records of a resource have the same number.
+    Contradicted {
+        /// The resource.
+        resource: ResourceId,
+        /// The number.
+        number: OpId,
+    },
 }
 
 impl Message {
@@ -204,6 +211,9 @@ impl Message {
                 stretch.weight() + versions.iter().map(version).sum::<usize>() + 8
             }
             Self::Want(versions) | Self::Forgotten(versions) => versions.iter().map(version).sum(),
+            Self::Contradicted { resource, number } => {
+                resource.as_str().len() + number.site.as_str().len() + 4
+            }
             Self::Records { resource, records, .. } => {
                 resource.as_str().len() + records.iter().map(Sent::weight).sum::<usize>()
             }
@@ -274,7 +284,12 @@ pub enum Durable {
         done: bool,
     },
     /// Two different records of the resource have the same number: its sites do not come to agree.
-    Contradicted(ResourceId),
+    Contradicted {
+        /// The resource.
+        resource: ResourceId,
+        /// The number.
+        number: OpId,
+    },
     /// A record of this site that is held, of a resource of which all else is forgotten.
     Aside(Record),
     /// Operations of the resource that are held have run here, and the resource is gone: what they did may
@@ -299,8 +314,8 @@ impl Durable {
             Self::Intent { resource, .. }
             | Self::Clearing(resource)
             | Self::Cleared(resource)
-            | Self::Contradicted(resource)
             | Self::Leftover(resource)
+            | Self::Contradicted { resource, .. }
             | Self::Forgotten { resource, .. }
             | Self::Trimmed { resource, .. }
             | Self::Withheld { resource, .. }

@@ -14,6 +14,7 @@
 //!   it. When it is back, the two compare what they have and fill the gaps.
 
 mod alarm;
+mod contradiction;
 mod effect;
 mod forget;
 mod gap;
@@ -314,7 +315,7 @@ impl Replica {
             }
             Input::PeerUp(site) => {
                 self.up.insert(site.clone());
-                self.prove_contradictions(&site, &mut out);
+                self.tell_contradictions(&site, &mut out);
                 self.compare_with(&site, now, &mut out);
             }
             Input::PeerDown(site) => {

@@ -71,8 +71,6 @@ pub struct Resource {
     pub(super) work: Work,
     /// The `Reset` command has failed for the block as it is; trying again would fail again.
     pub(super) clear_failed: bool,
-    /// Another site knows another record by a number that this site knows: their logs differ for good.
-    pub(super) contradicted: bool,
     /// Where something was lost: the last number that this site may have used until then; 0 if none.
     pub(super) floor: Option<u64>,
     /// Up to where another site has forgotten the resource's records, if this one has yet to.
@@ -100,8 +98,8 @@ pub(super) struct Rare {
     pub(super) repair: Option<(SiteId, Version)>,
     /// While a delete is run again: up to where records were forgotten before, which is written down.
     pub(super) forgotten_before: Option<Version>,
-    /// A record with the number of another one that is here. It is not known any more after a restart.
-    pub(super) proof: Option<Sent>,
+    /// The number that two different records have.
+    pub(super) contradiction: Option<OpId>,
 }
 
 /// Whether a record can be taken in.
@@ -139,7 +137,6 @@ impl Resource {
             news: News::default(),
             work: Work::Idle,
             clear_failed: false,
-            contradicted: false,
             floor: None,
             due: Version::new(),
             removed: Arc::default(),
@@ -304,11 +301,6 @@ impl Resource {
     /// seen the block, or a person must decide.
     pub fn is_idle(&self) -> bool {
         matches!(self.work, Work::Idle | Work::Stuck)
-    }
-
-    /// Whether another site is known to have another record by a number that this one knows.
-    pub fn is_contradicted(&self) -> bool {
-        self.contradicted
     }
 
     /// Whether a person must decide.

@@ -214,9 +214,11 @@ impl Resource {
             }
             Durable::Trimmed { version, .. } => {
                 self.trim_again(version);
-                self.contradicted = false;
+                self.forget_contradiction(version);
             }
-            Durable::Contradicted(_) => self.contradicted = true,
+            Durable::Contradicted { number, .. } => {
+                self.set_contradiction(Some(number.clone()));
+            }
             Durable::Record(..)
             | Durable::Forgotten { .. }
             | Durable::Withheld { .. }

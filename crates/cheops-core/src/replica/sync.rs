@@ -15,7 +15,7 @@ use alloc::{collections::BTreeMap, vec, vec::Vec};
 use core::ops::Bound;
 
 use super::{
-    Alarm, Durable, Event, Message, Outbox, Record, Replica, Resource, Sent, Stretch, Version,
+    Alarm, Event, Message, Outbox, Record, Replica, Resource, Sent, Stretch, Version,
     forget::{Tomb, covers, join},
     resource::Fit,
 };
@@ -85,6 +85,9 @@ impl Replica {
                 for (id, version) in versions {
                     self.heard_forgotten(from, &id, &version, now, out);
                 }
+            }
+            Message::Contradicted { resource, number } => {
+                self.heard_contradiction(from, &resource, &number, out);
             }
         }
     }
@@ -236,6 +239,7 @@ impl Replica {
         if more || !records.is_empty() {
             out.send(to, Message::Records { resource: id.clone(), records, more });
         }
+        resource.tell_contradiction(to, out);
     }
 
     /// Asks for a resource that is not known yet, or again for what its records wait for, less and
@@ -338,7 +342,7 @@ impl Replica {
                     out.tell(Event::Refused { from: from.clone(), resource: id.clone(), why });
                 }
                 Fit::Contradicts(why) => {
-                    self.contradict(id, sent, out);
+                    self.contradict(id, sent.record.id(), out);
                     out.tell(Event::Refused { from: from.clone(), resource: id.clone(), why });
                 }
             }
@@ -350,37 +354,6 @@ impl Replica {
             resource.order_streams();
         }
         changed
-    }
-
-    /// Takes note that two records of a resource have the same number. It is written down, since the other
-    /// record may never come again.
-    ///
-    /// The site of that number gets the other record as the proof. It may have the same records as this one, if
-    /// its own arrived first, and so no way to find out. Other sites do not get it: one that has neither of the
-    /// two would take it for the true one.
-    fn contradict(&mut self, id: &ResourceId, proof: Sent, out: &mut Outbox) {
-        let Some(resource) = self.resources.get_mut(id).filter(|known| !known.contradicted) else {
-            return;
-        };
-        resource.contradicted = true;
-        out.persist(Durable::Contradicted(id.clone()));
-        let site = proof.record.id().site.clone();
-        resource.rare.get_or_insert_default().proof = Some(proof);
-        if self.up.contains(&site) {
-            self.prove_contradictions(&site, out);
-        }
-    }
-
-    /// Sends a site that can be reached the records that have numbers of its own which it has used otherwise.
-    pub(super) fn prove_contradictions(&self, to: &SiteId, out: &mut Outbox) {
-        let all = Stretch::default();
-        let contradicted = self.shared_with(to, &all).filter(|resource| resource.contradicted);
-        let proofs = contradicted.filter_map(|resource| resource.rare.as_ref()?.proof.as_ref());
-        for proof in proofs.filter(|proof| proof.record.id().site == *to) {
-            let resource = proof.record.resource().clone();
-            let records = vec![proof.clone()];
-            out.send(to, Message::Records { resource, records, more: false });
-        }
     }
 
     fn woken(&mut self, id: &ResourceId, sent: &Sent) -> Vec<Sent> {

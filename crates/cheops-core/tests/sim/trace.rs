@@ -162,7 +162,9 @@ fn written(durable: &Durable) -> String {
         Durable::Held { resource, site, known, floor, done } => {
             format!("held {resource} of {site} after {known}, numbers after {floor}: {done}")
         }
-        Durable::Contradicted(resource) => format!("contradicted {resource}"),
+        Durable::Contradicted { resource, number } => {
+            format!("contradicted {resource} {number}")
+        }
         Durable::Leftover(resource) => format!("leftover {resource}"),
         Durable::Aside(record) => format!("aside {}", record_words(record)),
         Durable::Decided { resource, op, adopted } => {
@@ -205,6 +207,7 @@ fn said(message: &Message) -> String {
         Message::Have(_, versions, _) => format!("have {versions:?}"),
         Message::Want(versions) => format!("want {versions:?}"),
         Message::Forgotten(versions) => format!("forgotten {versions:?}"),
+        Message::Contradicted { resource, number } => format!("contradicted {resource} {number}"),
         Message::Records { resource, records, more } => {
             let records: Vec<String> = records
                 .iter()

@@ -745,9 +745,11 @@ impl<A: App, W: Watch> World<A, W> {
         let tally = match &message {
             Message::Records { .. } if asked => &mut self.books.repair,
             Message::Records { .. } => &mut self.books.push,
-            Message::Compare(_) | Message::Have(..) | Message::Want(_) | Message::Forgotten(_) => {
-                &mut self.books.compare
-            }
+            Message::Compare(_)
+            | Message::Have(..)
+            | Message::Want(_)
+            | Message::Forgotten(_)
+            | Message::Contradicted { .. } => &mut self.books.compare,
         };
         tally.messages += 1;
         tally.bytes += message.weight() as u64;

@@ -144,7 +144,7 @@ impl Seen {
 impl Resource {
     /// The resource's state at a glance, as far as it is known here.
     pub fn state(&self) -> State {
-        if self.contradicted {
+        if self.is_contradicted() {
             return State::Diverged;
         }
         match self.replied() {

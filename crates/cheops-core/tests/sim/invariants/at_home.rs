@@ -46,7 +46,9 @@ impl AtHome {
                         self.check(to, id);
                     }
                 }
-                Message::Records { resource, .. } => self.check(to, resource),
+                Message::Records { resource, .. } | Message::Contradicted { resource, .. } => {
+                    self.check(to, resource);
+                }
             },
             _ => {}
         }

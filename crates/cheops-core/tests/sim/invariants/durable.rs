@@ -93,7 +93,7 @@ impl Disk {
             | replica::Durable::Trimmed { .. }
             | replica::Durable::Withheld { .. }
             | replica::Durable::Held { .. }
-            | replica::Durable::Contradicted(_)
+            | replica::Durable::Contradicted { .. }
             | replica::Durable::Aside(_)
             | replica::Durable::Leftover(_)
             | replica::Durable::Decided { .. } => {}
