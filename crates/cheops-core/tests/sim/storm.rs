@@ -27,7 +27,7 @@ const DOWN: u64 = 2_000;
 /// Each so many steps, what a look at the resources shows is compared with a walk over their logs, which
 /// takes longer than all the rest of a step.
 const GLANCES: usize = 4;
-/// Each so many steps, what the sites know is compared with what they would know after a restart.
+/// Each so many steps, what a site knows is compared with what it would know after a restart. The sites take turns.
 const RESTARTS: usize = 5;
 /// The longest that a requester waits.
 const PATIENCE: u64 = 15_000;
@@ -132,7 +132,7 @@ impl Storm {
             self.world.run_for(pause);
             self.compare_all(step % GLANCES == 0);
             if step % RESTARTS == 0 {
-                restart::check(&self.world);
+                restart::check_site(&self.world, step / RESTARTS % self.names.len());
             }
         }
     }
