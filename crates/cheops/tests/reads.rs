@@ -1,19 +1,20 @@
 //! Reading or rehearsing a long resource does not delay operations on another.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by it")]
 
+mod field;
+
 use std::{
-    net::SocketAddr,
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
+    thread,
     time::{Duration, Instant},
 };
 
 use cheops_agent::{
-    Agent,
-    config::Config,
+    api::model::Submit,
     engine::{
         Engine as _, Opened as _,
         embedded::{Embedded, Options},
@@ -25,12 +26,7 @@ use cheops_core::{
     replica::{Durable, Record, Version},
     time::{Millis, Timestamp},
 };
-use serde_json::json;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-    time::timeout,
-};
+use field::{agent::Agent, eventually, submit};
 
 /// How many operations of the long resource no site has answered.
 const OPERATIONS: u64 = 40_000;
@@ -41,10 +37,12 @@ const ASKED: usize = 20;
 const DELAY: Duration = Duration::from_secs(1);
 /// How long any answer may take. Where reads stall the site, the test ends by this.
 const ANSWER: Duration = Duration::from_secs(20);
+/// When readers end by themselves, should the test fail meanwhile.
+const LONGEST: Duration = Duration::from_mins(2);
 
-/// An operation of a site that can't be reached. The first one runs here, and does not come to an end;
+/// An operation of a site that can't be reached. The first one runs here for as long as the directory is there;
 /// the others wait for it. They are requests to the same target: each might make good those before it.
-fn operation(number: u64) -> Durable {
+fn operation(number: u64, directory: &Path) -> Durable {
     let away: SiteId = "away".parse().unwrap();
     let first = number == 1;
     let request = HttpRequest {
@@ -56,7 +54,7 @@ fn operation(number: u64) -> Durable {
         names: Names::Nothing,
     };
     let declaration = || Declaration {
-        sites: Sites::new(["here", "away"].map(|name| name.parse().unwrap())).unwrap(),
+        sites: Sites::new(["site1", "away"].map(|name| name.parse().unwrap())).unwrap(),
         config: Arc::default(),
         base: Version::new(),
     };
@@ -69,7 +67,7 @@ fn operation(number: u64) -> Durable {
         at: Timestamp::at(Millis(1_700_000_000_000 + number)),
         parents: parents.into_iter().collect(),
         action: if first {
-            Action::command("exec sleep 600")
+            Action::command(format!("while test -d {}; do sleep 0.2; done", directory.display()))
         } else {
             Action::Http(Box::new(request))
         },
@@ -81,102 +79,100 @@ fn operation(number: u64) -> Durable {
     Durable::Record(Record::Operation(Arc::new(operation)), None)
 }
 
-fn fill(store: &Path) {
-    let mut engine = Embedded::open(store, Options::of("here".parse().unwrap())).unwrap();
+fn fill(directory: &Path) {
+    let store = directory.join("data/store");
+    let mut engine = Embedded::open(&store, Options::of("site1".parse().unwrap())).unwrap();
     assert_eq!(engine.written().count(), 0);
-    let records: Vec<Durable> = (1..=OPERATIONS).map(operation).collect();
+    let records: Vec<Durable> = (1..=OPERATIONS).map(|n| operation(n, directory)).collect();
     for batch in records.chunks(5_000) {
         engine.append(batch).unwrap();
     }
 }
 
-async fn ask(to: SocketAddr, head: &str, body: &str) -> String {
-    let length = body.len();
-    let request = format!(
-        "{head} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-    );
-    let mut answer = Vec::new();
-    let exchange = async {
-        let mut tcp = TcpStream::connect(to).await.unwrap();
-        tcp.write_all(request.as_bytes()).await.unwrap();
-        tcp.read_to_end(&mut answer).await.unwrap();
-    };
-    let answered = timeout(ANSWER, exchange).await;
-    assert!(answered.is_ok(), "{head}: no answer within {ANSWER:?}");
-    String::from_utf8_lossy(&answer).into_owned()
+/// What is read, and what the answer says if all of it is there.
+const LOOKS: [(&str, &str); 9] = [
+    ("/api/v1/resources", r#""operation_count":40000"#),
+    ("/api/v1/resources/long", r#""waiting":40000"#),
+    ("/api/v1/resources/long/operations/away:7", r#""place":7"#),
+    ("/api/v1/problems", r#""problems""#),
+    ("/api/v1/sites", r#""unanswered":40000"#),
+    ("/api/v1/grid", r#""long""#),
+    ("/resources", "long"),
+    ("/resources/long", "<title>long"),
+    ("/problems", "Problems"),
+];
+
+fn look(agent: &Agent, path: &str, expected: &str) {
+    let asked = Instant::now();
+    let (status, body) = agent.ask(path).unwrap_or_else(|| panic!("{path}: no answer"));
+    assert!(asked.elapsed() < ANSWER, "{path}: no answer within {ANSWER:?}");
+    let begins: String = body.chars().take(2_000).collect();
+    assert!(status == 200 && body.contains(expected), "{path}: {status} {begins}");
+}
+
+fn rehearse(agent: &Agent) {
+    let rehearsal = Submit { dry_run: true, ..submit("true", "write") };
+    let asked = Instant::now();
+    let path = "/api/v1/resources/long/operations";
+    let (status, body) = agent.post(path, &rehearsal).unwrap();
+    assert!(asked.elapsed() < ANSWER, "a rehearsal took {:?}", asked.elapsed());
+    assert!(status == 200 && body.contains(r#""before""#), "{status} {body}");
 }
 
 /// Asks for operations on another resource, one after the other. How long the slowest took to be
 /// accepted.
-async fn slowest(to: SocketAddr) -> Duration {
-    let mut slowest = Duration::ZERO;
-    for _ in 0..ASKED {
-        let body = json!({ "command": "true", "sites": "here", "wait": "0s" }).to_string();
+fn slowest(agent: &Agent) -> Duration {
+    let ask = |_| {
+        let (sites, wait) = (Some("site1".to_owned()), Some("0s".to_owned()));
         let asked = Instant::now();
-        let answer = ask(to, "POST /api/v1/resources/other/operations", &body).await;
-        assert!(answer.starts_with("HTTP/1.1 202"), "{answer}");
-        slowest = slowest.max(asked.elapsed());
-    }
-    slowest
+        agent.exec("other", &Submit { sites, wait, ..submit("true", "write") });
+        asked.elapsed()
+    };
+    (0..ASKED).map(ask).max().unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn reads_of_a_long_resource_delay_no_operation_on_another() {
+#[test]
+fn reads_of_a_long_resource_delay_no_operation_on_another() {
     let directory = tempfile::tempdir().unwrap();
-    let mut config = Config::new("here".parse().unwrap(), directory.path());
-    config.api = SocketAddr::from(([127, 0, 0, 1], 0));
-    config.peers = SocketAddr::from(([127, 0, 0, 1], 0));
-    fill(&directory.path().join("store"));
-    let agent = Agent::start_with(config, chephren::page).await.unwrap();
-    let to = agent.api();
+    fill(directory.path());
+    let agent = &Agent::alone_with(directory.path(), "");
+    // What is asked for next is to be accepted beside the operation that runs, not beside its start.
+    eventually("the first operation runs", || {
+        agent.ask("/metrics").is_some_and(|(_, metrics)| metrics.contains("cheops_runs_running 1"))
+    });
+    let alone = slowest(agent);
 
-    let alone = slowest(to).await;
-    let stop = Arc::new(AtomicBool::new(false));
-    let rehearsal = r#"{ "command": "true", "dry_run": true }"#;
-    let looks = [
-        ("GET /api/v1/resources", "", r#""operation_count":40000"#),
-        ("GET /api/v1/resources/long", "", r#""waiting":40000"#),
-        ("GET /api/v1/resources/long/operations/away:7", "", r#""place":7"#),
-        ("GET /api/v1/problems", "", r#""problems""#),
-        ("GET /api/v1/sites", "", r#""unanswered":400"#),
-        ("GET /api/v1/grid", "", r#""long""#),
-        ("POST /api/v1/resources/long/operations", rehearsal, r#""before""#),
-        ("GET /resources", "", "long"),
-        ("GET /resources/long", "", "<title>long"),
-        ("GET /problems", "", "Problems"),
-    ];
-    let readers: Vec<_> = looks
-        .into_iter()
-        .map(|(head, body, expected)| {
-            let (stop, looked) = (stop.clone(), Arc::new(AtomicUsize::new(0)));
-            let count = looked.clone();
-            let reader = tokio::spawn(async move {
-                while !stop.load(Ordering::Relaxed) {
-                    let answer = ask(to, head, body).await;
-                    assert!(answer.starts_with("HTTP/1.1 200"), "{head}: {answer}");
-                    let body = answer.split_once("\r\n\r\n").unwrap().1;
-                    assert!(body.contains(expected), "{head}: {}", &body[..body.len().min(2_000)]);
-                    count.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-            (head, looked, reader)
-        })
-        .collect();
-    let watched = slowest(to).await;
-    // Each of them has looked while operations were asked for.
-    let deadline = Instant::now() + Duration::from_mins(1);
-    while readers
-        .iter()
-        .any(|(_, looked, reader)| looked.load(Ordering::Relaxed) == 0 && !reader.is_finished())
-    {
-        assert!(Instant::now() < deadline, "a reader got no answer");
-        slowest(to).await;
-    }
-    stop.store(true, Ordering::Relaxed);
-    for (head, looked, reader) in readers {
-        reader.await.unwrap();
-        assert!(looked.load(Ordering::Relaxed) > 0, "{head} was never answered");
-    }
-    agent.stop().await;
+    let (stop, until) = (AtomicBool::new(false), Instant::now() + LONGEST);
+    let looked: [AtomicUsize; LOOKS.len() + 1] = Default::default();
+    let watched = thread::scope(|scope| {
+        let stop = &stop;
+        let readers: Vec<_> = looked
+            .iter()
+            .enumerate()
+            .map(|(n, looked)| {
+                scope.spawn(move || {
+                    while !stop.load(Relaxed) && Instant::now() < until {
+                        match LOOKS.get(n) {
+                            Some((path, expected)) => look(agent, path, expected),
+                            None => rehearse(agent),
+                        }
+                        looked.fetch_add(1, Relaxed);
+                    }
+                })
+            })
+            .collect();
+        let watched = slowest(agent);
+        // Each of them has looked while operations were asked for.
+        while looked.iter().any(|looked| looked.load(Relaxed) == 0)
+            && !readers.iter().any(thread::ScopedJoinHandle::is_finished)
+            && Instant::now() < until
+        {
+            slowest(agent);
+        }
+        stop.store(true, Relaxed);
+        watched
+    });
+    let looked = looked.map(AtomicUsize::into_inner);
+    assert!(looked.iter().all(|&looked| looked > 0), "a reader got no answer: {looked:?}");
     assert!(watched < alone + DELAY, "{watched:?} with readers, {alone:?} without");
 }
