@@ -131,7 +131,7 @@ impl Log {
 
         self.lanes[lane.usize()].push(ix);
         let origin = self.origins.entry(&op.id.site);
-        let at = origin.numbers.partition_point(|&(number, _)| number < op.id.number);
+        let at = place(&origin.numbers, op.id.number).unwrap_or_else(|at| at);
         origin.numbers.insert(at, (op.id.number, ix));
         self.heads.retain(|head| !parents.contains(head));
         self.heads.push(ix);
@@ -224,7 +224,7 @@ impl Log {
     /// Where an operation is, if it is in the log.
     pub fn find(&self, id: &OpId) -> Option<Ix> {
         let numbers = &self.origins.get(&id.site)?.numbers;
-        let at = numbers.binary_search_by_key(&id.number, |&(number, _)| number).ok()?;
+        let at = place(numbers, id.number).ok()?;
         Some(numbers[at].1)
     }
 
@@ -358,5 +358,15 @@ impl Log {
 
     pub(crate) fn timestamp(&self, ix: Ix) -> Timestamp {
         self.nodes[ix.usize()].at
+    }
+}
+
+/// Where the operation with a number is, or where it would be. Nearly always that is the end: a search through a long
+/// list would wait for memory at each step.
+fn place(numbers: &[(u64, Ix)], number: u64) -> Result<usize, usize> {
+    match numbers.last() {
+        Some(&(last, _)) if last < number => Err(numbers.len()),
+        Some(&(last, _)) if last == number => Ok(numbers.len() - 1),
+        _ => numbers.binary_search_by_key(&number, |&(number, _)| number),
     }
 }
