@@ -4,11 +4,21 @@
 
 mod support;
 
-use cheops_core::{
-    operation::{Action, Operation},
-    replica::{Durable, Input, Message, Replica, Settings, State, Version},
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
 };
-use support::pair::{now, operation, records, replica, resource, serve, site};
+
+use cheops_core::{
+    id::{OpId, SiteId},
+    operation::{Action, Operation, SharedOperation},
+    plan::Outcome,
+    replica::{
+        Durable, Effect, Input, Message, Replica, Reply, Report, Resource, Settings, State, Version,
+    },
+    time::{Millis, Now},
+};
+use support::pair::{now, operation, records, replica, resource, serve, site, submission};
 
 const ALL: &[&str] = &["a", "b", "c"];
 
@@ -132,4 +142,131 @@ fn a_contradiction_ends_with_the_records_that_it_was_about() {
             assert_eq!(state(&a) != State::Diverged, ends, "{number}");
         }
     }
+}
+
+const RESOURCES: [&str; 3] = ["r", "s", "t"];
+
+/// Three sites, and a copy of the third that runs beside it for a while.
+struct Copied {
+    rng: fastrand::Rng,
+    seconds: u64,
+    places: [Replica; 4],
+}
+
+impl Copied {
+    fn new(seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let [mut a, mut b, mut c] = ["a", "b", "c"].map(replica);
+        for id in RESOURCES {
+            serve(&mut a, submission(id, ALL), now(0));
+        }
+        exchange(&mut a, &mut b, now(1));
+        exchange(&mut a, &mut c, now(2));
+        let places = [a, b, c.clone(), c];
+        let seconds = 100 + rng.u64(..10);
+        Self { rng, seconds, places }
+    }
+
+    fn submit(&mut self) {
+        let n = self.rng.usize(..self.places.len());
+        let id = RESOURCES[self.rng.usize(..RESOURCES.len())];
+        serve(&mut self.places[n], submission(id, ALL), now(self.seconds));
+    }
+
+    /// Two of them compare what they know. The third and its copy never see each other.
+    fn meet(&mut self, n: usize, other: usize) {
+        self.seconds += 20;
+        let [one, other] = self.places.get_disjoint_mut([n, other]).unwrap();
+        exchange(one, other, now(self.seconds));
+    }
+
+    fn play(&mut self) {
+        for _ in 0..self.rng.usize(3..25) {
+            self.seconds += 1;
+            match self.rng.u8(..3) {
+                0 => {
+                    let links = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3)];
+                    let (n, other) = links[self.rng.usize(..links.len())];
+                    self.meet(n, other);
+                }
+                _ => self.submit(),
+            }
+        }
+        // The copy is stopped. The others meet until each has heard from each of what there was at the start.
+        for _ in 0..4 {
+            for (n, other) in [(0, 1), (1, 2), (0, 2)] {
+                self.meet(n, other);
+            }
+        }
+    }
+}
+
+/// Connects two sites and carries their messages until both are silent. Each command goes well.
+fn exchange(a: &mut Replica, b: &mut Replica, at: Now) {
+    let names = [a.here().clone(), b.here().clone()];
+    let mut queue: VecDeque<(usize, Input)> = VecDeque::new();
+    for n in [0, 1] {
+        queue.extend([(n, Input::PeerUp(names[1 - n].clone())), (n, Input::Tick)]);
+    }
+    let mut inputs = 0;
+    while let Some((n, input)) = queue.pop_front() {
+        inputs += 1;
+        assert!(inputs < 20_000, "they never stop");
+        let replica = if n == 0 { &mut *a } else { &mut *b };
+        for effect in replica.handle(input, at) {
+            match effect {
+                Effect::Send { to, message } if to == names[1 - n] => {
+                    queue.push_back((1 - n, Input::Received { from: names[n].clone(), message }));
+                }
+                Effect::Run { run, .. } => {
+                    let (outcome, took) = (Outcome::Ok, Millis(1));
+                    let report = Report { outcome, took, output: Box::default(), made: None };
+                    queue.push_back((n, Input::Ran { run, report }));
+                }
+                _ => {}
+            }
+        }
+    }
+    for (replica, other) in [(a, &names[1]), (b, &names[0])] {
+        replica.handle(Input::PeerDown(other.clone()), at);
+    }
+}
+
+/// All that a site knows of a resource.
+type Known = (Version, BTreeMap<OpId, SharedOperation>, BTreeMap<(OpId, SiteId), Arc<Reply>>);
+
+fn all_of(resource: &Resource) -> Known {
+    let ops = resource.log().iter().map(|(_, op)| (op.id.clone(), op.clone()));
+    let ops: BTreeMap<OpId, SharedOperation> = ops.collect();
+    let pairs = ops.keys().flat_map(|op| resource.sites().iter().map(move |site| (op, site)));
+    let reply = |(op, site): (&OpId, &SiteId)| {
+        let reply = resource.reply(op, site)?;
+        Some(((op.clone(), site.clone()), Arc::new(reply.clone())))
+    };
+    let replies = pairs.filter_map(reply).collect();
+    (resource.version(), ops, replies)
+}
+
+/// Whatever the two agents with one key have recorded, and whom they have met: in the end the three sites
+/// know the same of a resource, or all know that it has diverged.
+#[test]
+fn sites_agree_on_a_resource_or_know_that_they_do_not() {
+    let mut found = [0, 0];
+    for seed in 0..u64::from(support::cases(3000)) {
+        let mut copied = Copied::new(seed);
+        copied.play();
+        for id in RESOURCES {
+            let here = |n: usize| copied.places[n].resource(&resource(id)).unwrap();
+            let states = [0, 1, 2].map(|n| here(n).state());
+            if states == [State::Diverged; 3] {
+                found[0] += 1;
+                continue;
+            }
+            found[1] += 1;
+            assert_eq!(states, [State::Settled; 3], "seed {seed}: {id}");
+            let known = [0, 1, 2].map(|n| all_of(here(n)));
+            assert!(known[0] == known[1] && known[1] == known[2], "seed {seed}: {id} {known:#?}");
+        }
+    }
+    assert!(found.iter().all(|&count| count > 500), "{found:?}");
 }

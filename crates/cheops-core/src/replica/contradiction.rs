@@ -4,9 +4,9 @@
 //! What must stay true:
 //! - once a site knows of a contradiction, the resource is not settled there, also after a restart, until its
 //!   records up to that number are forgotten;
-//! - every site of the resource hears of it. Sites that have the same one of the two records can't find it
-//!   out by comparing. They are told the number and not the other record: a site that has neither of the two
-//!   would take that for the true one.
+//! - every site of the resource hears of it, and so does each site that sends the other record. Sites that have
+//!   the same one of the two records can't find it out by comparing. They are told the number and not the other
+//!   record: a site that has neither of the two would take that for the true one.
 
 use super::{
     Durable, Message, Outbox, Replica, Resource, Version, forget::covers, resource::LAST_NUMBER,
@@ -57,6 +57,16 @@ impl Replica {
         out.persist(Durable::Contradicted { resource: id.clone(), number: number.clone() });
         for site in resource.sites().iter().filter(|site| self.up.contains(site)) {
             resource.tell_contradiction(site, out);
+        }
+    }
+
+    /// Tells a site that holds a record which contradicts one here, and may not be known to have the resource.
+    pub(super) fn tell_contradiction(&self, to: &SiteId, id: &ResourceId, out: &mut Outbox) {
+        if let Some(resource) = self.resources.get(id)
+            && *to != self.here
+            && !resource.sites().contains(to)
+        {
+            resource.tell_contradiction(to, out);
         }
     }
 

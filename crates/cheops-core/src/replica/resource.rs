@@ -111,8 +111,11 @@ pub(super) enum Fit {
     Blocked(OpId),
     /// Never: it breaks a rule.
     Wrong(&'static str),
-    /// Never: another record has its number.
-    Contradicts(&'static str),
+    /// Never: another record has its number, or that of an operation that it depends on.
+    Contradicts {
+        number: OpId,
+        why: &'static str,
+    },
 }
 
 impl Resource {
@@ -338,23 +341,39 @@ impl Resource {
     /// Whether a record is known whose number is, and is in no gap.
     fn fit_known(&self, record: &Record) -> Fit {
         let id = record.id();
-        match record {
-            Record::Operation(op) if self.log.find(id).is_some_and(|ix| self.log.op(ix) != op) => {
-                Fit::Contradicts(
-                    "its number stands for another operation: was the site restored from an old backup?",
-                )
-            }
-            Record::Reply(reply)
-                if self
-                    .reply(&reply.op, &id.site)
-                    .is_some_and(|known| known.id == *id && *known != **reply) =>
-            {
-                Fit::Contradicts(
-                    "its number stands for another reply: was the site restored from an old backup?",
-                )
-            }
-            Record::Operation(_) | Record::Reply(_) | Record::Shown(_) => Fit::Known,
+        // What is forgotten can't be compared.
+        let Some(item) = self.streams.item(id) else { return Fit::Known };
+        let is_same = match (self.record(&id.site, id.number, item), item, record) {
+            (Some(known), ..) => known == *record,
+            // A later record stands for the one that was here.
+            (None, Item::Reply(op), Record::Reply(reply)) => self.log.op(op).id == reply.op,
+            (None, Item::Stray, Record::Reply(_)) | (None, Item::Shown, Record::Shown(_)) => true,
+            (None, ..) => false,
+        };
+        if is_same {
+            return Fit::Known;
         }
+        let why = match item {
+            Item::Operation(_) => {
+                "its number stands for another operation: was the site restored from an old backup?"
+            }
+            Item::Reply(_) | Item::Stray => {
+                "its number stands for another reply: was the site restored from an old backup?"
+            }
+            Item::Shown => {
+                "its number stands for another record: was the site restored from an old backup?"
+            }
+        };
+        Fit::Contradicts { number: id.clone(), why }
+    }
+
+    /// What becomes of a record that depends on an operation that is not here.
+    fn fit_without(&self, op: &OpId) -> Fit {
+        if !self.streams.contains(op) {
+            return Fit::Blocked(op.clone());
+        }
+        let why = "it depends on an operation whose number stands for another record: was the site restored from an old backup?";
+        Fit::Contradicts { number: op.clone(), why }
     }
 
     /// Whether a record can be taken in as far as what it depends on is concerned.
@@ -364,7 +383,7 @@ impl Resource {
             Record::Reply(_) | Record::Shown(_) => {
                 let op = record.about();
                 if self.log.find(op).is_none() && !covers(self.forgotten_durably(), op) {
-                    Fit::Blocked(op.clone())
+                    self.fit_without(op)
                 } else if self.sites.contains(&record.id().site) {
                     Fit::Now
                 } else {
@@ -378,9 +397,11 @@ impl Resource {
         for parent in &op.parents {
             match self.log.find(parent) {
                 None if covers(self.forgotten_durably(), parent) => {}
-                None => return Fit::Blocked(parent.clone()),
+                None => return self.fit_without(parent),
+                // What it follows where it was received is another one.
                 Some(ix) if self.log.op(ix).key() >= op.key() => {
-                    return Fit::Wrong("an operation that is not later than what it follows");
+                    let why = "an operation that is not later than what it follows";
+                    return Fit::Contradicts { number: parent.clone(), why };
                 }
                 Some(_) => {}
             }

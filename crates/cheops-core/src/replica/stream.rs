@@ -151,7 +151,8 @@ impl Streams {
         }
     }
 
-    fn item(&self, id: &OpId) -> Option<Item> {
+    /// What a number of a stream stands for, if the record or a later one in its place is here.
+    pub(super) fn item(&self, id: &OpId) -> Option<Item> {
         let stream = self.by_site.get(&id.site)?;
         stream.find(id.number).ok().map(|place| stream.entries[place].item)
     }
@@ -256,28 +257,31 @@ fn reply((place, entry): (usize, &Entry)) -> Option<(usize, u64, Ix)> {
 /// What a site's stream of a resource adds to the digest of what two sites share. Digests are
 /// sums, so that a stream that grows changes them in constant time.
 pub(super) fn digest(resource: &ResourceId, site: &SiteId, high: u64) -> u64 {
-    if high == 0 { 0 } else { hash(resource, site, &[high]) }
+    if high == 0 { 0 } else { hash(resource, &[site], &[high]) }
 }
 
 /// What an operation adds to the digest. Two that have one number, because a site was restored from
 /// an old backup and counts on from there, differ in their times.
 pub(super) fn mark(op: &Operation) -> u64 {
-    hash(&op.resource, &op.id.site, &[op.id.number, op.at.to_bits()])
+    hash(&op.resource, &[&op.id.site], &[op.id.number, op.at.to_bits()])
 }
 
 /// What a reply adds to the digest while it stands.
 pub(super) fn mark_reply(reply: &Reply) -> u64 {
-    let Reply { id, resource, attempt, outcome, .. } = reply;
-    hash(resource, &id.site, &[id.number, u64::from(*attempt), *outcome as u64])
+    let Reply { id, resource, op, attempt, outcome, .. } = reply;
+    let numbers = [id.number, op.number, u64::from(*attempt), *outcome as u64];
+    hash(resource, &[&id.site, &op.site], &numbers)
 }
 
-fn hash(resource: &ResourceId, site: &SiteId, numbers: &[u64]) -> u64 {
+fn hash(resource: &ResourceId, sites: &[&SiteId], numbers: &[u64]) -> u64 {
     use core::hash::Hasher as _;
     let mut hasher = siphasher::sip::SipHasher13::new();
     hasher.write(resource.as_str().as_bytes());
     hasher.write(&[0]);
-    hasher.write(site.as_str().as_bytes());
-    hasher.write(&[0]);
+    for site in sites {
+        hasher.write(site.as_str().as_bytes());
+        hasher.write(&[0]);
+    }
     for number in numbers {
         hasher.write(&number.to_le_bytes());
     }

@@ -151,7 +151,8 @@ impl Replica {
         let mut same = true;
         for resource in self.shared_with(from, stretch) {
             let version = theirs.get(resource.id()).unwrap_or(&nothing);
-            same &= resource.version() == *version;
+            // What contradicts itself differs for good, and must not hide what else differs.
+            same &= resource.version() == *version || resource.is_contradicted();
             self.send_missing(from, resource.id(), version, out);
             if !resource.streams().covers(version) {
                 wanted.push((resource.id().clone(), resource.wanted()));
@@ -178,10 +179,8 @@ impl Replica {
         }
         if !wanted.is_empty() {
             out.send(from, Message::Want(wanted));
-        } else if same && digest != self.digest(from, stretch) {
-            return !self.ask_for_all(from, stretch, out);
         }
-        true
+        !same || digest == self.digest(from, stretch) || !self.ask_for_all(from, stretch, out)
     }
 
     /// Compares the resources of a stretch one by one with those of another site.
@@ -341,8 +340,9 @@ impl Replica {
                 Fit::Wrong(why) => {
                     out.tell(Event::Refused { from: from.clone(), resource: id.clone(), why });
                 }
-                Fit::Contradicts(why) => {
-                    self.contradict(id, sent.record.id(), out);
+                Fit::Contradicts { number, why } => {
+                    self.contradict(id, &number, out);
+                    self.tell_contradiction(from, id, out);
                     out.tell(Event::Refused { from: from.clone(), resource: id.clone(), why });
                 }
             }
