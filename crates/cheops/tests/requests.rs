@@ -7,7 +7,7 @@ mod field;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    net::TcpStream,
+    net::{Shutdown, TcpStream},
     process::Command,
 };
 
@@ -18,6 +18,19 @@ use field::{agent::Agent, submit};
 fn raw(site: &Agent, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(site.url.trim_start_matches("http://")).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
+    answered(stream)
+}
+
+/// Sends what there is of a request, and nothing after it.
+fn cut_off(site: &Agent, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(site.url.trim_start_matches("http://")).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    answered(stream)
+}
+
+/// The status and the body of an answer.
+fn answered(mut stream: TcpStream) -> (u16, String) {
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
     let answer = String::from_utf8_lossy(&answer).into_owned();
@@ -202,6 +215,17 @@ fn bad_requests_are_refused_with_a_reason_and_store_nothing() {
         assert_eq!((answered, problem.kind.as_str()), (status, sort), "{path}: {problem:?}");
         assert_eq!(problem.status, status);
         assert!(!problem.detail.is_empty() && !problem.hint.is_empty(), "{problem:?}");
+    }
+    let head = "POST /api/v1/resources/x/operations HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n";
+    for (framing, body) in [
+        ("Content-Length: 40", r#"{"command": "true"#),
+        ("Transfer-Encoding: chunked", "five\r\n{\"co"),
+        ("Transfer-Encoding: chunked", "5\r\n{\"com\r\n"),
+    ] {
+        let (status, told) = cut_off(&site, &format!("{head}{framing}\r\n\r\n{body}"));
+        assert_eq!(status, 400, "{framing}: {told}");
+        let problem: Problem = serde_json::from_str(&told).unwrap();
+        assert_eq!(problem.kind, "broken-body", "{framing}: {problem:?}");
     }
     for (path, status) in [
         ("/api/v1/resources/x", 404),

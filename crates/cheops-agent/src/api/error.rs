@@ -25,6 +25,9 @@ use crate::{
 /// After how many seconds it may be worth asking again an agent that serves as many as it may.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("5");
 
+/// What to do about a request that another site may have carried out. Whoever words it may not know what was asked for.
+const MAYBE_ACCEPTED: &str = "read again what was to be read; an operation may have been accepted: look first, or send it again with the same idempotency key";
+
 /// A request that was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError(pub Box<Problem>);
@@ -86,22 +89,12 @@ impl ApiError {
     /// Another site broke off. Unlike with one that can't be reached, what it was asked for may have
     /// been carried out.
     pub fn broke_off(detail: impl Into<String>) -> Self {
-        Self::new(
-            StatusCode::BAD_GATEWAY,
-            "broke-off",
-            detail,
-            "it may have been accepted: look first, or send it again with the same idempotency key",
-        )
+        Self::new(StatusCode::BAD_GATEWAY, "broke-off", detail, MAYBE_ACCEPTED)
     }
 
     /// Another site is there and does not answer. What it was asked for may have been carried out.
     pub fn late(detail: impl Into<String>) -> Self {
-        Self::new(
-            StatusCode::GATEWAY_TIMEOUT,
-            "no-answer",
-            detail,
-            "an operation may have been accepted: look first, or send it again with the same idempotency key",
-        )
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "no-answer", detail, MAYBE_ACCEPTED)
     }
 
     /// This agent serves as many as it may.
@@ -288,6 +281,11 @@ fn bad_json(rejection: &JsonRejection) -> ApiError {
         JsonRejection::BytesRejection(_) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
             too_large(super::MAX_BODY)
         }
+        JsonRejection::BytesRejection(_) => ApiError::bad(
+            "broken-body",
+            "the body is malformed, or shorter than announced",
+            "nothing was accepted: send the request again, with as many bytes as Content-Length says",
+        ),
         _ => ApiError::bad("bad-request", detail, "see /openapi.json for what is expected"),
     }
 }

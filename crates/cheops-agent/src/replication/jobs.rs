@@ -272,7 +272,7 @@ impl Shared {
     pub(super) fn jobs_stay(&self, why: &str) {
         let relay = self.relay;
         tracing::warn!(
-            "jobs of CouchDB's replication could not be ended ({why}): until this agent is back, whoever listens on {relay} is sent records"
+            "failed to remove the jobs of CouchDB's replication ({why}): if there are any, whoever listens on {relay} until this agent is back is sent records"
         );
     }
 
