@@ -14,7 +14,8 @@ use cheops_core::{
     operation::{Action, Operation, SharedOperation},
     plan::Outcome,
     replica::{
-        Durable, Effect, Input, Message, Replica, Reply, Report, Resource, Settings, State, Version,
+        Durable, Effect, Input, Message, Record, Replica, Reply, Report, Resource, Sent, Settings,
+        State, Version,
     },
     time::{Millis, Now},
 };
@@ -61,36 +62,117 @@ fn carried(from: &str, to: &str, replica: &mut Replica, input: Input) -> Vec<Inp
     to_it.map(|(_, message)| Input::Received { from: site(from), message }).collect()
 }
 
-/// All three have the operation of `c`, so that comparing shows nothing. `a` alone meets the one of the copy.
+/// All three have the operation of `c`, so that their records are the same. `a` alone meets the one of the copy.
 #[test]
-fn all_sites_of_a_resource_hear_of_a_contradiction() {
-    for (is_up, restarts) in [(true, false), (false, false), (false, true)] {
-        let [(mut a, written), (mut b, _), (mut c, _)] = ["a", "b", "c"].map(with_first);
-        let up = |name: &str| Input::PeerUp(site(name));
-        if is_up {
-            serve(&mut a, up("c"), now(2));
-        }
-        b.handle(up("c"), now(2));
-        c.handle(up("b"), now(2));
-        let mut found = a.clone();
-        let (more, _) = serve(&mut found, records("b", 0, copied()), now(3));
-        let to_c = if is_up {
-            carried("a", "c", &mut a, records("b", 0, copied()))
-        } else {
-            a = if restarts { restarted("a", [written, more].concat()) } else { found };
-            carried("a", "c", &mut a, up("c"))
-        };
-        let [hears] = &to_c[..] else { panic!("{to_c:?}") };
-        assert_ne!(state(&c), State::Diverged);
-        // The third one, which `a` can't reach, hears it from the second.
-        let to_b = carried("c", "b", &mut c, hears.clone());
-        let [hears] = &to_b[..] else { panic!("{to_b:?}") };
-        assert_ne!(state(&b), State::Diverged);
-        assert_eq!(carried("b", "c", &mut b, hears.clone()).len(), 1, "it says so once");
-        assert_eq!(carried("c", "b", &mut c, told("b", "c:1")), vec![], "known already");
-        let states = [&a, &b, &c].map(state);
-        assert_eq!(states, [State::Diverged; 3], "linked then: {is_up}, restarted: {restarts}");
+fn sites_that_are_linked_hear_of_a_contradiction_at_once() {
+    let [(mut a, _), (mut b, _), (mut c, _)] = ["a", "b", "c"].map(with_first);
+    for (one, other) in [(&mut a, "c"), (&mut b, "c"), (&mut c, "b")] {
+        one.handle(Input::PeerUp(site(other)), now(2));
     }
+    let to_c = carried("a", "c", &mut a, records("b", 0, copied()));
+    let [hears] = &to_c[..] else { panic!("{to_c:?}") };
+    assert_ne!(state(&c), State::Diverged);
+    // The third one, which `a` can't reach, hears it from the second.
+    let to_b = carried("c", "b", &mut c, hears.clone());
+    let [hears] = &to_b[..] else { panic!("{to_b:?}") };
+    assert_ne!(state(&b), State::Diverged);
+    assert_eq!(carried("b", "c", &mut b, hears.clone()).len(), 1, "it says so once");
+    assert_eq!(carried("c", "b", &mut c, told("b", "c:1")), vec![], "known already");
+    assert_eq!([&a, &b, &c].map(state), [State::Diverged; 3]);
+}
+
+#[test]
+fn sites_that_compare_hear_of_a_contradiction() {
+    for restarts in [false, true] {
+        let [(mut a, mut written), (mut b, _), (mut c, _)] = ["a", "b", "c"].map(with_first);
+        exchange(&mut b, &mut c, now(10));
+        written.extend(serve(&mut a, records("b", 0, copied()), now(20)).0);
+        if restarts {
+            a = restarted("a", written);
+        }
+        exchange(&mut a, &mut c, now(30));
+        assert_eq!(state(&c), State::Diverged, "restarted: {restarts}");
+        exchange(&mut b, &mut c, now(40));
+        assert_eq!(state(&b), State::Diverged, "restarted: {restarts}");
+        assert_eq!(b.shared_digest(&site("c")), c.shared_digest(&site("b")), "nothing differs now");
+    }
+}
+
+/// They may have the same operation and the same outcome.
+#[test]
+fn sites_that_compare_find_two_replies_that_have_the_same_number() {
+    let reply = |took, output: &str, made: Option<&str>| Reply {
+        id: "b:2".parse().unwrap(),
+        resource: resource("r"),
+        op: "b:1".parse().unwrap(),
+        attempt: 1,
+        outcome: Outcome::Ok,
+        era: 1,
+        took: Millis(took),
+        output: output.into(),
+        made: made.map(Into::into),
+    };
+    let one = reply(1, "x", Some("id-1"));
+    for other in [reply(2, "x", Some("id-1")), reply(1, "y", Some("id-1")), reply(1, "x", None)] {
+        let sites = [("a", &one), ("c", &other)].map(|(name, reply)| {
+            let mut replica = replica(name);
+            let record = Record::Reply(Arc::new(reply.clone()));
+            let records = vec![
+                sent(0, Record::Operation(Arc::new(operation("b:1", 5, &[], Some(ALL))))),
+                sent(1, record),
+            ];
+            let message = Message::Records { resource: resource("r"), records, more: false };
+            serve(&mut replica, Input::Received { from: site("b"), message }, now(1));
+            replica
+        });
+        let [mut a, mut c] = sites;
+        // They exchange their own replies first.
+        exchange(&mut a, &mut c, now(30));
+        exchange(&mut a, &mut c, now(60));
+        assert_eq!([&a, &c].map(state), [State::Diverged; 2], "{other:?}");
+    }
+}
+
+fn sent(after: u64, record: Record) -> Sent {
+    Sent { after, record, seal: None }
+}
+
+/// The record is genuine, but it is of another resource, which has other sites.
+#[test]
+fn a_record_of_another_resource_contradicts_nothing() {
+    let (mut a, _) = with_first("a");
+    let sites = &["c", "z"];
+    let other = Operation { resource: resource("s"), ..operation("c:1", 7, &[], Some(sites)) };
+    let (written, _) = serve(&mut a, records("z", 0, other), now(2));
+    assert_eq!((written, state(&a)), (vec![], State::Pending));
+}
+
+/// The site forgot an earlier life of the resource by a reply: any record of it stands for all.
+#[test]
+fn a_new_life_contradicts_no_reply_of_the_one_before() {
+    let mut a = replica("a");
+    serve(&mut a, records("c", 0, operation("c:1", 5, &[], Some(ALL))), now(1));
+    let reply = Reply {
+        id: "c:2".parse().unwrap(),
+        resource: resource("r"),
+        op: "c:1".parse().unwrap(),
+        attempt: 1,
+        outcome: Outcome::Ok,
+        era: 1,
+        took: Millis(1),
+        output: Box::default(),
+        made: None,
+    };
+    let records_of = |records| Input::Received {
+        from: site("c"),
+        message: Message::Records { resource: resource("r"), records, more: false },
+    };
+    serve(&mut a, records_of(vec![sent(1, Record::Reply(Arc::new(reply)))]), now(1));
+    let mut begins = operation("c:3", 50, &["c:2"], Some(ALL));
+    begins.declares.as_mut().unwrap().base = [(site("c"), 2)].into();
+    let begins = sent(2, Record::Operation(Arc::new(begins)));
+    let (written, _) = serve(&mut a, records_of(vec![begins]), now(2));
+    assert_eq!((written, state(&a)), (vec![], State::Pending), "it waits until `a` has forgotten");
 }
 
 /// A message that got lost is made up for when the sites compare what they know.
@@ -105,7 +187,7 @@ fn a_site_that_asks_for_records_hears_of_a_contradiction() {
 
 #[test]
 fn a_contradiction_is_believed_only_where_it_can_be() {
-    for (from, number) in [("z", "c:1"), ("a", "z:1"), ("a", &*format!("c:{}", u64::MAX))] {
+    for (from, number) in [("z", "c:1"), ("a", "z:1"), ("a", "c:2")] {
         let (mut b, _) = with_first("b");
         let (written, sent) = serve(&mut b, told(from, number), now(2));
         assert_eq!((state(&b), written, sent), (State::Pending, vec![], vec![]), "{from} {number}");
@@ -125,21 +207,17 @@ fn a_contradiction_ends_with_the_records_that_it_was_about() {
     let begins = operation("b:1", 50, &["c:2"], None);
     let line: Version = [("a", 3), ("b", 0), ("c", 4)].map(|(name, n)| (site(name), n)).into();
     let forgotten = Message::Forgotten(vec![(resource("r"), line)]);
-    for (number, ends) in [("c:1", true), ("b:1", false)] {
+    for (numbers, ends) in [(&["c:1"][..], true), (&["b:1"], false), (&["c:1", "b:1"], false)] {
         let (mut a, mut written) = with_first("a");
-        let inputs = [
-            told("b", number),
-            records("c", 1, delete.clone()),
-            records("b", 0, begins.clone()),
-            Input::Received { from: site("c"), message: forgotten.clone() },
-            told("b", "c:1"),
-        ];
-        for input in inputs {
+        let lives = [records("c", 1, delete.clone()), records("b", 0, begins.clone())];
+        let forgets = Input::Received { from: site("c"), message: forgotten.clone() };
+        let told_of = numbers.iter().map(|number| told("b", number));
+        for input in lives.into_iter().chain(told_of).chain([forgets, told("b", "c:1")]) {
             written.extend(serve(&mut a, input, now(2)).0);
         }
         for a in [restarted("a", written), a] {
-            assert_eq!(a.resource(&resource("r")).unwrap().log().len(), 1, "{number}: trimmed");
-            assert_eq!(state(&a) != State::Diverged, ends, "{number}");
+            assert_eq!(a.resource(&resource("r")).unwrap().log().len(), 1, "{numbers:?}: trimmed");
+            assert_eq!(state(&a) != State::Diverged, ends, "{numbers:?}");
         }
     }
 }
@@ -201,7 +279,8 @@ impl Copied {
     }
 }
 
-/// Connects two sites and carries their messages until both are silent. Each command goes well.
+/// Connects two sites and carries their messages until both are silent. Each command goes well, and how long it
+/// takes depends on when it is run.
 fn exchange(a: &mut Replica, b: &mut Replica, at: Now) {
     let names = [a.here().clone(), b.here().clone()];
     let mut queue: VecDeque<(usize, Input)> = VecDeque::new();
@@ -219,7 +298,7 @@ fn exchange(a: &mut Replica, b: &mut Replica, at: Now) {
                     queue.push_back((1 - n, Input::Received { from: names[n].clone(), message }));
                 }
                 Effect::Run { run, .. } => {
-                    let (outcome, took) = (Outcome::Ok, Millis(1));
+                    let (outcome, took) = (Outcome::Ok, Millis(at.steady.0 / 1_000 % 3));
                     let report = Report { outcome, took, output: Box::default(), made: None };
                     queue.push_back((n, Input::Ran { run, report }));
                 }

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use cheops_core::{
     operation::Operation,
-    replica::{Durable, Input, Message, Replica, Settings, Version},
+    plan::Outcome,
+    replica::{Durable, Effect, Input, Message, Replica, Report, Settings, Stretch, Version},
     time::Millis,
 };
 use support::pair::{known, now, operation, records, replica, resource, serve, site, submission};
@@ -95,4 +96,30 @@ fn a_site_that_lost_nothing_takes_no_tombstone_of_a_resource_that_it_never_had()
     let message = Message::Forgotten(vec![(resource("r"), line)]);
     serve(&mut c, Input::Received { from: site("a"), message }, now(2));
     assert_eq!(c.forgotten(&resource("r")), None);
+}
+
+/// An operation that came after that would run beside the command, which has outlived the resource.
+#[test]
+fn a_resource_is_not_forgotten_while_its_delete_is_run_again() {
+    let loss = Durable::Withheld { resource: resource("r"), floor: 7 };
+    let mut c = restarted(vec![loss]);
+    let begins = operation("a:1", 5, &[], Some(&["a", "c"]));
+    for input in [records("a", 0, begins), records("a", 1, delete())] {
+        c.handle(input, now(1));
+    }
+    let from_a = |message| Input::Received { from: site("a"), message };
+    let version = Version::from([(site("a"), 3)]);
+    let digest = c.shared_digest(&site("a"));
+    let has = Message::Have(Stretch::default(), vec![(resource("r"), version.clone())], digest);
+    let runs = c.handle(from_a(has), now(2)).into_iter().find_map(|effect| match effect {
+        Effect::Run { run, .. } => Some(run),
+        _ => None,
+    });
+    let run = runs.unwrap();
+    let forgotten = Message::Forgotten(vec![(resource("r"), version)]);
+    c.handle(from_a(forgotten), now(3));
+    assert!(c.resource(&resource("r")).is_some(), "the command is still running");
+    let report = Report { outcome: Outcome::Ok, took: Millis(1), output: "".into(), made: None };
+    c.handle(Input::Ran { run, report }, now(4));
+    assert!(c.resource(&resource("r")).is_none());
 }

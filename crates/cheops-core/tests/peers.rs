@@ -6,7 +6,7 @@ mod support;
 use cheops_core::{
     id::OpId,
     operation::{Action, HttpBody, HttpRequest, Names, Operation},
-    replica::{self, Effect, Input, Message, Replica, Settings, State},
+    replica::{self, Durable, Effect, Input, Message, Replica, Settings, State, Version},
     time::{Millis, Timestamp},
 };
 use support::pair::{
@@ -300,4 +300,54 @@ fn a_site_that_is_stuck_does_not_try_for_ever_to_forget() {
     let message = Message::Forgotten(vec![(resource("r"), version)]);
     a.handle(Input::Received { from: site("b"), message }, now(2_001));
     assert!(a.resource(&resource("r")).unwrap().is_stuck(), "a person has to decide");
+}
+
+/// Numbers do not come back: whoever could make a site skip to the last one would end its part in the resource.
+#[test]
+fn no_site_can_use_up_the_numbers_of_another() {
+    let last = u64::MAX >> 1;
+    let version = |number| Version::from([(site("a"), number)]);
+    let counts = |number| {
+        let mut op = operation("b:1", 5, &[], Some(&["a", "b"]));
+        op.declares.as_mut().unwrap().base = version(number);
+        records("b", 0, op)
+    };
+    let forgets = |number| {
+        let message = Message::Forgotten(vec![(resource("r"), version(number))]);
+        Input::Received { from: site("b"), message }
+    };
+    let begins = || records("b", 0, operation("b:1", 5, &[], Some(&["a", "b"])));
+    for (earlier, odd) in [
+        (None, counts(u64::MAX)),
+        (None, counts(last)),
+        (Some(begins()), forgets(u64::MAX)),
+        (Some(begins()), forgets(last)),
+        (None, forgets(last)),
+    ] {
+        let mut a = replica("a");
+        // It has lost something, and takes tombstones of what it does not know.
+        a.lose_unknown(Millis(1), 7);
+        if let Some(earlier) = earlier {
+            serve(&mut a, earlier, now(1));
+        }
+        let effects = a.handle(odd.clone(), now(2));
+        assert_eq!(refusals(&effects).len(), 1, "{odd:?}");
+        let (written, _) = serve(&mut a, submission("r", &["a", "b"]), now(3));
+        let own = written.iter().filter_map(|durable| match durable {
+            Durable::Record(record, _) => Some(record.id().clone()),
+            _ => None,
+        });
+        let highest = own.filter(|id| id.site == site("a")).map(|id| id.number).max();
+        assert!(highest.is_none_or(|number| number < 20), "{odd:?}: {highest:?}");
+    }
+}
+
+/// A site that has lost its data counts on from what the others know of it.
+#[test]
+fn a_site_counts_on_from_where_others_know_it_to_be() {
+    let mut a = replica("a");
+    let mut op = operation("b:1", 5, &[], Some(&["a", "b"]));
+    op.declares.as_mut().unwrap().base = [(site("a"), 1_000_000)].into();
+    serve(&mut a, records("b", 0, op), now(2));
+    assert_eq!(a.resource(&resource("r")).unwrap().version()[&site("a")], 1_000_001, "its reply");
 }

@@ -35,6 +35,10 @@ use crate::{
     time::{Now, Timestamp},
 };
 
+/// How many numbers of its own a site may have used beyond those that it knows of: more than any site counts to,
+/// and few enough to leave numbers for all that comes.
+const UNKNOWN: u64 = 1 << 32;
+
 /// What a site remembers of a resource that it has forgotten.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Tomb {
@@ -164,7 +168,7 @@ impl Resource {
         fresh.reach(&self.version());
         fresh.news.of_all();
         fresh.floor = self.floor;
-        fresh.set_contradiction(self.contradiction().cloned());
+        fresh.keep_contradictions(self);
         fresh
     }
 
@@ -293,13 +297,14 @@ impl Replica {
             if *resource.log.forgotten() == forgotten && resource.log.len() == known {
                 return;
             }
-            resource.forget_contradiction(&due);
+            resource.forget_contradictions(&due);
             out.persist(Durable::Trimmed { resource: id.clone(), version: due });
         } else if !resource.delete_again(&self.here, &due, retries) {
             // This site, too, has run the delete that others forgot it by, and knows it no more.
             let last =
                 resource.log.iter().map(|(op, _)| op).max_by_key(|&op| resource.log.op(op).key());
-            if let Some(last) = last.filter(|_| all_over && self.withheld.contains_key(id)) {
+            let may_forget = all_over && resource.is_idle() && self.withheld.contains_key(id);
+            if let Some(last) = last.filter(|_| may_forget) {
                 self.forget(id, last, now, out);
                 self.keep_withheld(id, out);
             } else if !retries {
@@ -446,6 +451,13 @@ impl Replica {
         }
     }
 
+    /// Whether another site counts more records of this site than there can be. It would use up the numbers that
+    /// are left.
+    pub(super) fn overstates(&self, id: &ResourceId, version: &Version) -> bool {
+        let used = self.last_number(id).max(self.floor(id));
+        version.get(&self.here).is_some_and(|&number| number > used.saturating_add(UNKNOWN))
+    }
+
     /// Hears that a site has forgotten records of a resource.
     pub(super) fn heard_forgotten(
         &mut self,
@@ -455,14 +467,16 @@ impl Replica {
         now: Now,
         out: &mut Outbox,
     ) {
-        let plausible = version.values().all(|&number| number <= LAST_NUMBER);
+        let counted = version.values().all(|&number| number <= LAST_NUMBER);
+        if !counted || self.overstates(id, version) {
+            let (from, resource) = (from.clone(), id.clone());
+            let why = "it forgets records that nobody can have made";
+            return out.tell(Event::Refused { from, resource, why });
+        }
         let Some(resource) = self.resources.get_mut(id) else {
-            if plausible {
-                self.raise_tomb(from, id, version, out);
-            }
-            return;
+            return self.raise_tomb(from, id, version, out);
         };
-        if !plausible || !resource.sites().contains(from) {
+        if !resource.sites().contains(from) {
             let (from, resource) = (from.clone(), id.clone());
             let why = "it forgets a resource that is not its own";
             return out.tell(Event::Refused { from, resource, why });

@@ -131,7 +131,7 @@ impl Resource {
         fresh.reach(version);
         fresh.news.of_all();
         fresh.floor = self.floor;
-        fresh.set_contradiction(self.contradiction().cloned());
+        fresh.keep_contradictions(self);
         fresh.due.clone_from(&self.due);
         if let Some(before) = self.rare.as_ref().and_then(|rare| rare.forgotten_before.clone()) {
             fresh.rare.get_or_insert_default().forgotten_before = Some(before);

@@ -315,7 +315,6 @@ impl Replica {
             }
             Input::PeerUp(site) => {
                 self.up.insert(site.clone());
-                self.tell_contradictions(&site, &mut out);
                 self.compare_with(&site, now, &mut out);
             }
             Input::PeerDown(site) => {

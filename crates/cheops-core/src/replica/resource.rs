@@ -98,8 +98,8 @@ pub(super) struct Rare {
     pub(super) repair: Option<(SiteId, Version)>,
     /// While a delete is run again: up to where records were forgotten before, which is written down.
     pub(super) forgotten_before: Option<Version>,
-    /// The number that two different records have.
-    pub(super) contradiction: Option<OpId>,
+    /// The last number of each site that two different records have.
+    pub(super) contradictions: Version,
 }
 
 /// Whether a record can be taken in.
@@ -319,14 +319,14 @@ impl Resource {
         if id.number <= high && !fills {
             return self.fit_known(&sent.record);
         }
-        if sent.record.resource() != &self.id {
-            return Fit::Wrong("a record of another resource");
-        }
-        let attempt = match &sent.record {
-            Record::Operation(_) | Record::Shown(_) => 0,
-            Record::Reply(reply) => reply.attempt,
+        let (attempt, declares) = match &sent.record {
+            Record::Operation(op) => (0, op.declares.as_ref()),
+            Record::Reply(reply) => (reply.attempt, None),
+            Record::Shown(_) => (0, None),
         };
-        if id.number > LAST_NUMBER || attempt > LAST_ATTEMPT {
+        let mut numbers = declares.iter().flat_map(|declared| declared.base.values());
+        let is_odd = id.number > LAST_NUMBER || numbers.any(|&number| number > LAST_NUMBER);
+        if is_odd || attempt > LAST_ATTEMPT {
             return Fit::Wrong("a number that nobody can have counted to");
         }
         if sent.after >= id.number {
@@ -394,9 +394,14 @@ impl Resource {
     }
 
     fn fit_operation(&self, op: &SharedOperation) -> Fit {
+        let forgotten = op.declares.as_ref().map(|declared| &declared.base);
         for parent in &op.parents {
             match self.log.find(parent) {
                 None if covers(self.forgotten_durably(), parent) => {}
+                // It stands for an earlier life, which this site has yet to forget.
+                None if forgotten.is_some_and(|version| covers(version, parent)) => {
+                    return Fit::Blocked(parent.clone());
+                }
                 None => return self.fit_without(parent),
                 // What it follows where it was received is another one.
                 Some(ix) if self.log.op(ix).key() >= op.key() => {

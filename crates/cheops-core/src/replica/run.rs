@@ -214,10 +214,10 @@ impl Resource {
             }
             Durable::Trimmed { version, .. } => {
                 self.trim_again(version);
-                self.forget_contradiction(version);
+                self.forget_contradictions(version);
             }
             Durable::Contradicted { number, .. } => {
-                self.set_contradiction(Some(number.clone()));
+                self.add_contradiction(number);
             }
             Durable::Record(..)
             | Durable::Forgotten { .. }

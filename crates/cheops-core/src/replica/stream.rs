@@ -257,29 +257,45 @@ fn reply((place, entry): (usize, &Entry)) -> Option<(usize, u64, Ix)> {
 /// What a site's stream of a resource adds to the digest of what two sites share. Digests are
 /// sums, so that a stream that grows changes them in constant time.
 pub(super) fn digest(resource: &ResourceId, site: &SiteId, high: u64) -> u64 {
-    if high == 0 { 0 } else { hash(resource, &[site], &[high]) }
+    if high == 0 { 0 } else { hash(resource, &[site.as_str()], &[high]) }
 }
 
 /// What an operation adds to the digest. Two that have one number, because a site was restored from
 /// an old backup and counts on from there, differ in their times.
 pub(super) fn mark(op: &Operation) -> u64 {
-    hash(&op.resource, &[&op.id.site], &[op.id.number, op.at.to_bits()])
+    hash(&op.resource, &[op.id.site.as_str()], &[op.id.number, op.at.to_bits()])
 }
 
 /// What a reply adds to the digest while it stands.
 pub(super) fn mark_reply(reply: &Reply) -> u64 {
-    let Reply { id, resource, op, attempt, outcome, .. } = reply;
-    let numbers = [id.number, op.number, u64::from(*attempt), *outcome as u64];
-    hash(resource, &[&id.site, &op.site], &numbers)
+    let Reply { id, resource, op, attempt, outcome, era, took, output, made } = reply;
+    let made_length = made.as_ref().map_or(0, |made| made.len() as u64 + 1);
+    let numbers = [
+        id.number,
+        op.number,
+        u64::from(*attempt),
+        *outcome as u64,
+        u64::from(*era),
+        took.0,
+        output.len() as u64,
+        made_length,
+    ];
+    let made = made.as_deref().unwrap_or_default();
+    hash(resource, &[id.site.as_str(), op.site.as_str(), output, made], &numbers)
 }
 
-fn hash(resource: &ResourceId, sites: &[&SiteId], numbers: &[u64]) -> u64 {
+/// What it adds to the digest that two different records of a site are known to have this number.
+pub(super) fn mark_contradiction(resource: &ResourceId, site: &SiteId, number: u64) -> u64 {
+    hash(resource, &[site.as_str(), "two records"], &[number])
+}
+
+fn hash(resource: &ResourceId, texts: &[&str], numbers: &[u64]) -> u64 {
     use core::hash::Hasher as _;
     let mut hasher = siphasher::sip::SipHasher13::new();
     hasher.write(resource.as_str().as_bytes());
     hasher.write(&[0]);
-    for site in sites {
-        hasher.write(site.as_str().as_bytes());
+    for text in texts {
+        hasher.write(text.as_bytes());
         hasher.write(&[0]);
     }
     for number in numbers {

@@ -9,7 +9,7 @@
 //! What was forgotten is not there to be sent. A site that shows a copy of it is told so instead.
 //!
 //! What must stay true: nothing about a resource goes to, or is taken from, a site that is not one
-//! of its own.
+//! of its own. One that sends a record which contradicts another is told the number of that.
 
 use alloc::{collections::BTreeMap, vec, vec::Vec};
 use core::ops::Bound;
@@ -238,7 +238,7 @@ impl Replica {
         if more || !records.is_empty() {
             out.send(to, Message::Records { resource: id.clone(), records, more });
         }
-        resource.tell_contradiction(to, out);
+        resource.tell_contradictions(to, out);
     }
 
     /// Asks for a resource that is not known yet, or again for what its records wait for, less and
@@ -319,6 +319,10 @@ impl Replica {
             };
             match fit {
                 Fit::Known => {}
+                Fit::Now if self.counts_too_many(&sent) => {
+                    let why = "it counts records of this site that were never made";
+                    out.tell(Event::Refused { from: from.clone(), resource: id.clone(), why });
+                }
                 Fit::Now => {
                     // The line of the old life is written down before the new one begins.
                     if core::mem::take(&mut raised) {
@@ -342,7 +346,7 @@ impl Replica {
                 }
                 Fit::Contradicts { number, why } => {
                     self.contradict(id, &number, out);
-                    self.tell_contradiction(from, id, out);
+                    self.tell_other_site(from, id, out);
                     out.tell(Event::Refused { from: from.clone(), resource: id.clone(), why });
                 }
             }
@@ -356,6 +360,13 @@ impl Replica {
         changed
     }
 
+    /// Whether an operation declares that this site has made more records than there can be.
+    fn counts_too_many(&self, sent: &Sent) -> bool {
+        let Record::Operation(op) = &sent.record else { return false };
+        let declared = op.declares.as_ref();
+        declared.is_some_and(|declared| self.overstates(&op.resource, &declared.base))
+    }
+
     fn woken(&mut self, id: &ResourceId, sent: &Sent) -> Vec<Sent> {
         let resource = self.resources.get_mut(id);
         resource.map(|resource| resource.waiting.wake(sent.record.id())).unwrap_or_default()
@@ -364,6 +375,9 @@ impl Replica {
     /// Why records of a resource can't be taken from a site, if so. The sites are those that we know
     /// of, and those of a declaration in the message that has one of them in common.
     fn stranger(&self, from: &SiteId, id: &ResourceId, records: &[Sent]) -> Option<&'static str> {
+        if records.iter().any(|sent| sent.record.resource() != id) {
+            return Some("a record of another resource");
+        }
         let mut declared: Vec<&Sites> =
             records.iter().filter_map(|sent| self.declared(sent)).map(|d| &d.sites).collect();
         if declared.is_empty() && self.tomb(id).is_some_and(|t| t.version.contains_key(from)) {
