@@ -5,13 +5,15 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use cheops_core::{
     operation::Operation,
     plan::Outcome,
-    replica::{Durable, Effect, Input, Message, Replica, Report, Settings, Stretch, Version},
-    time::Millis,
+    replica::{
+        Durable, Effect, Input, Message, Record, Replica, Report, Settings, Stretch, Version,
+    },
+    time::{Millis, Timestamp},
 };
 use support::pair::{known, now, operation, records, replica, resource, serve, site, submission};
 
@@ -122,4 +124,53 @@ fn a_resource_is_not_forgotten_while_its_delete_is_run_again() {
     let report = Report { outcome: Outcome::Ok, took: Millis(1), output: "".into(), made: None };
     c.handle(Input::Ran { run, report }, now(4));
     assert!(c.resource(&resource("r")).is_none());
+}
+
+/// It has lost the delete and its reply to it. The others have forgotten all of that: nobody can send it again.
+#[test]
+fn a_site_that_lost_a_delete_forgets_what_the_others_have_forgotten() {
+    let first = Record::Operation(Arc::new(operation("a:1", 5, &[], Some(ALL))));
+    let left =
+        vec![Durable::Record(first, None), Durable::Withheld { resource: resource("r"), floor: 7 }];
+    let mut c = restarted(left.clone());
+    let (more, _) = serve(&mut c, forgotten(), now(1));
+    for mut c in [restarted([left, more].concat()), c] {
+        assert_eq!(c.forgotten(&resource("r")), Some(&line()), "and not what it may have lost");
+        serve(&mut c, begins(), now(2));
+        serve(&mut c, records("c", 2, operation("c:3", 60, &["b:3"], None)), now(3));
+        assert_eq!(known(&c), 2, "one of its own in the new life, which it had lost");
+    }
+}
+
+#[test]
+fn a_site_that_forgets_after_a_loss_uses_no_number_again_that_it_may_have_used() {
+    let mut c = restarted(vec![Durable::Withheld { resource: resource("r"), floor: 7 }]);
+    let (written, _) = serve(&mut c, forgotten(), now(1));
+    let loss = Durable::Withheld { resource: resource("r"), floor: 7 };
+    for mut c in [restarted([vec![loss], written].concat()), c] {
+        serve(&mut c, begins(), now(2));
+        let delete = Operation {
+            id: "b:4".parse().unwrap(),
+            parents: ["b:3".parse().unwrap()].into(),
+            ..delete()
+        };
+        serve(
+            &mut c,
+            records("b", 3, Operation { at: Timestamp::from_bits(70), ..delete }),
+            now(3),
+        );
+        let heard = |name: &str| {
+            let digest = c.shared_digest(&site(name));
+            let version = c.resource(&resource("r")).unwrap().version();
+            let message = Message::Have(Stretch::default(), vec![(resource("r"), version)], digest);
+            Input::Received { from: site(name), message }
+        };
+        let rounds = [heard("a"), heard("b"), heard("a"), heard("b")];
+        let written = rounds.into_iter().flat_map(|heard| serve(&mut c, heard, now(4)).0);
+        let own = written.filter_map(|durable| match durable {
+            Durable::Record(record, _) => Some(record.id().number),
+            _ => None,
+        });
+        assert_eq!(own.collect::<Vec<u64>>(), [8]);
+    }
 }

@@ -306,7 +306,6 @@ impl Replica {
             let may_forget = all_over && resource.is_idle() && self.withheld.contains_key(id);
             if let Some(last) = last.filter(|_| may_forget) {
                 self.forget(id, last, now, out);
-                self.keep_withheld(id, out);
             } else if !retries {
                 self.arm(now, self.settings.compare_every, Alarm::Bury(id.clone()));
             }
@@ -342,15 +341,13 @@ impl Replica {
         }
         let mut version = resource.version();
         join(&mut version, &resource.due);
-        let number = version.entry(self.here.clone()).or_default();
-        *number = self.floors.get(id).copied().unwrap_or(0).max(*number);
+        // Numbers that this site has used beyond those may stand for records of a new life, which it has lost.
+        version.entry(self.here.clone()).or_default();
         let op = resource.log().op(delete);
-        let tomb = Tomb { version: version.clone(), by: op.id.clone(), at: op.at };
-        let (by, at) = (tomb.by.clone(), tomb.at);
+        let tomb = Tomb { version, by: op.id.clone(), at: op.at };
         self.tombs.insert(id.clone(), tomb);
-        out.persist(Durable::Forgotten { resource: id.clone(), version, by, at });
         self.outlive(id);
-        self.keep_held(id, out);
+        self.keep_tomb(id, out);
         out.tell(Event::Forgotten(id.clone()));
         // What waited may be the first of a new life.
         let here = self.here.clone();
@@ -481,7 +478,8 @@ impl Replica {
             let why = "it forgets a resource that is not its own";
             return out.tell(Event::Refused { from, resource, why });
         }
-        let deleted = resource.log.deletes().next().is_some();
+        // The delete may be what is lost here.
+        let deleted = resource.log.deletes().next().is_some() || self.withheld.contains_key(id);
         let over = |op: &OpId| covers(version, op) && !resource.log.is_forgotten(op);
         if !deleted && resource.log.iter().any(|(_, op)| over(&op.id)) {
             let (from, resource) = (from.clone(), id.clone());

@@ -410,7 +410,12 @@ impl<A: App, W: Watch> World<A, W> {
                 Durable::Record(record, _) if record.id().site == site.name => {
                     floor = floor.max(record.id().number);
                 }
-                Durable::Withheld { floor: earlier, .. } => floor = floor.max(*earlier),
+                Durable::Withheld { floor: earlier, .. } | Durable::Held { floor: earlier, .. } => {
+                    floor = floor.max(*earlier);
+                }
+                Durable::Forgotten { version, .. } | Durable::Trimmed { version, .. } => {
+                    floor = floor.max(version.get(&site.name).copied().unwrap_or(0));
+                }
                 _ => {}
             }
             if met > kept {
