@@ -23,7 +23,7 @@ use futures_util::{
     stream::{self, BoxStream},
 };
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, oneshot},
     time::{self, Instant},
 };
 use tokio_util::io::ReaderStream;
@@ -275,7 +275,7 @@ async fn begin(
     hear_first(&context, &submission).await?;
     spare_copies(&context, &submission).await?;
     super::policy::let_in(&context, &submission).await?;
-    let mut answers = context.node.submit(submission).await?;
+    let mut answers = request(&context, who, submission, patience).await?;
     let first = time::timeout(patience, answers.recv()).await.map_err(|_| unconfirmed())?;
     match first {
         Some(replica::Answer::Accepted(op, sites)) => {
@@ -296,6 +296,42 @@ async fn begin(
             Err(stalled.map_or_else(|| Stopping.into(), ApiError::from))
         }
     }
+}
+
+/// Hands a request to the node. Another one may have given the resource commands since this one was checked: what an
+/// operator that is held to kinds sends is checked again when it is its turn.
+async fn request(
+    context: &Context,
+    who: &Who,
+    submission: Submission,
+    patience: Duration,
+) -> ApiResult<mpsc::UnboundedReceiver<replica::Answer>> {
+    let Some(config) = checked_config(who, &submission).cloned() else {
+        return Ok(context.node.submit(submission).await?);
+    };
+    let (to_changed, changed) = oneshot::channel();
+    let id = submission.resource.clone();
+    let leaves_commands = move |replica: &Replica| {
+        let known = replica.resource(&id).map(|known| config.changed_commands(known.config()));
+        let changed = known.unwrap_or_default();
+        let none = changed.is_empty();
+        // Whoever asked may be gone.
+        let _ = to_changed.send(changed);
+        none
+    };
+    let answers = context.node.submit_if(submission, leaves_commands).await?;
+    // Nobody says so if the agent stops.
+    if let Ok(fields) = time::timeout(patience, changed).await.map_err(|_| unconfirmed())? {
+        who.may(&people::Asked::Commands { fields: &fields })?;
+    }
+    Ok(answers)
+}
+
+/// The configuration of a request whose commands have to be checked. One that names parts alone leaves the commands of a
+/// resource as they are.
+fn checked_config<'a>(who: &Who, submission: &'a Submission) -> Option<&'a Config> {
+    let config = submission.config.as_ref().filter(|config| config.says_more_than_parts());
+    config.filter(|_| who.is_held_to_kinds())
 }
 
 /// Whether somebody may ask for this. Where the resource is known, its own sites count as well as those that
@@ -327,9 +363,7 @@ pub(super) async fn may_submit(
 /// an operator that is held to kinds may give one only while all sites that may have given another can be
 /// asked.
 async fn may_configure(context: &Context, who: &Who, submission: &Submission) -> ApiResult<()> {
-    // One that names parts alone leaves the commands of a resource as they are.
-    let config = submission.config.as_ref().filter(|config| config.says_more_than_parts());
-    let Some(config) = config.filter(|_| who.is_held_to_kinds()) else { return Ok(()) };
+    let Some(config) = checked_config(who, submission) else { return Ok(()) };
     let id = submission.resource.clone();
     let look = move |replica: &Replica| {
         let known = replica.resource(&id)?;

@@ -14,7 +14,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Clock, Feed, Health, Letter, Release, Told,
+    Clock, Condition, Feed, Health, Letter, Release, Told,
     tray::{Closed, Tray},
 };
 
@@ -199,13 +199,25 @@ impl Decider {
                 Letter::Input(input) => self.input(input),
                 // Whoever asked finds the way back closed, and looks at our health.
                 Letter::Submit(..) if stalled => {}
-                Letter::Submit(submission, answers) => {
+                Letter::Submit(submission, answers, condition) => {
+                    if condition.is_some_and(|holds| !self.is_met(holds)) {
+                        continue;
+                    }
                     self.answers.insert(submission.ticket, answers);
                     self.handle(Input::Submit(submission));
                 }
                 Letter::Read(look) => self.read(look, stalled),
             }
         }
+    }
+
+    /// Whether a condition holds. One that breaks does not.
+    fn is_met(&self, condition: Condition) -> bool {
+        let met = catch_unwind(AssertUnwindSafe(|| condition(&self.replica)));
+        met.unwrap_or_else(|_| {
+            tracing::error!("a request met a case that the agent was not made for");
+            false
+        })
     }
 
     /// A look that breaks ends by itself: whoever looked is told that nobody answers.

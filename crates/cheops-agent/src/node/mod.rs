@@ -122,9 +122,12 @@ pub struct Stopping;
 /// What comes in for the decider.
 enum Letter {
     Input(Input),
-    Submit(Box<Submission>, mpsc::UnboundedSender<Answer>),
+    Submit(Box<Submission>, mpsc::UnboundedSender<Answer>, Option<Condition>),
     Read(Box<dyn FnOnce(&Replica) -> Release + Send>),
 }
+
+/// What must hold for a request when it is its turn.
+type Condition = Box<dyn FnOnce(&Replica) -> bool + Send>;
 
 /// Hands out a value once it may be seen.
 type Release = Box<dyn FnOnce() + Send>;
@@ -232,7 +235,25 @@ impl Handle {
     /// Asks for an operation. The answers come one by one; [`Answer::Done`] is the last.
     pub async fn submit(
         &self,
+        submission: Submission,
+    ) -> Result<mpsc::UnboundedReceiver<Answer>, Busy> {
+        self.request(submission, None).await
+    }
+
+    /// Asks for an operation if a condition holds for the replica at the moment when it decides. Otherwise
+    /// there is no answer at all.
+    pub async fn submit_if(
+        &self,
+        submission: Submission,
+        condition: impl FnOnce(&Replica) -> bool + Send + 'static,
+    ) -> Result<mpsc::UnboundedReceiver<Answer>, Busy> {
+        self.request(submission, Some(Box::new(condition))).await
+    }
+
+    async fn request(
+        &self,
         mut submission: Submission,
+        condition: Option<Condition>,
     ) -> Result<mpsc::UnboundedReceiver<Answer>, Busy> {
         match &*self.health.borrow() {
             Health::Full { free } => return Err(Busy::Full(*free)),
@@ -241,7 +262,7 @@ impl Handle {
         submission.ticket = Ticket(self.tickets.fetch_add(1, Ordering::Relaxed));
         // As many answers come as a resource has sites, and a few more.
         let (to_answers, answers) = mpsc::unbounded_channel();
-        let letter = Letter::Submit(Box::new(submission), to_answers);
+        let letter = Letter::Submit(Box::new(submission), to_answers, condition);
         self.requests.send(letter).await.map_err(|_| Busy::Stopping)?;
         Ok(answers)
     }

@@ -133,6 +133,29 @@ async fn an_operator_of_some_kinds_can_not_set_commands_of_a_resource() {
     assert_eq!(status, 404);
 }
 
+/// Both ask at the same time. Whichever comes first, the commands of the other one stay.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_of_some_kinds_can_not_outrun_the_commands_of_another() {
+    let site = Site::strict().await;
+    let reach = json!({ "name": "omar", "role": "operator", "kinds": ["set"] });
+    let limited = site.token(reach).await;
+    let admin = site.token(json!({ "name": "ada", "role": "admin" })).await;
+    for round in 0..50 {
+        let id = format!("r{round}");
+        let ask = |config: Value, token: &str| {
+            site.ask(bearer(configured(&id, Some("here"), &config), token))
+        };
+        let ((status, _, body), (of_admin, ..), _) = tokio::join!(
+            ask(json!({ "Timeout": "3s" }), &limited),
+            ask(json!({ "Show": "id" }), &admin),
+            ask(json!({ "Timeout": "3s" }), &limited),
+        );
+        assert!(of_admin == 202 && (status == 202 || status == 403), "{of_admin} {status} {body}");
+        let (_, resource) = site.ask_as_user(get(&format!("/api/v1/resources/{id}"))).await;
+        assert_eq!(resource["config"]["Show"], "id", "round {round}: {body}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_author_is_what_the_door_found_out() {
     let site = Site::start(|_| {}).await;
