@@ -183,17 +183,24 @@ pub(crate) async fn serve(
 
 /// Tells a client that it is one too many.
 async fn turn_away(accepted: Accepted, most: usize) -> io::Result<()> {
+    let error = too_many(matches!(accepted, Accepted::Unix(..)), most);
     let Some((io, _)) = open(accepted.plain(), farewell::PATIENCE).await else { return Ok(()) };
-    farewell::say(io, too_many(most).into_response()).await
+    farewell::say(io, error.into_response()).await
 }
 
-fn too_many(most: usize) -> ApiError {
+fn too_many(on_unix_socket: bool, most: usize) -> ApiError {
+    let (what, hint) = if on_unix_socket {
+        (format!("{most} connections at once on its Unix socket"), "close some, or try again")
+    } else {
+        (
+            format!("{most} connections at once, half of them to one machine at most"),
+            "close some, or try again; `api.connections` in its configuration is the limit",
+        )
+    };
     ApiError::too_many(
         "too-many-connections",
-        format!(
-            "this agent serves {most} connections at once, half of them to one machine at most, and has them all"
-        ),
-        "close some, or try again; `api.connections` in its configuration is the limit",
+        format!("connection limit reached: this agent serves {what}"),
+        hint,
     )
 }
 

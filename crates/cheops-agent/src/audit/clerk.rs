@@ -124,7 +124,9 @@ impl Clerk {
             let written = if self.fence.holds() {
                 self.writer.write()
             } else {
-                Err(io::Error::other("another agent of this site may be at work by now"))
+                Err(io::Error::other(
+                    "this agent does not have the lease of its site: CouchDB can't be used, or another agent of this site is at work",
+                ))
             };
             self.told(&written, lost);
             self.desk.bell.notify_one();

@@ -106,8 +106,8 @@ pub(super) struct Said {
 
 /// Why there is nothing to merge of a site.
 pub(super) enum Unsaid {
-    /// It did not answer.
-    Missing(String),
+    /// It did not answer: what came instead, and why.
+    Missing(Came, String),
     /// It answered, and not with a document.
     Other(Box<Response<Answer>>),
 }
@@ -130,6 +130,7 @@ impl Shared {
             return Ok(self.refuse(&problem.about(named)));
         }
         let (mut said, mut missing, mut whys) = (Vec::new(), Vec::new(), Vec::new());
+        let mut came = Came::Silence;
         // What can't be merged: that something was refused, that there is nothing, or other content.
         let (mut refusal, mut nothing, mut contents) = (None, None, VecDeque::new());
         for (sites, answer) in across.iter().zip(answers) {
@@ -141,9 +142,11 @@ impl Shared {
                     }
                     said.push(answer);
                 }
-                Err(Unsaid::Missing(why)) => {
+                Err(Unsaid::Missing(instead, why)) => {
                     missing.push(sites.to_string());
                     whys.push(why);
+                    // A client that hears of a site that was late may wait longer next time.
+                    came = if came == Came::Late { came } else { instead };
                 }
                 Err(Unsaid::Other(response)) => match response.status() {
                     StatusCode::NOT_FOUND | StatusCode::GONE => {
@@ -172,7 +175,7 @@ impl Shared {
         match one {
             Some(response) if !strict => Ok(of_one(*response, &missing)),
             None if !strict && !said.is_empty() => Ok(self.merge(&asking, said, &missing).await),
-            _ => Err(Nothing { came: Came::Late, why: whys.join("; "), body: None }),
+            _ => Err(Nothing { came, why: whys.join("; "), body: None }),
         }
     }
 
@@ -195,17 +198,20 @@ impl Shared {
         sites: Vec<SiteId>,
         parts: Head,
     ) -> Result<Said, Unsaid> {
-        let mut whys = Vec::new();
+        let (mut last, mut whys) = (Came::NotThere, Vec::new());
         for site in sites {
             match self.ask(asking, &site, parts.clone()).await {
-                Err(Unsaid::Missing(why)) => whys.push(why),
+                Err(Unsaid::Missing(came, why)) => {
+                    last = came;
+                    whys.push(why);
+                }
                 Err(other) => return Err(other),
                 Ok((head, value)) => {
                     return Ok(Said { site, head, values: vec![value], cut: None });
                 }
             }
         }
-        Err(Unsaid::Missing(whys.join("; ")))
+        Err(Unsaid::Missing(last, whys.join("; ")))
     }
 
     /// Fetches the pages after the first. The error says why not all of them.
@@ -238,7 +244,7 @@ impl Shared {
                     link = next(&head, Some(&value), &parts)?;
                     said.values.push(value);
                 }
-                Err(Unsaid::Missing(why)) => return Err(why),
+                Err(Unsaid::Missing(_, why)) => return Err(why),
                 Err(Unsaid::Other(response)) => {
                     return Err(format!("`{to}` was answered with {}", response.status()));
                 }
@@ -335,18 +341,21 @@ impl Shared {
         } else {
             self.forward(Forwarded { service, named, site, place: None }, parts, Body::Empty).await
         };
-        let response =
-            answer.map_err(|nothing| Unsaid::Missing(format!("{site}: {}", nothing.why)))?;
+        let response = answer
+            .map_err(|nothing| Unsaid::Missing(nothing.came, format!("{site}: {}", nothing.why)))?;
         let status = response.status();
         if super::attempt::is_no_answer(status) {
-            return Err(Unsaid::Missing(format!("{site}: it answered {status}")));
+            return Err(Unsaid::Missing(
+                Came::Answer(status),
+                format!("{site}: it answered {status}"),
+            ));
         }
         if !status.is_success() || format(response.headers()) != Some(Format::Json) {
             return Err(Unsaid::Other(Box::new(response)));
         }
         let (head, body) = response.into_parts();
         let body = asking.keep(body).await;
-        let body = body.map_err(|why| Unsaid::Missing(format!("{site}: {why}")))?;
+        let body = body.map_err(|why| Unsaid::Missing(Came::Silence, format!("{site}: {why}")))?;
         if let Ok(value) = serde_json::from_slice(&body) {
             return Ok((head, value));
         }

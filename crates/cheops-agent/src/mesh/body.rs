@@ -193,7 +193,13 @@ impl hyper::body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
-            Self::Whole(bytes, _) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Whole(bytes, None) => SizeHint::with_exact(bytes.len() as u64),
+            // With an exact length it would go on without its trailers.
+            Self::Whole(bytes, Some(_)) => {
+                let mut hint = SizeHint::new();
+                hint.set_lower(bytes.len() as u64);
+                hint
+            }
             Self::Passing(incoming, _) => incoming.size_hint(),
             Self::Begun(bytes, rest) => {
                 let (rest, length) = (rest.size_hint(), bytes.len() as u64);

@@ -96,7 +96,7 @@ impl Shared {
                     }
                     said.push(answer);
                 }
-                Err(Unsaid::Missing(why)) => {
+                Err(Unsaid::Missing(_, why)) => {
                     missing.push(part.to_string());
                     whys.push(why);
                 }
@@ -285,7 +285,7 @@ fn is_there(looked: &Looked) -> bool {
         Err(Unsaid::Other(response)) => {
             response.status().is_success() || response.status().is_redirection()
         }
-        Err(Unsaid::Missing(_)) => false,
+        Err(Unsaid::Missing(..)) => false,
     }
 }
 
@@ -415,7 +415,7 @@ fn divisible(
 mod tests {
     use serde_json::json;
 
-    use super::*;
+    use super::{super::attempt::Came, *};
     use crate::config::{self, Split};
 
     #[tokio::test]
@@ -481,7 +481,7 @@ mod tests {
             (other(404), false),
             (other(410), false),
             (other(401), false),
-            (Err(Unsaid::Missing("away".to_owned())), false),
+            (Err(Unsaid::Missing(Came::Silence, "away".to_owned())), false),
         ] {
             assert_eq!(is_there(&looked), expected);
         }

@@ -13,7 +13,8 @@
 //!   the request.
 //!
 //! What must stay true:
-//! - an id that the client has sent stays as it is;
+//! - an id that the client has sent stays as it is, save for one that OpenStack would replace: its calls could not
+//!   be attributed by it;
 //! - without the key, a marked id looks like any other random UUID.
 
 use bytes::Bytes;
@@ -108,7 +109,12 @@ pub(super) fn give(by: &[HeaderName], headers: &mut HeaderMap, id: u128) {
     for name in by {
         match name.as_str() {
             "x-request-id" => set(headers, name, part(MEMBER.len() + PREFIX.len())),
-            "x-openstack-request-id" => set(headers, name, part(MEMBER.len())),
+            "x-openstack-request-id" => {
+                if !headers.get(name).is_some_and(|sent| is_openstack(sent.as_bytes())) {
+                    headers.remove(name);
+                }
+                set(headers, name, part(MEMBER.len()));
+            }
             // Tracers pass all of it on; a trace of ours would tell them what to sample.
             "baggage" => add(headers, name, part(0)),
             _ => {}
@@ -128,6 +134,11 @@ pub(super) fn number(id: &[u8]) -> Option<u128> {
         b'a'..=b'f' if !DASHES.contains(&n) => Some(number << 4 | u128::from(byte - b'a' + 10)),
         _ => None,
     })
+}
+
+/// Whether OpenStack would pass an id on.
+fn is_openstack(id: &[u8]) -> bool {
+    id.starts_with(PREFIX.as_bytes()) && number(id).is_some()
 }
 
 /// A member of `baggage` with an id as OpenStack has them: `cheops=req-UUID`.
@@ -205,15 +216,33 @@ mod tests {
         let ids = RequestIds::new([7; 32]);
         let mut headers = HeaderMap::new();
         let sent = |value| HeaderValue::from_static(value);
-        headers.insert("x-openstack-request-id", sent("req-mine"));
+        let uuid = "req-3dccb8c4-08fe-4706-a91d-e843b8fe9ed2";
+        headers.insert("x-openstack-request-id", sent(uuid));
+        headers.insert("x-request-id", sent("mine"));
         headers.append("baggage", sent("user=7"));
         headers.append("baggage", sent("a=b"));
         give(&by(), &mut headers, ids.marked(Mark::Unscoped));
-        assert_eq!(headers["x-openstack-request-id"], "req-mine");
-        assert!(headers.contains_key("x-request-id"));
+        assert_eq!(headers["x-openstack-request-id"], uuid);
+        assert_eq!(headers["x-request-id"], "mine");
         let baggage: Vec<_> = headers.get_all("baggage").iter().collect();
         assert_eq!(baggage.len(), 1, "{baggage:?}");
         assert!(baggage[0].to_str().unwrap().starts_with("user=7,a=b,cheops=req-"), "{baggage:?}");
+    }
+
+    #[test]
+    fn an_id_that_openstack_would_replace_is_replaced() {
+        let ids = RequestIds::new([7; 32]);
+        let uuid = "3dccb8c4-08fe-4706-a91d-e843b8fe9ed2";
+        let upper = format!("req-{}", uuid.to_uppercase());
+        for sent in ["", "mine", "req-mine", uuid, &upper, "\u{e9}"] {
+            let mut headers = HeaderMap::new();
+            let name = HeaderName::from_static("x-openstack-request-id");
+            headers.insert(&name, HeaderValue::from_bytes(sent.as_bytes()).unwrap());
+            let id = ids.marked(Mark::Scoped);
+            give(&by(), &mut headers, id);
+            assert_eq!(headers.get_all(&name).iter().count(), 1);
+            assert_eq!(number(headers[&name].as_bytes()), Some(id), "{sent}");
+        }
     }
 
     #[test]

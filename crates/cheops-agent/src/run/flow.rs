@@ -499,7 +499,9 @@ impl Inner {
         };
         // Looked at while the lock is held: whoever takes over waits for that, and finds what was started.
         if !self.fence.holds() {
-            return Err(io::Error::other("another agent of this site may have taken over"));
+            return Err(io::Error::other(
+                "this agent does not have the lease of its site: CouchDB can't be used, or another agent of this site is at work",
+            ));
         }
         place.wipe()?;
         if task.link(&self.files, &place.files())?.is_some() {

@@ -95,7 +95,10 @@ const TRAILERS: &str = "5\r\nhello\r\n0\r\nConnection: close\r\nKeep-Alive: time
 fn trailers_about_one_connection_and_those_of_agents_end_here() {
     let echo = Echo::start();
     let proxy = Proxy::before(echo.address);
-    for scope in ["", "X-Scope: web: site1\r\n", "X-Scope: web: site1; site1\r\n"] {
+    for scope in
+        ["", "web: site1", "web: site1; site1", "web: none(site1)", "web: around(site1, 1s)"]
+    {
+        let scope = if scope.is_empty() { String::new() } else { format!("X-Scope: {scope}\r\n") };
         // The client of the instance sends only the trailers that are announced.
         let request = format!(
             "POST /echo HTTP/1.1\r\nHost: web\r\n{scope}Transfer-Encoding: chunked\r\nConnection: close, x-named\r\n\

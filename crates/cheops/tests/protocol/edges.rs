@@ -96,6 +96,7 @@ fn a_response_that_can_be_read_in_two_ways_is_a_bad_gateway() {
         for request in [
             "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\nX-Scope: web: site1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\nX-Scope: web: site1 % site1\r\n\r\n",
             // A header field alone does not ask for anything (RFC 9110, 7.8).
             "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\nUpgrade: feed\r\n\r\n",
             "GET / HTTP/1.0\r\nHost: web\r\nConnection: upgrade\r\nUpgrade: feed\r\n\r\n",

@@ -127,8 +127,7 @@ impl std::fmt::Display for Trouble {
             ),
             Self::NoTls => write!(
                 f,
-                "no TLS response within {} s: if CouchDB listens for plain HTTP on this port, write `http://` in `couchdb.url`, or name the port where it speaks TLS (6984); is `couchdb.url` right?",
-                HANDSHAKE.as_secs()
+                "no TLS response: if CouchDB listens for plain HTTP on this port, write `http://` in `couchdb.url`, or name the port where it speaks TLS (6984); is `couchdb.url` right?"
             ),
             Self::LockedOut(why) => write!(
                 f,
