@@ -197,3 +197,23 @@ fn a_reply_that_makes_an_operation_void_stands_for_a_later_one() {
         assert_eq!(a.shared_digest(&site("b")), b.shared_digest(&site("a")));
     }
 }
+
+/// The site has lost all of the resource and declared it anew, while another one still had the beginning. A record
+/// that came before another of its stream would be refused.
+#[test]
+fn records_of_a_stream_are_sent_in_their_order() {
+    let mut a = replica("a");
+    let anew = operation("c:9", 7, &[], Some(ALL));
+    take(&mut a, [(0, first()), (1, lost()), (2, anew)]);
+    let message = Message::Want(vec![(resource("r"), Version::new())]);
+    let (_, sent) = serve(&mut a, Input::Received { from: site("b"), message }, now(2));
+    let records = sent.into_iter().flat_map(|(_, message)| match message {
+        Message::Records { records, .. } => records,
+        _ => Vec::new(),
+    });
+    let numbers: Vec<(u64, u64)> = records
+        .filter(|sent| sent.record.id().site == site("c"))
+        .map(|sent| (sent.after, sent.record.id().number))
+        .collect();
+    assert_eq!(numbers, [(0, 1), (1, 2), (2, 9)]);
+}

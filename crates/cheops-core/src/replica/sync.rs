@@ -11,7 +11,11 @@
 //! What must stay true: nothing about a resource goes to, or is taken from, a site that is not one
 //! of its own. One that sends a record which contradicts another is told the number of that.
 
-use alloc::{collections::BTreeMap, vec, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec,
+    vec::Vec,
+};
 use core::ops::Bound;
 
 use super::{
@@ -216,8 +220,18 @@ impl Replica {
         let mut more = false;
         let mut beyond = resource.streams().beyond(version);
         if version.is_empty() {
-            // A site that knows nothing takes nothing before it reads that the resource is its own.
-            beyond.sort_by_key(|&(_, _, item)| !resource.invites(to, item));
+            // A site that knows nothing takes nothing before it reads that the resource is its own. What comes
+            // after something else of its stream stays there.
+            let mut later = BTreeSet::new();
+            let (first, rest): (Vec<_>, Vec<_>) =
+                beyond.into_iter().partition(|&(site, _, item)| {
+                    let invites = !later.contains(site) && resource.invites(to, item);
+                    if !invites {
+                        later.insert(site);
+                    }
+                    invites
+                });
+            beyond = [first, rest].concat();
         }
         for (site, number, item) in beyond {
             let Some(record) = resource.record(site, number, item) else { continue };

@@ -63,7 +63,7 @@ fn a_request_body_that_stops_without_a_scope_is_the_clients_fault() {
 
 /// An instance that gives each request the same answer, and closes.
 fn answers(answer: &'static str) -> Proxy {
-    Proxy::before(instance(move |mut stream| {
+    Proxy::beside_an_unreachable_site(instance(move |mut stream| {
         if head(&mut stream).is_some() {
             let _ = stream.write_all(answer.as_bytes());
             // The agent closes the connection when it has read enough.
@@ -96,7 +96,7 @@ fn a_response_that_can_be_read_in_two_ways_is_a_bad_gateway() {
         for request in [
             "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\nX-Scope: web: site1\r\n\r\n",
-            "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\nX-Scope: web: site1 % site1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\nX-Scope: web: site1 % site2\r\n\r\n",
             // A header field alone does not ask for anything (RFC 9110, 7.8).
             "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\nUpgrade: feed\r\n\r\n",
             "GET / HTTP/1.0\r\nHost: web\r\nConnection: upgrade\r\nUpgrade: feed\r\n\r\n",

@@ -14,7 +14,7 @@ use std::{
 };
 
 use crate::field::{
-    agent::Agent,
+    agent::{Agent, peer},
     application::{end, program, quiet},
     eventually,
     http::Client,
@@ -33,6 +33,12 @@ impl Proxy {
     /// An agent in front of an instance.
     pub(crate) fn before(instance: SocketAddr) -> Self {
         Self::with(instance, "", "")
+    }
+
+    /// The same, at one of two sites. The other one can't be reached.
+    pub(crate) fn beside_an_unreachable_site(instance: SocketAddr) -> Self {
+        let other = tempfile::tempdir().unwrap();
+        Self::with(instance, &peer("site2", &unused().to_string(), other.path()), "")
     }
 
     /// The same, with more settings of the service and of the mesh.
