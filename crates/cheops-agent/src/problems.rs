@@ -154,7 +154,7 @@ const AWAY: &str = "what it misses is sent when it is back; if it stays away, lo
 const DAMAGED: &str =
     "check the disk, or who else writes to CouchDB: what breaks once breaks again";
 const REFUSED: &str =
-    "see docs/merge.md if a site was restored from a backup, or the log of both agents";
+    "see docs/operations.md, *Backup and restore*, if a site was restored from a backup, or the log of both agents";
 
 pub(crate) fn trouble(
     urgency: Urgency,
