@@ -153,8 +153,7 @@ impl Noted {
 const AWAY: &str = "what it misses is sent when it is back; if it stays away, look at its agent and at the network";
 const DAMAGED: &str =
     "check the disk, or who else writes to CouchDB: what breaks once breaks again";
-const REFUSED: &str =
-    "see docs/operations.md, *Backup and restore*, if a site was restored from a backup, or the log of both agents";
+const REFUSED: &str = "see docs/operations.md, *Backup and restore*, if a site was restored from a backup, or the log of both agents";
 
 pub(crate) fn trouble(
     urgency: Urgency,
