@@ -20,6 +20,7 @@ use std::{
 
 use cheops_core::{duration, id::SiteId, trust::PublicKey};
 use serde::Deserialize;
+use toml_parser::lexer::TokenKind;
 
 use self::couchdb::CouchDbSection;
 pub use self::couchdb::{CouchDb, Engine};
@@ -213,17 +214,26 @@ pub(crate) fn is_address(text: &str) -> bool {
 /// are too many; no setting needs more than three.
 const DEEPEST: usize = 100;
 
-/// How many brackets are open at once, strings included.
+/// How many brackets are open at once, at most. One that closes another kind of bracket than the last one closes
+/// nothing: the reader of TOML goes on below it.
 fn depth(text: &str) -> usize {
-    let deeper = |(open, most): (usize, usize), byte: u8| {
-        let open = match byte {
-            b'[' | b'{' => open + 1,
-            b']' | b'}' => open.saturating_sub(1),
-            _ => open,
-        };
-        (open, most.max(open))
-    };
-    text.bytes().fold((0, 0), deeper).1
+    let (mut open, mut most) = (Vec::new(), 0);
+    for token in toml_parser::Source::new(text).lex() {
+        match token.kind() {
+            bracket @ (TokenKind::LeftSquareBracket | TokenKind::LeftCurlyBracket) => {
+                open.push(bracket);
+                most = most.max(open.len());
+            }
+            TokenKind::RightSquareBracket => {
+                open.pop_if(|last| *last == TokenKind::LeftSquareBracket);
+            }
+            TokenKind::RightCurlyBracket => {
+                open.pop_if(|last| *last == TokenKind::LeftCurlyBracket);
+            }
+            _ => {}
+        }
+    }
+    most
 }
 
 impl Config {

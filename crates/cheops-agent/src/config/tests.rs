@@ -312,7 +312,16 @@ fn the_engine_is_the_embedded_one_unless_couchdb_is_named() {
 
 #[test]
 fn brackets_without_an_end_are_an_error_and_not_the_end_of_the_program() {
-    for text in ["a = { 'm'\n[b]".repeat(10_000), "[".repeat(100_000), "a = [".repeat(10_000)] {
+    for text in [
+        "a = { 'm'\n[b]".repeat(10_000),
+        "[".repeat(100_000),
+        "a = [".repeat(10_000),
+        // What closes nothing, or stands in a string or a comment.
+        "a = { b =] ".repeat(10_000),
+        "a = [ '}', { b = ".repeat(10_000),
+        "a = [ ']', ".repeat(10_000),
+        "a = [ # ]\n".repeat(10_000),
+    ] {
         let problem = Config::from_toml(&text, Path::new("/")).unwrap_err();
         assert!(problem.contains("brackets"), "{problem}");
     }
