@@ -129,6 +129,24 @@ fn pages_of_others_are_kept_out() {
 }
 
 #[test]
+fn a_body_that_ends_early_is_broken_and_stores_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Agent::alone(directory.path());
+    let head = "POST /api/v1/resources/x/operations HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n";
+    for (framing, body) in [
+        ("Content-Length: 40", r#"{"command": "true"#),
+        ("Transfer-Encoding: chunked", "five\r\n{\"co"),
+        ("Transfer-Encoding: chunked", "5\r\n{\"com\r\n"),
+    ] {
+        let (status, told) = cut_off(&site, &format!("{head}{framing}\r\n\r\n{body}"));
+        assert_eq!(status, 400, "{framing}: {told}");
+        let problem: Problem = serde_json::from_str(&told).unwrap();
+        assert_eq!(problem.kind, "broken-body", "{framing}: {problem:?}");
+    }
+    assert_empty(&site);
+}
+
+#[test]
 fn bad_requests_are_refused_with_a_reason_and_store_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let site = Agent::alone(directory.path());
@@ -215,17 +233,6 @@ fn bad_requests_are_refused_with_a_reason_and_store_nothing() {
         assert_eq!((answered, problem.kind.as_str()), (status, sort), "{path}: {problem:?}");
         assert_eq!(problem.status, status);
         assert!(!problem.detail.is_empty() && !problem.hint.is_empty(), "{problem:?}");
-    }
-    let head = "POST /api/v1/resources/x/operations HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n";
-    for (framing, body) in [
-        ("Content-Length: 40", r#"{"command": "true"#),
-        ("Transfer-Encoding: chunked", "five\r\n{\"co"),
-        ("Transfer-Encoding: chunked", "5\r\n{\"com\r\n"),
-    ] {
-        let (status, told) = cut_off(&site, &format!("{head}{framing}\r\n\r\n{body}"));
-        assert_eq!(status, 400, "{framing}: {told}");
-        let problem: Problem = serde_json::from_str(&told).unwrap();
-        assert_eq!(problem.kind, "broken-body", "{framing}: {problem:?}");
     }
     for (path, status) in [
         ("/api/v1/resources/x", 404),
