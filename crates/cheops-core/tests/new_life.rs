@@ -126,7 +126,7 @@ fn a_resource_is_not_forgotten_while_its_delete_is_run_again() {
     assert!(c.resource(&resource("r")).is_none());
 }
 
-/// It has lost the delete and its reply to it. The others have forgotten all of that: nobody can send it again.
+/// It has lost the delete and its reply to it. The other sites have forgotten all of that: no site can send it again.
 #[test]
 fn a_site_that_lost_a_delete_forgets_what_the_others_have_forgotten() {
     let first = Record::Operation(Arc::new(operation("a:1", 5, &[], Some(ALL))));

@@ -302,7 +302,7 @@ fn a_site_that_is_stuck_does_not_try_for_ever_to_forget() {
     assert!(a.resource(&resource("r")).unwrap().is_stuck(), "a person has to decide");
 }
 
-/// Numbers do not come back: whoever could make a site skip to the last one would end its part in the resource.
+/// Numbers are used once: a site that skips to the last one can record nothing more of the resource.
 #[test]
 fn no_site_can_use_up_the_numbers_of_another() {
     let last = u64::MAX >> 1;

@@ -315,12 +315,12 @@ async fn request(
         let known = replica.resource(&id).map(|known| config.changed_commands(known.config()));
         let changed = known.unwrap_or_default();
         let none = changed.is_empty();
-        // Whoever asked may be gone.
+        // The client may have closed its connection.
         let _ = to_changed.send(changed);
         none
     };
     let answers = context.node.submit_if(submission, leaves_commands).await?;
-    // Nobody says so if the agent stops.
+    // The channel closes without a value if the agent stops.
     if let Ok(fields) = time::timeout(patience, changed).await.map_err(|_| unconfirmed())? {
         who.may(&people::Asked::Commands { fields: &fields })?;
     }

@@ -467,7 +467,7 @@ impl Replica {
         let counted = version.values().all(|&number| number <= LAST_NUMBER);
         if !counted || self.overstates(id, version) {
             let (from, resource) = (from.clone(), id.clone());
-            let why = "it forgets records that nobody can have made";
+            let why = "it forgets records with numbers that can not have been used";
             return out.tell(Event::Refused { from, resource, why });
         }
         let Some(resource) = self.resources.get_mut(id) else {
